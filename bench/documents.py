@@ -12,10 +12,11 @@ from typing import Any
 
 import readme_plot
 import readme_tables
+import recipe_reference
 
 from edgedistill import files
 from edgedistill.evaluation import report
-from edgedistill.recipe import reference, schema
+from edgedistill.recipe import schema
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
@@ -182,7 +183,7 @@ if __name__ == "__main__":
             (
                 "recipe reference",
                 RECIPES / "README.md",
-                reference.updated((RECIPES / "README.md").read_text(encoding="utf-8")),
+                recipe_reference.updated((RECIPES / "README.md").read_text(encoding="utf-8")),
             ),
         )
         if rewrite(path, text)

@@ -27,38 +27,28 @@ from edgedistill.objectives.relational import CongenLoss, SeedLoss, gram
 from edgedistill.objectives.requirements import COORDINATE_FREE
 
 
-class OneViewLoss(nn.Module):
-    """A stateless loss of the first view."""
+class Stateless(nn.Module):
+    """A loss without a state, of the views and the teacher's embeddings."""
 
-    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, loss: Callable[[list[Tensor], Tensor], Tensor]) -> None:
         super().__init__()
         self.loss = loss
 
     def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
-        return self.loss(views[0], teacher)
+        return self.loss(views, teacher)
 
 
-class TwoViewLoss(nn.Module):
-    """A stateless loss of two views."""
-
-    def __init__(self, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.loss = loss
-
-    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
-        return self.loss(views[0], views[1], teacher)
+def _of_one_view(loss: Callable[[Tensor, Tensor], Tensor]) -> nn.Module:
+    return Stateless(lambda views, teacher: loss(views[0], teacher))
 
 
-class PairBatchLoss(nn.Module):
-    """A stateless loss between the source and the target sides of a batch, guided by the teacher's embeddings
-    of the source sides."""
+def _of_two_views(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> nn.Module:
+    return Stateless(lambda views, teacher: loss(views[0], views[1], teacher))
 
-    def __init__(self, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.loss = loss
 
-    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
-        return self.loss(views[0], views[1], teacher[:, 0])
+def _of_pairs(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> nn.Module:
+    """A loss between the two sides of a batch, guided by the teacher's embeddings of the source sides."""
+    return Stateless(lambda views, teacher: loss(views[0], views[1], teacher[:, 0]))
 
 
 class WeightedSum(nn.Module):
@@ -85,13 +75,8 @@ class DimensionSlice(nn.Module):
         self, part: nn.Module, start: int, end: int, slice_teacher: bool = True, scale: float = 1.0
     ) -> None:
         super().__init__()
-        self.part, self.start, self.end, self.slice_teacher, self.scale = (
-            part,
-            start,
-            end,
-            slice_teacher,
-            scale,
-        )
+        self.part, self.start, self.end = part, start, end
+        self.slice_teacher, self.scale = slice_teacher, scale
 
     def of_teacher(self, teacher: Tensor) -> Tensor:
         return self.scale * (teacher[..., self.start : self.end] if self.slice_teacher else teacher)
@@ -115,11 +100,7 @@ class LossTargets(NamedTuple):
 
 def _mse(spec: recipe.Mse, targets: LossTargets) -> nn.Module:
     scale = spec.scale or (targets.dims**0.5 if targets.unit_length and not spec.normalize else 1.0)
-    return OneViewLoss(lambda student, teacher: mse(student, teacher, spec.normalize, scale))
-
-
-def _softcos(spec: recipe.SoftCos, targets: LossTargets) -> nn.Module:
-    return OneViewLoss(lambda student, teacher: softcos(student, teacher, spec.detach))
+    return _of_one_view(lambda student, teacher: mse(student, teacher, spec.normalize, scale))
 
 
 def _ckd(spec: recipe.Ckd, targets: LossTargets) -> nn.Module:
@@ -135,7 +116,7 @@ def _seed(spec: recipe.Seed, targets: LossTargets) -> nn.Module:
 
 
 def _mcl_ce(spec: recipe.MclCe, targets: LossTargets) -> nn.Module:
-    return PairBatchLoss(
+    return _of_pairs(
         lambda source, target, teacher: mcl_ce(source, target, teacher, 1 / spec.temperature, spec.reduction)
     )
 
@@ -144,17 +125,17 @@ def _mcl_ce(spec: recipe.MclCe, targets: LossTargets) -> nn.Module:
 # is).
 KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
     "mse": _mse,
-    "cosine": lambda spec, targets: OneViewLoss(cosine),
-    "softcos": _softcos,
-    "gram": lambda spec, targets: OneViewLoss(partial(gram, group=spec.similar_texts)),
+    "cosine": lambda spec, targets: _of_one_view(cosine),
+    "softcos": lambda spec, targets: _of_one_view(softcos),
+    "gram": lambda spec, targets: _of_one_view(partial(gram, group=spec.similar_texts)),
     "ckd": _ckd,
     "congen": _congen,
     "seed": _seed,
     "simcse": lambda spec, targets: SimcseLoss(spec.temperature),
-    "dual_l2": lambda spec, targets: TwoViewLoss(dual_l2),
-    "skd": lambda spec, targets: TwoViewLoss(skd),
-    "mcl": lambda spec, targets: PairBatchLoss(mcl),
-    "mcl_bool": lambda spec, targets: PairBatchLoss(mcl_bool),
+    "dual_l2": lambda spec, targets: _of_two_views(dual_l2),
+    "skd": lambda spec, targets: _of_two_views(skd),
+    "mcl": lambda spec, targets: _of_pairs(mcl),
+    "mcl_bool": lambda spec, targets: _of_pairs(mcl_bool),
     "mcl_ce": _mcl_ce,
 }
 
@@ -211,9 +192,8 @@ def _build(spec: recipe.Objective, targets: LossTargets) -> nn.Module:
         return COMPOSITES[spec.kind](spec, targets)
     if targets.cut is None:
         return KINDS[spec.kind](spec, targets)
-    if (
-        spec.kind in COORDINATE_FREE
-    ):  # relations among texts follow the whole teacher, wherever the student is cut
+    # relations among texts follow the whole teacher, wherever the student is cut
+    if spec.kind in COORDINATE_FREE:
         return DimensionSlice(KINDS[spec.kind](spec, targets), 0, targets.cut, slice_teacher=False)
     return DimensionSlice(KINDS[spec.kind](spec, targets._replace(dims=targets.cut)), 0, targets.cut)
 

@@ -38,11 +38,6 @@ class Queue(nn.Module):
         """The rows in use (n, d), in no particular order; a view of the buffer."""
         return self.ring[: int(self.filled)]
 
-    def newest_first(self) -> Tensor:
-        """The rows in use (n, d), newest first."""
-        length, at, filled = len(self.ring), int(self.at), int(self.filled)
-        return self.ring[(at - 1 - torch.arange(filled, device=self.ring.device)) % max(1, length)]
-
     @torch.no_grad()
     def push(self, vectors: Tensor) -> None:
         """Append embeddings (n, d), the last row newest, scaled to unit length; the oldest rows are

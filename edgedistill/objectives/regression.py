@@ -49,17 +49,14 @@ def skd(one: Tensor, other: Tensor, teacher: Tensor) -> Tensor:
     return dual_l2(one, other, teacher) + mse(one, other, unit_length=True)
 
 
-def softcos(student: Tensor, teacher: Tensor, detach: bool = False) -> Tensor:
+def softcos(student: Tensor, teacher: Tensor) -> Tensor:
     """‖m̂ − ŝ‖², m̂ the unit vector half-way between both: 2 − 2 cos(θ/2) = 2 − √(2 (1 + ŝ·t̂)), mean over
     the batch.
 
-    student, teacher (B, d): scaled to unit rows here; `detach`: no gradient flows through m̂, which doubles
-    the gradient. Returns (). Malashenko, Text-level distillation, L_SoftCos, its inner bars read as scaling
-    to unit length (without them it is `cosine` / 2).
+    student, teacher (B, d): scaled to unit rows here. Returns (). Malashenko, Text-level distillation,
+    L_SoftCos, its inner bars read as scaling to unit length (without them it is `cosine` / 2).
     Relation: its gradient is parallel to that of `cosine`, but does not vanish between opposite embeddings.
     """
     student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
-    if detach:
-        return (normalize(student + teacher, dim=-1).detach() - student).square().sum(-1).mean()
     # clamped: 1 + cos is never below 0, and the root has an infinite slope there
     return (2 - (2 * (1 + (student * teacher).sum(-1)).clamp(min=1e-6)).sqrt()).mean()

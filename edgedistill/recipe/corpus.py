@@ -9,26 +9,6 @@ from pydantic import Field, Tag, model_validator
 
 from edgedistill.recipe.section import Section, by_kind
 
-HeldOut = Annotated[
-    int,
-    Field(
-        ge=0,
-        description="Texts set aside: never trained on, used to measure how well the student agrees with the "
-        "teacher.",
-    ),
-]
-HeldOutSeed = Annotated[
-    int | None,
-    Field(
-        ge=0,
-        description="Seed that selects the held-out texts. Default: the recipe's seed. "
-        "A fixed value lets recipes with different seeds share teacher embeddings.",
-    ),
-]
-MinWords = Annotated[int, Field(ge=1, description="Texts with fewer words are left out.")]
-MaxWords = Annotated[int | None, Field(ge=1, description="Texts with more words are left out.")]
-Limit = Annotated[int | None, Field(ge=1, description="At most this many texts in total, sampled evenly.")]
-
 
 class Paragraphs(Section):
     """Paragraph-length texts made by joining consecutive lines of a source; the teacher embeds them like any
@@ -54,13 +34,6 @@ class Paragraphs(Section):
 
 
 LICENCES = "File name: the licence of its texts. The model card lists them."
-AddedParagraphs = Annotated[
-    Paragraphs | None,
-    Field(
-        description="Also train on paragraphs joined from consecutive lines; a student that has only seen "
-        "sentences embeds documents badly."
-    ),
-]
 
 
 class Passages(Section):
@@ -75,25 +48,40 @@ class Passages(Section):
     )
 
 
-AddedPassages = Annotated[
-    Passages | None,
-    Field(
-        description="Also train on passages of the texts: sentences and runs of them; of held-out texts, "
-        "held out too. {}: the defaults."
-    ),
-]
-DocumentationTexts = Annotated[
-    int,
-    Field(
+class _Sampled(Section):
+    """How much of a corpus is read, and what is set aside. A row is a text, or a text and its translation."""
+
+    kind: str
+    limit: int | None = Field(None, ge=1, description="At most this many rows in total, sampled evenly.")
+    min_words: int = Field(
+        1, ge=1, description="Rows with fewer words are left out. Chinese has no spaces: keep 1."
+    )
+    held_out: int = Field(
+        0,
         ge=0,
-        description="Also train on so many sentences of Python's documentation, which come with this "
-        "package, so that a finished student "
-        "keeps what it knows of other texts. None of them are held out.",
-    ),
-]
+        description="Texts set aside, with all their translations: never trained on, used to measure how "
+        "well the student agrees with the teacher.",
+    )
+    seed: int | None = Field(
+        None,
+        ge=0,
+        description="Seed that selects the held-out texts. Default: the recipe's seed. "
+        "A fixed value lets recipes with different seeds share teacher embeddings.",
+    )
 
 
-class Hub(Section):
+class Texts(_Sampled):
+    """What all corpora of single texts share."""
+
+    max_words: int | None = Field(None, ge=1, description="Texts with more words are left out.")
+    paragraphs: Paragraphs | None = Field(
+        None,
+        description="Also train on paragraphs joined from consecutive lines; a student that has only seen "
+        "sentences embeds documents badly.",
+    )
+
+
+class Hub(Texts):
     """A data set on the Hugging Face hub, at a fixed revision."""
 
     kind: Literal["hub"]
@@ -102,15 +90,9 @@ class Hub(Section):
     config: str | None = Field(None, description="The data set's configuration, where it has several.")
     split: str = Field("train", description="The split that is read.")
     column: str = Field("text", description="The column of texts.")
-    limit: Limit = None
-    min_words: MinWords = 1
-    max_words: MaxWords = None
-    held_out: HeldOut = 0
-    paragraphs: AddedParagraphs = None
-    seed: HeldOutSeed = None
 
 
-class Files(Section):
+class Files(Texts):
     """Text files: .txt (one text per line), .md and .rst (one per paragraph, heading, list item or, in .md,
     table cell; no code), .tsv, .csv, .jsonl, .json or .parquet (one per row), each also as .gz.
     """
@@ -139,28 +121,27 @@ class Files(Section):
     limits: dict[str, Annotated[int, Field(ge=1)]] = Field(
         {}, description="File name: its own limit, instead of `limit_per_file`."
     )
-    limit: Limit = None
-    min_words: MinWords = 1
-    max_words: MaxWords = None
-    held_out: HeldOut = 0
-    paragraphs: AddedParagraphs = None
-    passages: AddedPassages = None
-    documentation_texts: DocumentationTexts = 0
-    seed: HeldOutSeed = None
+    passages: Passages | None = Field(
+        None,
+        description="Also train on passages of the texts: sentences and runs of them; of held-out texts, "
+        "held out too. {}: the defaults.",
+    )
+    documentation_texts: int = Field(
+        0,
+        ge=0,
+        description="Also train on so many sentences of Python's documentation, which come with this "
+        "package, so that a finished student keeps what it knows of other texts. None of them are held out.",
+    )
     licences: dict[str, str] = Field({}, description=LICENCES)
 
 
-class Documentation(Section):
+class Documentation(Texts):
     """64,000 English sentences of Python's documentation, a file that comes with this package: the same texts
     on every machine."""
 
     kind: Literal["documentation"]
-    limit: Limit = None
-    min_words: MinWords = 4
-    max_words: MaxWords = 64
-    held_out: HeldOut = 0
-    paragraphs: AddedParagraphs = None
-    seed: HeldOutSeed = None
+    min_words: int = Field(4, ge=1, description=Texts.model_fields["min_words"].description)
+    max_words: int | None = Field(64, ge=1, description=Texts.model_fields["max_words"].description)
 
 
 class Pairs(Section):
@@ -233,7 +214,7 @@ class Pairs(Section):
         return self.name or "-".join(self.of_columns)
 
 
-class Parallel(Section):
+class Parallel(_Sampled):
     """Texts and their translations, for cross-lingual distillation. The source side is in the teacher's
     language."""
 
@@ -247,20 +228,10 @@ class Parallel(Section):
     limit_per_file: int | None = Field(
         None, ge=1, description="At most this many pairs per file, sampled evenly."
     )
-    limit: int | None = Field(None, ge=1, description="At most this many pairs in total, sampled evenly.")
-    min_words: int = Field(
-        1,
-        ge=1,
-        description="Pairs with fewer words on either side are left out. Chinese has no spaces: keep 1.",
-    )
     max_chars: int = Field(
         1000, ge=1, description="Pairs with more characters on either side are left out. The paper uses 250."
     )
-    held_out: int = Field(
-        0, ge=0, description="Source texts set aside with all their translations: never trained on."
-    )
     licences: dict[str, str] = Field({}, description=LICENCES)
-    seed: HeldOutSeed = None
 
 
 Corpus = Annotated[

@@ -34,11 +34,6 @@ class SoftCos(Section):
     distillation)."""
 
     kind: Literal["softcos"]
-    detach: bool = Field(
-        False,
-        description="Do not back-propagate through the half-way vector; this doubles the gradient and keeps "
-        "its direction.",
-    )
 
 
 class Gram(Section):

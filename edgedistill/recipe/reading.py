@@ -5,85 +5,40 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from edgedistill import files
 from edgedistill.errors import UserError, shown, unknown_name
-from edgedistill.recipe import (
-    aliases,
-    corpus,
-    finetuning,
-    objectives,
-    stages,
-    students,
-    targets,
-    views,
-    yaml_file,
-)
+from edgedistill.recipe import aliases, yaml_file
 from edgedistill.recipe.experiment import Recipe
 from edgedistill.recipe.section import Section
 from edgedistill.recipe.yaml_file import MOST_PROBLEMS
 
-# Where a `kind` chooses a class: the key that holds the section, then the classes by kind.
-KINDS: dict[str, dict[str, type[BaseModel]]] = {
-    "student": {
-        "bert": students.Bert,
-        "bilstm": students.BiLSTM,
-        "finished": students.Finished,
-        "recurrent": students.Recurrent,
-        "static": students.Static,
-        "teacher": students.TeacherItself,
-    },
-    "objective": {
-        "mse": objectives.Mse,
-        "cosine": objectives.Cosine,
-        "softcos": objectives.SoftCos,
-        "gram": objectives.Gram,
-        "ckd": objectives.Ckd,
-        "congen": objectives.Congen,
-        "seed": objectives.Seed,
-        "dual_l2": objectives.DualL2,
-        "skd": objectives.Skd,
-        "simcse": objectives.Simcse,
-        "sum": objectives.Sum,
-        "matryoshka": objectives.Matryoshka,
-        "each_side": objectives.EachSide,
-        "mcl": objectives.Mcl,
-        "mcl_bool": objectives.MclBool,
-        "mcl_ce": objectives.MclCe,
-    },
-    "targets": {"one": targets.SingleTeacher, "split": targets.Split, "concat": targets.Concat},
-    "reduce": {
-        "none": targets.Unreduced,
-        "pca": targets.Pca,
-        "gaussian": targets.Gaussian,
-        "ridge": targets.Ridge,
-        "cca": targets.Cca,
-    },
-    "reference_student": {"bert": students.Bert, "bilstm": students.BiLSTM},
-    "corpus": {
-        "files": corpus.Files,
-        "hub": corpus.Hub,
-        "documentation": corpus.Documentation,
-        "parallel": corpus.Parallel,
-    },
-    "view": {
-        "identity": views.Identity,
-        "dropout": views.Dropout,
-        "word_deletion": views.WordDeletion,
-        "crop": views.Crop,
-        "delete_one": views.DeleteOne,
-        "synonym": views.Synonym,
-        "mlm": views.Mlm,
-        "back_translation": views.BackTranslation,
-        "file": views.ViewFile,
-    },
-    "triples": {"files": stages.TripleFiles, "hub": stages.TripleHub},
-    "stages": {"distil": stages.Stage, "finetune": finetuning.Finetune},
-    "task": {"files": finetuning.TaskFiles, "hub": finetuning.TaskHub},
-}
+
+def sections(annotation: Any) -> list[type[Section]]:
+    """The sections that a field of this type holds."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [section for part in get_args(annotation) for section in sections(part)]
+
+
+def _kinds(root: type[Section]) -> dict[str, dict[str, type[Section]]]:
+    """Where a `kind` chooses a section: the key that holds it, then the sections by kind."""
+    found: dict[str, dict[str, type[Section]]] = {}
+    seen = [root]
+    for section in seen:  # grows while it is walked
+        for key, field in section.model_fields.items():
+            choices = sections(field.annotation)
+            if len(choices) > 1:
+                by_kind = {get_args(choice.model_fields["kind"].annotation)[0]: choice for choice in choices}
+                found.setdefault(key, {}).update(by_kind)
+            seen += [choice for choice in choices if choice not in seen]
+    return found
+
+
+KINDS = _kinds(Recipe)
 
 
 def read(name: str | Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
@@ -173,34 +128,72 @@ def _item(items: list[Any], index: str, path: str, change: str) -> int:
     )
 
 
+class _Place(NamedTuple):
+    """Where pydantic found a problem."""
+
+    text: str  # as users write it: stages[0].objective.terms
+    key: str  # the last key of it
+    choices: dict[str, type[Section]]  # by kind, where a kind has to choose what stands there
+    section: type[Section] | None  # what stands there; None for a plain value
+
+    @property
+    def keys(self) -> list[str]:
+        fields = self.section.model_fields if self.section else {}
+        return [field.alias or name for name, field in fields.items()]
+
+
+# How pydantic calls the choices of `int | list[int]`, and the key of a mapping.
+_NOT_WRITTEN = re.compile(r"(constrained-)?(int|float|str|bool)|list\[.*|\[key\]")
+
+
+def _place(loc: tuple[Any, ...]) -> _Place:
+    """Walk the sections along pydantic's path: keys, positions in lists, kinds and types of values."""
+    at = _Place("", "", {}, Recipe)
+    for part in loc:
+        if isinstance(part, int):
+            at = at._replace(text=f"{at.text}[{part}]")
+        elif part in at.choices:
+            at = at._replace(choices={}, section=at.choices[part])
+        elif not _NOT_WRITTEN.fullmatch(part):
+            fields = at.section.model_fields if at.section else {}
+            field = next((field for name, field in fields.items() if part in (name, field.alias)), None)
+            held = sections(field.annotation) if field else []
+            section = held[0] if len(held) == 1 else None
+            choices = KINDS[part] if len(held) > 1 else {}
+            at = _Place(f"{at.text}.{part}" if at.text else part, part, choices, section)
+    return at
+
+
 def _line(place: str, problem: Any) -> str:
     """One pydantic error as text."""
-    where = _where(problem["loc"])
-    kind, context = problem["type"], problem.get("ctx", {})
+    kind, loc = problem["type"], problem["loc"]
+    at = _place(loc)
+    where = f"{place}: {at.text}" if at.text else place
+    what = "stage" if at.key == "stages" else at.key
     if kind == "union_tag_invalid":
-        what = _what(problem["loc"])
-        known = KINDS.get(what, {}) or [t.strip(" '") for t in context["expected_tags"].split(",")]
-        return (
-            f"{place}: {where}.kind: "
-            f"{unknown_name('stage' if what == 'stages' else what, context['tag'], known)}"
-        )
+        return f"{where}.kind: {unknown_name(what, problem['ctx']['tag'], at.choices)}"
     if kind == "union_tag_not_found":
-        what = _what(problem["loc"])
-        return f"{place}: {where}.kind: missing; choose one: ({', '.join(sorted(KINDS.get(what, {})))})"
+        return f"{where}.kind: missing; choose one: ({', '.join(sorted(at.choices))})"
     if kind == "extra_forbidden":
-        return f"{place}: {where}: {_unknown_key(problem['loc'])}"
+        return f"{where}: {_unknown_key(str(loc[-1]), _place(loc[:-1]).keys)}"
     if kind == "missing":
-        return f"{place}: {where}: missing; this key is required"
-    if kind in _EXPECTED or kind == "string_pattern_mismatch":
-        return f"{place}: {where}: {_wrong_type(problem)}"
+        return f"{where}: missing; this key is required"
+    if kind == "string_pattern_mismatch":
+        name = shown(problem["input"])
+        return f"{where}: {name} is not a valid name; use lower-case letters, digits, dots and dashes"
+    if kind in _EXPECTED:
+        return f"{where}: {_wrong_type(problem, at)}"
     fact = problem["msg"].removeprefix("Value error, ")
-    fact = fact[0].lower() + fact[1:]
-    got = (
-        f", not {shown(problem['input'])}"
-        if not isinstance(problem["input"], dict | list) and kind != "value_error"
-        else ""
-    )
-    return f"{place}: {where + ': ' if where else ''}{fact}{got}"
+    plain = kind != "value_error" and not isinstance(problem["input"], dict | list)
+    got = f", not {shown(problem['input'])}" if plain else ""
+    return f"{where}: {fact[0].lower()}{fact[1:]}{got}"
+
+
+def _unknown_key(key: str, known: list[str]) -> str:
+    """Name the key to use instead where other tools call it so, else the nearest one."""
+    if name := aliases.own_name(key, known):
+        return f"no key {key!r}; did you mean {name!r}?"
+    return unknown_name("key", key, known)
 
 
 # pydantic's errors about types: what was expected, in words
@@ -219,148 +212,44 @@ _WAYS_OUT = {
     "true or false": "one of them",
     "text": "text in quotes",
 }
-_LISTS_OF_SECTIONS = ("stages", "terms", "pairs")
-# A section that was given as one value: the key that the value belongs to, and a value for the example where
-# none can be used.
-_MAIN_KEYS = {
-    "objective": ("kind", "cosine"),
-    "student": ("kind", "bilstm"),
-    "view": ("kind", "crop"),
-    "teacher": ("model", "packaged:all-MiniLM-L6-v2"),
-    "assistant": ("model", "runs/assistant"),
-    "corpus": ("texts", ["*.txt"]),
-    "select": ("suite", "sts-dev"),
-    "requirements": ("sts", 0.7),
-    "size_mb": ("w8", 5),
-}
+_TYPES = {"a whole number": int, "a number": float, "true or false": bool}
 
 
-def _wrong_type(problem: Any) -> str:
-    """A value of another type than expected: *fact; way out*."""
-    value, kind = problem["input"], problem["type"]
-    got = (
-        "no value"
-        if value is None
-        else _MAPPING
-        if isinstance(value, dict)
-        else _LIST
-        if isinstance(value, list)
-        else shown(value)
-    )
-    if kind == "string_pattern_mismatch":
-        return f"{got} is not a valid name; use lower-case letters, digits, dots and dashes"
-    expected = _EXPECTED[kind]
-    fact = "no value" if value is None else f"{got} is not {expected}"
-    if _TYPE.fullmatch(str(problem["loc"][-1])):  # one choice of several, such as a number or a list
+def _wrong_type(problem: Any, at: _Place) -> str:
+    """*fact; way out* of a value of another type than expected."""
+    value, expected = problem["input"], _EXPECTED[problem["type"]]
+    got = next((name for kind, name in ((dict, _MAPPING), (list, _LIST)) if isinstance(value, kind)), None)
+    fact = "no value" if value is None else f"{got or shown(value)} is not {expected}"
+    if _NOT_WRITTEN.fullmatch(str(problem["loc"][-1])):  # one choice of several, such as a number or a list
         return fact
     if expected == _MAPPING:
-        return f"{fact}; write a mapping{_example_mapping(problem['loc'], value)}"
+        return f"{fact}; write a mapping{_example_mapping(value, at)}"
+    short = isinstance(value, str | int | float) and len(str(value)) < 100
     if expected == _LIST:
-        plain = (
-            isinstance(value, str | int | float)
-            and len(str(value)) < 100
-            and problem["loc"][-1] not in _LISTS_OF_SECTIONS
-        )
-        return (
-            f"{fact}; write a "
-            f"list{': ' + json.dumps([value], ensure_ascii=False) if plain else ', each item after a dash'}"
-        )
+        items = f": {json.dumps([value], ensure_ascii=False)}" if short and not at.section else None
+        return f"{fact}; write a list{items or ', each item after a dash'}"
     if expected == "text" and isinstance(value, int | float):
         return f'{fact}; write "{json.dumps(value)}"'
-    for found in _unquoted(value):
-        if type(found) in _PLAIN.get(expected, ()):
-            return f"{fact}; write {json.dumps(found)}{' without quotes' if isinstance(value, str) else ''}"
+    meant = yaml_file.plain(value) if isinstance(value, str) else value
+    if isinstance(meant, float) and meant.is_integer():
+        meant = int(meant)
+    if short and meant is not value and isinstance(meant, _TYPES.get(expected, ())):
+        return f"{fact}; write {json.dumps(meant)}{' without quotes' if isinstance(value, str) else ''}"
     return f"{fact}; write {_WAYS_OUT[expected]}"
 
 
-_PLAIN: dict[str, tuple[type, ...]] = {
-    "a whole number": (int,),
-    "a number": (int, float),
-    "true or false": (bool,),
-}
-
-
-def _unquoted(value: Any) -> list[Any]:
-    """What a value is without its quotes, and 1000.0 as a whole number."""
-    if isinstance(value, float) and value.is_integer():
-        return [int(value)]
-    return [yaml_file.plain(value)] if isinstance(value, str) else []
-
-
-def _example_mapping(loc: tuple[Any, ...], value: Any) -> str:
+def _example_mapping(value: Any, at: _Place) -> str:
     """A mapping that a section accepts, with the value that was given in place of it where that fits; ""
     where none is known."""
-    section = _section(loc)
-    if section not in _MAIN_KEYS:
-        return ""
-    key, example = _MAIN_KEYS[section]
-    if (
-        isinstance(value, str)
-        and len(value) < 100
-        and section != "requirements"
-        and (key != "kind" or value in KINDS[section])
-    ):
-        example = [value] if isinstance(example, list) else value
-    return f", such as {{{key}: {json.dumps(example) if isinstance(example, list) else example}}}"
-
-
-def _unknown_key(loc: tuple[Any, ...]) -> str:
-    """Name the key to use instead where other tools call it so, else the nearest one."""
-    known, key = _keys(loc[:-1]), str(loc[-1])
-    if name := aliases.own_name(key, known):
-        return f"no key {key!r}; did you mean {name!r}?"
-    return unknown_name("key", key, known)
-
-
-def _section(loc: tuple[Any, ...]) -> str:
-    """The key that holds a place's section; "" for the recipe itself. The tags of unions are skipped."""
-    names = [part for part in loc if not isinstance(part, int)]
-    while len(names) > 1 and names[-1] in KINDS.get(str(names[-2]), {}):
-        names.pop()
-    return str(names[-1]) if names else ""
-
-
-def _tags() -> set[str]:
-    return {kind for kinds in KINDS.values() for kind in kinds}
-
-
-_TYPE = re.compile(
-    r"(constrained-)?(int|float|str|bool)|list\[.*"
-)  # how pydantic calls the choices of `int | list[int]`
-
-
-def _where(loc: tuple[Any, ...]) -> str:
-    """('stages', 0, 'objective', 'sum', 'terms') → stages[0].objective.terms: without the union's tags, and
-    without its types."""
-    text, before = "", None
-    for part in loc:
-        if isinstance(part, int):
-            text += f"[{part}]"
-            continue
-        if not (part in _tags() and before in KINDS) and part != "[key]" and not _TYPE.fullmatch(part):
-            text += f".{part}" if text else str(part)
-        before = part
-    return text
-
-
-def _what(loc: tuple[Any, ...]) -> str:
-    return next((str(part) for part in reversed(loc) if part in KINDS), str(loc[-1]))
-
-
-def _keys(loc: tuple[Any, ...]) -> list[str]:
-    """The keys known at a place: walk the models along the path."""
-    at: Any = Recipe
-    names = [part for part in loc if not isinstance(part, int)]
-    for before, part in zip((None, *names), names, strict=False):
-        if before in KINDS and part in KINDS[str(before)]:
-            at = KINDS[str(before)][str(part)]
-        elif isinstance(at, type) and issubclass(at, Section):
-            field = next((f for n, f in at.model_fields.items() if part in (n, f.alias)), None)
-            at = _model_in(field.annotation) if field else Section
-    return [field.alias or name for name, field in at.model_fields.items()] if at is not None else []
-
-
-def _model_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    return next((m for a in get_args(annotation) if (m := _model_in(a)) is not None), None)
+    short = isinstance(value, str) and len(value) < 100
+    choices = KINDS.get(at.key, {})
+    if choices and (not short or value in choices):
+        return f", such as {{kind: {value if short else next(iter(choices))}}}"
+    default = [choice for choice in choices.values() if not choice.model_fields["kind"].is_required()]
+    section = default[0] if default else at.section
+    for key, field in section.model_fields.items() if section and short else ():
+        if field.annotation in (str, str | None):
+            return f", such as {{{key}: {value}}}"
+        if field.annotation == list[str]:
+            return f", such as {{{key}: {json.dumps([value])}}}"
+    return ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, ValidationInfo, field_validator
 
 from edgedistill.precisions import PRECISIONS
 
@@ -15,31 +15,12 @@ if TYPE_CHECKING:
 else:
     Precision = Literal[tuple(PRECISIONS)]
 Head = Literal["none", "linear", "linear_tanh"]
-TokenizerSource = Annotated[
-    str,
-    Field(
-        description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run "
-        "folder, or a hub id."
-    ),
-]
 # The largest sizes that a field takes; what fits this machine is another question (see initial_weights).
 LARGEST_VOCABULARY, LARGEST_BATCH, MOST_EPOCHS, MOST_LAYERS, WIDEST = 1_000_000, 1 << 17, 1e6, 64, 16_384
-VocabularySize = Annotated[
-    int | None,
-    Field(
-        ge=200,
-        le=LARGEST_VOCABULARY,
-        description="Learn a WordPiece vocabulary of this size from the corpus instead of `tokenizer`.",
-    ),
-]
-HeadDims = Annotated[
-    int | None, Field(ge=1, le=65_536, description="Output dimensions of the head. Default: the teacher's.")
-]
 
 
 # What fields without narrower bounds hold: whole numbers that fit 32 bits, as seeds and counts have to;
-# numbers of a size that float32
-# can square. MOST_SORTED: rows.
+# numbers of a size that float32 can square. MOST_SORTED counts rows.
 LARGEST_WHOLE, LARGEST, SMALLEST, MOST_SORTED = 2**31 - 1, 1e9, 1e-18, 20_000_000
 
 
@@ -58,24 +39,23 @@ class Section(BaseModel):
 
 
 def _beyond_bounds(value: Any, empty: bool) -> str | None:
-    """*fact; way out* of a field's value, or of a part of it; None where all is well. empty: whether empty
-    text means something."""
+    """*fact; way out* of a field's value, or of a part of it; None where all is well.
+
+    `empty` says whether empty text means something.
+    """
     if isinstance(value, list | tuple | dict):
         parts = [*value, *value.values()] if isinstance(value, dict) else value
-        return next((fact for part in parts if (fact := _beyond_bounds(part, empty=False))), None)
+        return next(filter(None, (_beyond_bounds(part, empty=False) for part in parts)), None)
     if isinstance(value, str):
         return None if value.strip() or empty else "is empty; give a value, or leave the key out"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if not math.isfinite(value) or abs(value) > (LARGEST_WHOLE if isinstance(value, int) else LARGEST):
-        return (
-            f"{value} is too large; give at most {LARGEST_WHOLE if isinstance(value, int) else LARGEST:,.0f}"
-        )
-    return (
-        f"{value} is too small; give {SMALLEST} or more, or 0 where the key may be 0"
-        if 0 < abs(value) < SMALLEST
-        else None
-    )
+    largest = LARGEST_WHOLE if isinstance(value, int) else LARGEST
+    if not math.isfinite(value) or abs(value) > largest:
+        return f"{value} is too large; give at most {largest:,.0f}"
+    if 0 < abs(value) < SMALLEST:
+        return f"{value} is too small; give {SMALLEST} or more, or 0 where the key may be 0"
+    return None
 
 
 def check_sorted_rows(batch: int, window: int) -> None:

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from edgedistill.recipe.section import (
-    LARGEST_VOCABULARY,
-    MOST_LAYERS,
-    WIDEST,
-    Head,
-    HeadDims,
-    Pooling,
-    Section,
-    TokenizerSource,
-    VocabularySize,
-)
+from edgedistill.recipe.section import LARGEST_VOCABULARY, MOST_LAYERS, WIDEST, Head, Pooling, Section
 
 
 class Embeddings(Section):
@@ -90,77 +80,117 @@ class Unigram(Section):
     sample: int = Field(1_000_000, ge=1, description="Learn from at most this many texts, sampled evenly.")
 
 
-LearnedUnigram = Annotated[
-    Unigram | None,
-    Field(description="Learn a Unigram tokenizer from the corpus instead of taking `tokenizer`."),
-]
-TrimmedVocabulary = Annotated[
-    Trim | None,
-    Field(description="Keep only the tokens that the corpus uses. {}: every token used at least once."),
-]
-PQBytes = Annotated[
-    int | None,
-    Field(
+Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)] | Annotated[list[int], Field(max_length=MOST_LAYERS)]
+DropoutRate = Annotated[float, Field(ge=0, lt=1, description="Dropout probability in training.")]
+
+
+class BuiltStudent(Section):
+    """A student whose shape the recipe describes: what all kinds share."""
+
+    kind: str
+    embeddings: Embeddings = Field(Embeddings(), description="Initialization of the token embedding table.")
+    pq_bytes: int | None = Field(
+        None,
         ge=1,
         le=WIDEST,
         description="Product-quantize the embedding table: this many PQ codes per token, of one byte each, "
-        "or of two with more than 256 "
-        "`pq_centroids`. Must divide the table's width.",
-    ),
-]
-PQCentroids = Annotated[
-    int,
-    Field(
+        "or of two with more than 256 `pq_centroids`. Must divide the table's width.",
+    )
+    pq_centroids: int = Field(
+        256,
         ge=2,
         le=32_768,
         description="Learned sub-vectors that a PQ code selects from. 1024 in place of 256 lower the error "
-        "of the initial table to two "
-        "fifths where a code stands for three dimensions, and double the codes' size.",
-    ),
-]
-Bottleneck = Annotated[
-    int | None,
-    Field(
+        "of the initial table to two fifths where a code stands for three dimensions, and double the codes' "
+        "size.",
+    )
+    tokenizer: str = Field(
+        "teacher",
+        description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run "
+        "folder, or a hub id.",
+    )
+    vocabulary_size: int | None = Field(
+        None,
+        ge=200,
+        le=LARGEST_VOCABULARY,
+        description="Learn a WordPiece vocabulary of this size from the corpus instead of `tokenizer`.",
+    )
+    unigram: Unigram | None = Field(
+        None, description="Learn a Unigram tokenizer from the corpus instead of taking `tokenizer`."
+    )
+    trim: Trim | None = Field(
+        None, description="Keep only the tokens that the corpus uses. {}: every token used at least once."
+    )
+    head: Head = Field(
+        "none",
+        description="Layer from the pooled embedding to `dims`: none, linear, or linear_tanh (with a tanh).",
+    )
+    head_bias: bool = Field(True, description="Whether the head has a bias.")
+    head_kept: bool = Field(
+        True,
+        description="false: the head is used in training only and dropped from the finished student.",
+    )
+    dims: int | None = Field(
+        None, ge=1, le=65_536, description="Output dimensions of the head. Default: the teacher's."
+    )
+    max_tokens: int = Field(
+        128,
+        ge=3,
+        le=8192,
+        description="Longer texts are truncated to this many tokens, in the exported bundle too.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        if self.pq_bytes is None and self.pq_centroids != 256:
+            raise ValueError("`pq_centroids` are what PQ codes select from; set `pq_bytes`, or leave it out")
+        if self.head == "none" and self.dims is not None:
+            raise ValueError("`dims` is the output of a head; set `head: linear` or leave it out")
+        if self.trim is not None and self.vocabulary_size is not None:
+            raise ValueError(
+                "`trim` keeps the tokenizer's tokens, `vocabulary_size` learns new ones; choose one"
+            )
+        if self.unigram is not None and (self.trim is not None or self.vocabulary_size is not None):
+            other = "trim" if self.trim else "vocabulary_size"
+            raise ValueError(f"`unigram` learns its own tokenizer; leave `{other}` out")
+        return self
+
+
+class Transformer(BuiltStudent):
+    """A transformer student: its layers come from a source, and its table may be factorized."""
+
+    weights: str
+    revision: str | None = Field(None, description="Commit, tag or branch where `weights` is a hub id.")
+    activation: Literal["gelu", "relu"] | None = Field(
+        None,
+        description="Activation of the feed-forward blocks. Default: the source's; with random weights gelu. "
+        "relu costs a device almost nothing and gelu a noticeable share of its time; layers that come from a "
+        "gelu model have to be trained for it.",
+    )
+    bottleneck: int | None = Field(
+        None,
         ge=1,
         le=WIDEST,
         description="Factorize the embedding table into vocabulary × bottleneck and bottleneck × width, "
         "initialized by SVD.",
-    ),
-]
-HeadKind = Annotated[
-    Head,
-    Field(
-        description="Layer from the pooled embedding to `dims`: none, linear, or linear_tanh (with a tanh)."
-    ),
-]
-HeadBias = Annotated[bool, Field(description="Whether the head has a bias.")]
-HeadKept = Annotated[
-    bool, Field(description="false: the head is used in training only and dropped from the finished student.")
-]
-Dropout = Annotated[float, Field(ge=0, lt=1, description="Dropout probability in training.")]
-MaxTokens = Annotated[
-    int,
-    Field(
-        ge=3,
-        le=8192,
-        description="Longer texts are truncated to this many tokens, in the exported bundle too.",
-    ),
-]
-HubRevision = Annotated[str | None, Field(description="Commit, tag or branch where `weights` is a hub id.")]
-Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)] | Annotated[list[int], Field(max_length=MOST_LAYERS)]
-Activation = Annotated[
-    Literal["gelu", "relu"] | None,
-    Field(
-        description="Activation of the feed-forward blocks. Default: the source's; with random weights gelu. "
-        "relu costs a device almost "
-        "nothing and gelu a noticeable share of its time; layers that come from a gelu model have to be "
-        "trained for it."
-    ),
-]
-PoolingKind = Annotated[Pooling, Field(description="How token embeddings become one embedding.")]
+    )
+    pooling: Pooling = Field("mean", description="How token embeddings become one embedding.")
+    dropout: DropoutRate = 0.0
+
+    @model_validator(mode="after")
+    def _one_compression(self) -> Self:
+        if self.bottleneck is not None and self.pq_bytes is not None:
+            raise ValueError("`bottleneck` and `pq_bytes` both compress the embedding table; choose one")
+        weighted = self.embeddings.weighting != "none" and self.weights != "random"
+        if weighted and self.bottleneck is None and self.pq_bytes is None:
+            raise ValueError(
+                "`embeddings.weighting` needs a compressed table; set `bottleneck` or `pq_bytes`, or leave "
+                "it out"
+            )
+        return self
 
 
-class Bert(Section):
+class Bert(Transformer):
     """A BERT encoder: randomly initialized, or from all or chosen layers of a known encoder, the teacher or
     any other."""
 
@@ -171,7 +201,6 @@ class Bert(Section):
         "hub id. Layers of BERT, "
         "CamemBERT, DistilBERT, MPNet, RoBERTa, XLM-R and, at full width, ModernBERT can be taken.",
     )
-    revision: HubRevision = None
     layers: Layers | None = Field(
         None, description="How many layers, or which of the weights' (0-based). Default: all."
     )
@@ -196,28 +225,12 @@ class Bert(Section):
         description="Feed-forward size. Default: 4 × width. Projected weights keep the most important "
         "neurons.",
     )
-    activation: Activation = None
     max_positions: int | None = Field(
         None,
         ge=8,
         le=1 << 20,
         description="Rows of the position table. Default: the source's; with random weights 512.",
     )
-    bottleneck: Bottleneck = None
-    pq_bytes: PQBytes = None
-    pq_centroids: PQCentroids = 256
-    embeddings: Embeddings = Field(Embeddings(), description="Initialization of the token embedding table.")
-    tokenizer: TokenizerSource = "teacher"
-    vocabulary_size: VocabularySize = None
-    unigram: LearnedUnigram = None
-    trim: TrimmedVocabulary = None
-    pooling: PoolingKind = "mean"
-    head: HeadKind = "none"
-    head_bias: HeadBias = True
-    head_kept: HeadKept = True
-    dims: HeadDims = None
-    dropout: Dropout = 0.0
-    max_tokens: MaxTokens = 128
 
     @model_validator(mode="after")
     def _consistent(self) -> Bert:
@@ -235,13 +248,8 @@ class Bert(Section):
             )
         if self.weights != "random" and not self.embeddings.plain:
             raise ValueError("`embeddings` come with the weights; leave them out")
-        _one_compression(self.bottleneck, self.pq_bytes)
-        _centroids_of_codes(self)
-        if self.weights != "random" and self.bottleneck is None and self.pq_bytes is None:
-            _no_weighting(self.embeddings)
         if self.width and self.heads and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        _dims_need_a_head(self.head, self.dims)
         return self
 
     @property
@@ -249,76 +257,23 @@ class Bert(Section):
         """Whether the source's layers are projected to a smaller width."""
         return self.weights != "random" and self.width is not None
 
-    @model_validator(mode="after")
-    def _one_vocabulary(self) -> Bert:
-        _one_vocabulary_option(self.trim, self.vocabulary_size, self.unigram)
-        return self
 
-
-def _dims_need_a_head(head: str, dims: int | None) -> None:
-    if head == "none" and dims is not None:
-        raise ValueError("`dims` is the output of a head; set `head: linear` or leave it out")
-
-
-def _no_weighting(embeddings: Embeddings) -> None:
-    if embeddings.weighting != "none":
-        raise ValueError(
-            "`embeddings.weighting` needs a compressed table; set `bottleneck` or `pq_bytes`, or leave it out"
-        )
-
-
-def _one_compression(bottleneck: int | None, pq_bytes: int | None) -> None:
-    if bottleneck is not None and pq_bytes is not None:
-        raise ValueError("`bottleneck` and `pq_bytes` both compress the embedding table; choose one")
-
-
-def _centroids_of_codes(student: BuiltStudent) -> None:
-    if student.pq_bytes is None and student.pq_centroids != 256:
-        raise ValueError("`pq_centroids` are what PQ codes select from; set `pq_bytes`, or leave it out")
-
-
-def _one_vocabulary_option(trim: Trim | None, vocabulary_size: int | None, unigram: Unigram | None) -> None:
-    if trim is not None and vocabulary_size is not None:
-        raise ValueError("`trim` keeps the tokenizer's tokens, `vocabulary_size` learns new ones; choose one")
-    if unigram is not None and (trim is not None or vocabulary_size is not None):
-        raise ValueError(
-            f"`unigram` learns its own tokenizer; leave `{'trim' if trim else 'vocabulary_size'}` out"
-        )
-
-
-class BiLSTM(Section):
+class BiLSTM(BuiltStudent):
     """A bidirectional LSTM over token embeddings, a read-out, and a head (SRA)."""
 
     kind: Literal["bilstm"]
     layers: int = Field(1, ge=1, le=8, description="LSTM layers.")
     width: int = Field(300, ge=2, le=WIDEST, description="Width of the token embeddings.")
-    pq_bytes: PQBytes = None
-    pq_centroids: PQCentroids = 256
     hidden: int = Field(512, ge=1, le=WIDEST, description="Hidden units per direction.")
-    embeddings: Embeddings = Field(Embeddings(), description="Initialization of the token embedding table.")
-    tokenizer: TokenizerSource = "teacher"
-    vocabulary_size: VocabularySize = None
-    unigram: LearnedUnigram = None
-    trim: TrimmedVocabulary = None
     readout: Literal["last", "max", "mean"] = Field(
         "last", description="last: the final state of each direction; max, mean: over all states."
     )
-    head: HeadKind = "linear_tanh"
-    head_bias: HeadBias = False
-    head_kept: HeadKept = True
-    dims: HeadDims = None
-    dropout: Dropout = 0.0
-    max_tokens: MaxTokens = 128
-
-    @model_validator(mode="after")
-    def _consistent(self) -> BiLSTM:
-        _centroids_of_codes(self)
-        _dims_need_a_head(self.head, self.dims)
-        _one_vocabulary_option(self.trim, self.vocabulary_size, self.unigram)
-        return self
+    head: Head = Field("linear_tanh", description=BuiltStudent.model_fields["head"].description)
+    head_bias: bool = Field(False, description=BuiltStudent.model_fields["head_bias"].description)
+    dropout: DropoutRate = 0.0
 
 
-class Recurrent(Section):
+class Recurrent(Transformer):
     """A transformer: a shared block of BERT or XLM-R layers applied repeatedly, with a narrow embedding table
     (Ding et al. 2022)."""
 
@@ -328,7 +283,6 @@ class Recurrent(Section):
         description="Initial weights: assistant (the default where the recipe has one), teacher, a model or "
         "run folder, or a hub id.",
     )
-    revision: HubRevision = None
     layers: Layers = Field(
         3,
         description="Layers of the shared block: how many of the source's first layers, or which ones "
@@ -340,10 +294,6 @@ class Recurrent(Section):
         le=MOST_LAYERS,
         description="How often the block is applied. Default: until the source's depth is reached.",
     )
-    activation: Activation = None
-    bottleneck: Bottleneck = None
-    pq_bytes: PQBytes = None
-    pq_centroids: PQCentroids = 256
     position_ids: Literal["source", "pad", "zero"] = Field(
         "source",
         description="Where position ids start: after the padding id (pad, as XLM-R), at 0 (zero, as BERT), "
@@ -356,17 +306,6 @@ class Recurrent(Section):
             "randomly."
         ),
     ] = Embeddings()
-    tokenizer: TokenizerSource = "teacher"
-    vocabulary_size: VocabularySize = None
-    unigram: LearnedUnigram = None
-    trim: TrimmedVocabulary = None
-    pooling: PoolingKind = "mean"
-    head: HeadKind = "none"
-    head_bias: HeadBias = True
-    head_kept: HeadKept = True
-    dims: HeadDims = None
-    dropout: Dropout = 0.0
-    max_tokens: MaxTokens = 128
 
     @model_validator(mode="after")
     def _consistent(self) -> Recurrent:
@@ -374,16 +313,10 @@ class Recurrent(Section):
             raise ValueError("`layers` is empty; the shared block needs at least one")
         if self.embeddings.source == "glove" or self.embeddings.of == "outputs":
             raise ValueError("`embeddings` are the source's or random; set `from: teacher` or `from: random`")
-        _one_compression(self.bottleneck, self.pq_bytes)
-        _centroids_of_codes(self)
-        if self.bottleneck is None and self.pq_bytes is None:
-            _no_weighting(self.embeddings)
-        _dims_need_a_head(self.head, self.dims)
-        _one_vocabulary_option(self.trim, self.vocabulary_size, self.unigram)
         return self
 
 
-class Static(Section):
+class Static(BuiltStudent):
     """A token embedding and a learned weight for each token; a text's embedding is their weighted mean."""
 
     kind: Literal["static"]
@@ -393,8 +326,6 @@ class Static(Section):
         le=WIDEST,
         description="Width of the token embeddings, and the student's dimensions where it has no head.",
     )
-    pq_bytes: PQBytes = None
-    pq_centroids: PQCentroids = 256
     embeddings: Annotated[
         Embeddings, Field(description="Default: the teacher's sentence embedding of each token alone.")
     ] = Embeddings(of="outputs")
@@ -403,22 +334,7 @@ class Static(Section):
         description="Initial token weights. sif: a / (a + the token's relative frequency in the corpus); "
         "equal: 1.",
     )
-    tokenizer: TokenizerSource = "teacher"
-    vocabulary_size: VocabularySize = None
-    unigram: LearnedUnigram = None
-    trim: TrimmedVocabulary = None
-    head: HeadKind = "none"
-    head_bias: HeadBias = False
-    head_kept: HeadKept = True
-    dims: HeadDims = None
-    max_tokens: MaxTokens = 128
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Static:
-        _centroids_of_codes(self)
-        _dims_need_a_head(self.head, self.dims)
-        _one_vocabulary_option(self.trim, self.vocabulary_size, self.unigram)
-        return self
+    head_bias: bool = Field(False, description=BuiltStudent.model_fields["head_bias"].description)
 
 
 class TeacherItself(Section):
@@ -468,9 +384,6 @@ class Finished(Section):
                 "as bert"
             )
         return self
-
-
-BuiltStudent = Bert | BiLSTM | Recurrent | Static  # whose shape the recipe describes
 
 
 def drops_head(student: Section) -> bool:

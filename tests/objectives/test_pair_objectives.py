@@ -139,7 +139,7 @@ def test_each_side_has_a_memory_of_its_own() -> None:
     both = objectives.build(spec({"kind": "each_side", "objective": {"kind": "ckd", "queue": 4}}), 3)
     targets = drawn(2, 2, 3).float()
     objectives.update_queues(both, targets)
-    sides = [part.part.queue.newest_first() for part in both.parts]  # type: ignore[union-attr]
+    sides = [part.part.queue.vectors.flip(0) for part in both.parts]  # type: ignore[union-attr]
     for at, held in enumerate(sides):
         assert torch.allclose(held, normalize(targets[:, at].flip(0), dim=1))
 

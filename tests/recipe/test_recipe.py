@@ -59,7 +59,7 @@ def test_unknown_kind_names_the_nearest() -> None:
             {"student": "bilstm"},
             "student: 'bilstm' is not a mapping; write a mapping, such as {kind: bilstm}",
         ),
-        ({"student": None}, "student: no value; write a mapping, such as {kind: bilstm}"),
+        ({"student": None}, "student: no value; write a mapping, such as {kind: bert}"),
         (
             {"corpus": "a.txt"},
             """corpus: 'a.txt' is not a mapping; write a mapping, such as {texts: ["a.txt"]}""",

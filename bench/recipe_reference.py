@@ -7,54 +7,24 @@ import json
 import re
 from typing import Any
 
-from edgedistill.recipe.reading import KINDS, schema
+from edgedistill.recipe import KINDS, Recipe, schema, sections
 
 BEGIN, END = "<!-- reference:begin -->", "<!-- reference:end -->"
-# The order in which a reader meets the sections: the recipe, then what its keys hold. A title may cover
-# several kinds.
-SECTIONS = [
-    ("The recipe", ["Recipe"]),
-    ("`teacher`, `assistant`", ["Teacher"]),
-    ("`corpus`", ["Files", "Hub", "Documentation", "Parallel", "Pairs", "Paragraphs", "Passages"]),
-    ("`targets`", ["SingleTeacher", "Split", "Block", "Concat", "JoinedTeacher"]),
-    ("`reduce`", ["Unreduced", "Pca", "Gaussian", "Ridge", "Cca"]),
-    (
-        "`student`",
-        [
-            "Finished",
-            "Bert",
-            "BiLSTM",
-            "Recurrent",
-            "Static",
-            "TeacherItself",
-            "Embeddings",
-            "Trim",
-            "Unigram",
-        ],
-    ),
-    ("`stages`: distillation", ["Stage", "Match", "TripleFiles", "TripleHub"]),
-    ("`objective`: one text", ["Mse", "Cosine", "SoftCos", "Gram", "Ckd", "Congen", "Seed"]),
-    ("`objective`: two views or triples", ["DualL2", "Skd", "Simcse"]),
-    ("`objective`: pairs", ["EachSide", "Mcl", "MclBool", "MclCe"]),
-    ("`objective`: combinations", ["Sum", "Term", "Matryoshka"]),
-    (
-        "`view`",
-        [
-            "Identity",
-            "Dropout",
-            "WordDeletion",
-            "Crop",
-            "DeleteOne",
-            "Synonym",
-            "Mlm",
-            "BackTranslation",
-            "Translator",
-            "ViewFile",
-        ],
-    ),
-    ("`stages`: fine-tuning", ["Finetune", "TaskFiles", "TaskHub", "TaskTeacher", "Augment"]),
-    ("`select`, `requirements`", ["Select", "Requirements"]),
-]
+
+
+def by_key() -> dict[str, list[str]]:
+    """The sections' names by the key that holds them, in the order in which a reader meets them."""
+    found, todo = {"The recipe": [Recipe.__name__]}, [Recipe]
+    listed = {Recipe.__name__}
+    for section in todo:  # grows while it is walked
+        for name, field in section.model_fields.items():
+            held = sections(field.annotation)
+            todo += [each for each in held if each not in todo]
+            new = [each.__name__ for each in held if each.__name__ not in listed]
+            listed.update(new)
+            if new:
+                found.setdefault(f"`{field.alias or name}`", []).extend(new)
+    return found
 
 
 def markdown() -> str:
@@ -62,7 +32,7 @@ def markdown() -> str:
     whole = json.loads(schema())
     definitions: dict[str, Any] = {"Recipe": whole, **whole["$defs"]}
     lines: list[str] = []
-    for title, names in SECTIONS:
+    for title, names in by_key().items():
         lines += [f"### {title}", ""]
         for name in names:
             section = definitions[name]
