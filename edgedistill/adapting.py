@@ -84,8 +84,8 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds,
     before, after, weak, table}.
 
-    resume: continue an interrupted adaptation. Raises UserError: an unknown student or precision, too few
-    texts, a student without its teacher.
+    With `resume`, an interrupted adaptation goes on. Raises UserError for an unknown student or precision,
+    too few texts, a student without its teacher.
     """
     started = time.perf_counter()
     precisions = known_precisions(request.precisions)
@@ -163,7 +163,7 @@ def tokens_to_read(words: np.ndarray, student: int, teacher: int) -> int:
     """How many tokens of a text the adapted student reads: more than before where the texts are longer and
     the teacher reads them.
 
-    words (n,): of the texts. student, teacher: how many tokens they read.
+    `words` (n,) are those of the texts; `student` and `teacher` read so many tokens.
     """
     needed = math.ceil(float(np.quantile(words, 0.9)) * TOKENS_PER_WORD / 32) * 32
     return max(student, min(needed, teacher, MOST_TOKENS))
@@ -180,8 +180,8 @@ def adaptation_recipe(
     """The recipe that adapts a finished student (`source`) to texts. It is an ordinary one: `train` runs it
     too.
 
-    section: the corpus of all the texts. words (n,): how many each of them has. tokens: how many of a text
-    the student reads. Of very many texts so many are drawn that each is trained on FEWEST_EPOCHS times.
+    `section` is the corpus of all the texts, each of which has so many `words` (n,). The student reads so
+    many `tokens` of a text. Of very many texts so many are drawn that each is trained on FEWEST_EPOCHS times.
     """
     mean_words, count = float(words.mean()), len(words)
     cut = mean_words >= LONGEST

@@ -139,14 +139,14 @@ def options(
 def _session(
     data: Path | None = None, device: str = "cpu", remote_code: bool = False, quiet: bool = False
 ) -> Session:
-    """What a command works with; quiet: without progress bars."""
+    """What a command works with; where it is to be `quiet`, without progress bars."""
     progress = sys.stderr.isatty() and not quiet
     return Session(data=data, device=device, log=log, progress=progress, remote_code=remote_code)
 
 
 @contextmanager
 def _resumable(place: Path, begun: Path) -> Iterator[None]:
-    """Say on Ctrl-C how to go on, once there is something to go on with. begun: what is there then."""
+    """Say on Ctrl-C how to go on, once there is something to go on with. `begun` is what is there then."""
     try:
         yield
     except KeyboardInterrupt:

@@ -44,8 +44,8 @@ def demo(
     """Train the students of the recipes, export them, measure them together with the teacher, and search with
     the smallest.
 
-    out: folder for runs, bundles, report.html and reports.json. Earlier runs and bundles of the same names
-    are replaced, nothing else is changed. Returns {seconds, runs{}, reports, searches{}, html, json}.
+    `out` is the folder for runs, bundles, report.html and reports.json. Earlier runs and bundles of the same
+    names are replaced, nothing else is changed. Returns {seconds, runs{}, reports, searches{}, html, json}.
     """
     started = time.perf_counter()
     training = replace(session, data=None, device="auto", progress=sys.stderr.isatty())

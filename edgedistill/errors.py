@@ -17,8 +17,8 @@ from typing import Any
 class UserError(Exception):
     """Something the user can fix; a command exits with 2.
 
-    `problems`: one line per problem, each *place: fact; way out*. `details` are added to the JSON object of
-        `--json`.
+    `problems` has one line per problem, each *place: fact; way out*. `details` are added to the JSON object
+    of `--json`.
     """
 
     def __init__(self, *problems: str, details: dict[str, Any] | None = None) -> None:
@@ -79,8 +79,7 @@ def border(place: str | None = None) -> Iterator[None]:
     becomes a UserError.
 
     Also a decorator. The error it was made from is its `__cause__`; what remains is a bug, and passes
-    unchanged.
-    place: what the line starts with, by default the file that the error names.
+    unchanged. The line starts with `place`, by default the file that the error names.
     """
     try:
         yield
@@ -145,7 +144,7 @@ class Problems:
     @contextmanager
     def collect(self, place: str = "") -> Iterator[None]:
         """Keep the problems of a UserError raised in the block; the block ends there and the program goes on
-        after it. place: what each begins with."""
+        after it. Each begins with `place`."""
         try:
             yield
         except UserError as error:

@@ -233,7 +233,7 @@ def spread(depth: int, count: int) -> list[int]:
 
 
 def stage(choice: Choice, start: StartingPoint, texts: int) -> dict[str, Any]:
-    """The recipe's stage of a candidate, without its steps. texts: how many there are to train on."""
+    """The recipe's stage of a candidate, without its steps. There are so many `texts` to train on."""
     kind = choice.kind
     if kind == "finished" and start.student_of(choice).kind == "static":
         kind = "static"  # it has no layers

@@ -71,7 +71,7 @@ class Cost:
 
 
 def measured(student: PreparedStudent, texts: list[str]) -> Cost:
-    """The cost of a student in every precision. texts: those that are timed."""
+    """The cost of a student in every precision. The `texts` are timed."""
     reader = Reader(student.tokenizer, "", student.max_tokens)
     drawn, ids = samples(reader, []), reader.token_ids(texts)
     sizes, p50_ms = size_and_latency(student.module, PRECISIONS, drawn, ids, threads=1)

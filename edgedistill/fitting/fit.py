@@ -41,8 +41,8 @@ def fit(
 ) -> dict[str, Any]:
     """Find the best student that keeps to the budget. Returns the content of fit.json.
 
-    out: the fit's folder. resume: go on with a fit that was interrupted, or one that is finished with more
-    minutes. Raises UserError for what the request lacks, a budget that nothing meets, minutes too few, a
+    `out` is the fit's folder. With `resume`, a fit that was interrupted goes on, or one that is finished with
+    more minutes. Raises UserError for what the request lacks, a budget that nothing meets, minutes too few, a
     folder of another fit, a full disk; CheckFailed where no finalist passes its checks, or where the winner
     keeps less than `min_kept`, after all is written.
     """

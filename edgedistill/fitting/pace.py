@@ -73,8 +73,8 @@ def first_rung(counts: list[int] | tuple[int, ...]) -> int:
 def schedule(candidates: int, minutes: float, seconds: float, setup_s: float, pace: Pace = PACE) -> Schedule:
     """The most thorough race for which there is time.
 
-    candidates: how many keep to the budget. minutes: of the whole fit; seconds: those of them that are left;
-    setup_s: seconds to set up a run. Raises UserError where the time is too short to compare any.
+    `candidates` is how many keep to the budget. Of the `minutes` of the whole fit, `seconds` are left.
+    Setting up a run takes `setup_s`. Raises UserError where the time is too short to compare any.
     """
     possible = [counts for counts in RACES if min(2, candidates) <= counts[0] <= candidates]
     for counts in possible:
@@ -106,7 +106,7 @@ def _too_short(counts: tuple[int, ...], seconds: float, setup_s: float, pace: Pa
 
 
 def steps(schedule: Schedule, step_seconds: float, epoch_steps: float, pace: Pace) -> int:
-    """The steps of a candidate's whole training. epoch_steps: of one pass over the texts."""
+    """The steps of a candidate's whole training. One pass over the texts takes `epoch_steps`."""
     return max(
         len(SHARES), min(int(schedule.seconds / step_seconds), math.ceil(pace.most_epochs * epoch_steps))
     )

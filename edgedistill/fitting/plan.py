@@ -166,7 +166,7 @@ class Fit:
 
 
 def make(fit: Fit, started: float) -> None:
-    """Decide everything that is not decided yet. started: when the fit began, by time.time().
+    """Decide everything that is not decided yet. The fit began at `started`, by time.time().
 
     Raises UserError as its parts do.
     """
@@ -220,7 +220,8 @@ def first_choices(survey: Survey) -> list[Choice]:
     """
 
     def rank(choice: Choice) -> tuple[int, float]:
-        """0 where a shape keeps to the budget with 8 bits for a weight, 1 where only with 4; its products."""
+        """(0 where a shape keeps to the budget with 8 bits for a weight, 1 where only with 4; minus its
+        products)."""
         bits = candidates.PRECISIONS.index(survey.costs[choice].best(survey.budget)) // 2
         return bits, -candidates.products(choice, survey.start)
 
@@ -260,7 +261,7 @@ def _schedule(fit: Fit, started: float) -> None:
 
 
 def _warn_of_few_steps(fit: Fit, left: float) -> None:
-    """Record that there is little time to train, and how much would do. left: seconds for the race."""
+    """Record that there is little time to train, and how much would do. The race has `left` seconds."""
     entered = fit.study.get_trials(deepcopy=False)
     steps = min(int(trial.user_attrs["recipe"]["stages"][0]["steps"]) for trial in entered)
     if steps >= FEW_STEPS:

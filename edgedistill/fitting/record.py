@@ -128,7 +128,8 @@ def finalists(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def standings(study: optuna.Study) -> list[dict[str, Any]]:
-    """Every candidate that raced or races, the best first; on_front: none is better, smaller and faster."""
+    """Every candidate that raced or races, the best first. Where `on_front`, none is better, smaller and
+    faster."""
     rows = [_standing(trial) for trial in candidates(study)]
     scored = [row for row in rows if row["score"] is not None]
     for row in rows:
@@ -183,8 +184,8 @@ def not_raced(study: optuna.Study) -> list[dict[str, str]]:
 
 
 def write_page(study: optuna.Study, folder: Path, winner: dict[str, Any] | None = None) -> None:
-    """Write the page as things stand. Its template draws what is put into it as JSON. winner: the entry of
-    fit.json, once there is one."""
+    """Write the page as things stand. Its template draws what is put into it as JSON. `winner` is the entry
+    of fit.json, once there is one."""
     found = {
         "budget": study.user_attrs["settings"]["budget"],
         "texts": study.user_attrs["texts"],

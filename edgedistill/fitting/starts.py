@@ -32,7 +32,7 @@ def find(teacher: TeacherEncoder, sample: list[str], session: Session) -> Starti
     """The start that this teacher allows: its own layers, else those of a packaged encoder that knows the
     texts' words, else random ones.
 
-    sample: some of the texts to train on.
+    `sample` holds some of the texts to train on.
     """
     shared: dict[str, Any] = {"dims": teacher.dims, "finished": _finished_students(sample)}
     for weights in ("teacher", *(f"packaged:{name}" for name in PACKAGED)):

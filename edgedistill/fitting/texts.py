@@ -49,7 +49,7 @@ NONE_GIVEN = (
 
 
 def section(texts: Sequence[str], column: str, data: Path | None) -> dict[str, Any]:
-    """The corpus of a recipe: all of the texts and none held out. texts: globs, or DOCUMENTATION.
+    """The corpus of a recipe: all of the texts and none held out. `texts` are globs, or DOCUMENTATION.
 
     Raises UserError where none are given, and where no file matches.
     """
@@ -170,8 +170,8 @@ def paragraphs(read: Corpus) -> list[str]:
 def training_section(
     whole: dict[str, Any], read: Corpus, most: int, paragraph_cost: float = 1.0
 ) -> dict[str, Any]:
-    """The corpus that all candidates train on, with held-out texts. most: how many texts the teacher can
-    embed; paragraph_cost: of a paragraph for the teacher, in texts.
+    """The corpus that all candidates train on, with held-out texts. The teacher can embed `most` texts, and a
+    paragraph costs it as much as `paragraph_cost` of them.
 
     Sentences are joined to paragraphs too, and passages of long texts are added, so that the student knows
     short texts and long ones.

@@ -100,8 +100,8 @@ def size_and_latency(
 ) -> tuple[dict[str, int], dict[str, float]]:
     """({precision: bytes of the graph}, {precision: its p50}) of a student's module.
 
-    samples: token ids that activations are measured on. queries: token ids of the texts that are timed.
-    threads and limit: as of `graph_p50_ms`.
+    Activations are measured on `samples`, `queries` are timed; both are token ids. `threads` and `limit` are
+    as in `graph_p50_ms`.
     """
     fp32, sizes, p50_ms = graph.build(student.eval()), dict[str, int](), dict[str, float]()
     for name in precisions:
@@ -112,8 +112,8 @@ def size_and_latency(
 
 
 def graph_p50_ms(model: bytes, ids: Sequence[Sequence[int]], threads: int, limit: float = math.inf) -> float:
-    """Milliseconds of a text in a graph, as `least_median_ms`. ids: the token ids of some texts; threads: 0
-    for onnxruntime's choice."""
+    """Milliseconds of a text in a graph, as `least_median_ms`. `ids` are the token ids of some texts. With 0
+    threads, onnxruntime chooses their number."""
     session = onnx_session.open_session(model, threads, "cpu")
 
     def run(row: np.ndarray) -> None:

@@ -261,10 +261,10 @@ def _target_dims(opened: Opened, stage: recipe.Stage) -> int | None:
 
 def timed_steps(step: Callable[[int], object], numbers: np.ndarray, limit: float) -> list[float]:
     """Seconds of the first of these steps: of TIMED_STEPS, or of as many as can be measured in about `limit`
-    seconds. step: runs one.
+    seconds. `step` runs one.
 
     All run twice and the second time counts: the first one of a new shape takes longer, as its kernels are
-        built.
+    built.
     """
     started, count = time.perf_counter(), 0
     chosen = numbers[:TIMED_STEPS].tolist()
