@@ -1,30 +1,21 @@
-"""The README's plot: accuracy against latency of one suite, as two SVG files for light and dark
-backgrounds."""
+"""The README's plot: accuracy against latency of one suite, as two SVG files for light and dark backgrounds.
+The report's own JavaScript draws it, in Node."""
 
 from __future__ import annotations
 
-from html import escape
+import json
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 from edgedistill import files
-from edgedistill.evaluation.number_format import milliseconds, score
-from edgedistill.evaluation.plots import labels
-from edgedistill.evaluation.plots.svg import (
-    Box,
-    Circle,
-    grid,
-    latency_axes,
-    line,
-    linear_scale,
-    log_scale,
-    log_ticks,
-)
-from edgedistill.evaluation.plots.tradeoff import frontier, measure, radius, size_key
+from edgedistill.errors import UserError
 from edgedistill.evaluation.report import Report, is_teacher, reference, suites
+from edgedistill.evaluation.suites import FAMILIES
+from edgedistill.evaluation.tables import milliseconds
 
-WIDE, HIGH = 880.0, 480.0
-FRAME = Box(58.0, 66.0, WIDE - 18, HIGH - 54)
-MARGINS = Box(64.0, 44.0, 74.0, 46.0)  # between the frame and the outermost points
+WIDE, HIGH = 880, 480
 FONT = (
     "-apple-system,BlinkMacSystemFont,'Segoe UI','Noto Sans',Helvetica,Arial,sans-serif"  # as GitHub's pages
 )
@@ -46,88 +37,54 @@ def write(folder: Path, reports: list[Report], suite: str) -> bool:
 
 
 def svg(reports: list[Report], suite: str, theme: str) -> str:
-    """The plot of one suite in a theme: x p50 of a single text (log), y the suite's average, marker area the
-    graph's size.
+    """The plot of one suite in a theme, a self-contained SVG document; the same reports give the same bytes.
 
-    Returns one self-contained SVG document; the same reports give the same bytes.
+    Raises UserError where Node is not installed.
     """
+    if shutil.which("node") is None:
+        raise UserError("the README's plot: Node draws it, and is not installed; install Node 20 or newer")
     assert suite in suites(reports), f"no report has the suite {suite}"
-    shown = [report for report in reports if suite in report["quality"]]
-    times = [report["single"]["p50_ms"] for report in shown]
-    scores = [100 * report["quality"][suite]["average"] for report in shown]
-    x = log_scale(times, FRAME.left + MARGINS.left, FRAME.right - MARGINS.right)
-    y, y_ticks = linear_scale(scores, FRAME.bottom - MARGINS.bottom, FRAME.top + MARGINS.top)
-    largest = max(report["size_bytes"]["graph"] for report in shown)
-    points = [
-        Circle(x(time), y(value), radius(report, largest))
-        for time, value, report in zip(times, scores, shown, strict=True)
-    ]
-    steps = frontier(points)
-    parts = [
-        grid(x, log_ticks(times), y, y_ticks, FRAME),
-        latency_axes(FRAME, f"{suite}, {measure(shown[0], suite)}", HIGH - 10, FRAME.top - 26),
-        *[line("frontier", s) for s in steps],
-    ]
-    drawn = list(steps)
-    if (teacher := reference(shown)) is not None:
-        at = y(100 * teacher["quality"][suite]["average"])
-        parts.append(line("teacher-line", Box(FRAME.left, at, FRAME.right, at)))
-        drawn.append(Box(FRAME.left, at - 1, FRAME.right, at + 1))
-    for report, (px, py, size) in sorted(
-        zip(shown, points, strict=True), key=lambda pair: -pair[1].radius
-    ):  # the small ones on top
-        kind = "teacher" if is_teacher(report) else "student"
-        parts.append(f'<circle class="{kind}" cx="{px:.1f}" cy="{py:.1f}" r="{size:.1f}"/>')
-        parts.append(f'<circle class="{kind} core" cx="{px:.1f}" cy="{py:.1f}" r="2"/>')
-    parts += [
-        _labels(shown, labels.Surroundings(FRAME, drawn, points)),
-        size_key(largest, FRAME.right, FRAME.top - 30),
-    ]
-    about = "; ".join(
-        f"{_name(r)}: {score(r, suite)} at {milliseconds(r['single']['p50_ms'])} ms" for r in shown
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE:g} {HIGH:g}" width="{WIDE:g}" '
-        f'height="{HIGH:g}" role="img">'
-        "<title>Accuracy against latency on "
-        f"{escape(suite)}</title><desc>{escape(about)}</desc><style>{_style(theme)}</style>\n"
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
+    measured = [report for report in reports if suite in report["quality"]]
+    teacher = reference(measured)
+    title = f"{suite}, {FAMILIES[measured[0]['quality'][suite]['kind']].title}"
+    options = {
+        "wide": WIDE,
+        "high": HIGH,
+        "title": f"Accuracy against latency on {suite}",
+        "measure": title,
+        "teacher": None if teacher is None else {"score": _score(teacher, suite), "text": ""},
+    }
+    drawn = subprocess.run(
+        ["node", Path(__file__).with_suffix(".mjs")],
+        input=json.dumps({"points": [_point(report, suite) for report in measured], "options": options}),
+        capture_output=True,
+        text=True,
+        check=True,
+        encoding="utf-8",
+    ).stdout
+    size = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDE}" height="{HIGH}"'
+    return f"{drawn.replace('<svg', size, 1).replace('<desc', f'<style>{_style(theme)}</style><desc', 1)}\n"
 
 
-def _name(report: Report) -> str:
-    """A bundle's name; of a teacher that of the model."""
-    bundle = report["bundle"]
-    return (
-        f"{bundle['teacher'].removeprefix('packaged:')} (teacher)"
-        if is_teacher(report) and bundle.get("teacher")
-        else bundle["name"]
-    )
+def _point(report: Report, suite: str) -> dict[str, Any]:
+    """A report as accuracy_plot.js takes it, without an interval; a teacher has the name of its model."""
+    bundle, ms, size = report["bundle"], report["single"]["p50_ms"], report["size_bytes"]["graph"]
+    name = bundle["name"]
+    if is_teacher(report) and bundle.get("teacher"):
+        name = f"{bundle['teacher'].removeprefix('packaged:')} (teacher)"
+    return {
+        **dict.fromkeys(("ms", "low", "high"), ms),
+        "score": _score(report, suite),
+        "bytes": size,
+        "name": name,
+        "detail": "",
+        "note": f"{size / 1e6:.{1 if size < 1e7 else 0}f} MB · {milliseconds(ms)} ms",
+        "teacher": is_teacher(report),
+    }
 
 
-def _labels(reports: list[Report], surroundings: labels.Surroundings) -> str:
-    """The teacher's label first, then from fast to slow."""
-
-    def first(pair: tuple[Report, Circle]) -> tuple[bool, float]:
-        return not is_teacher(pair[0]), pair[1].x
-
-    found = [
-        labels.Label(
-            point,
-            _name(report),
-            "",
-            f"{_megabytes(report)} MB · {milliseconds(report['single']['p50_ms'])} ms",
-        )
-        for report, point in sorted(zip(reports, surroundings.points, strict=True), key=first)
-    ]
-    boxes = labels.place(found, surroundings)
-    return "".join(labels.draw(label, box) for label, box in zip(found, boxes, strict=True))
-
-
-def _megabytes(report: Report) -> str:
-    size = report["size_bytes"]["graph"] / 1e6
-    return f"{size:.1f}" if size < 10 else f"{size:.0f}"
+def _score(report: Report, suite: str) -> float:
+    return 100 * float(report["quality"][suite]["average"])
 
 
 def _style(theme: str) -> str:
@@ -139,8 +96,8 @@ def _style(theme: str) -> str:
         f".grid{{stroke:{lines};stroke-opacity:.6}}.base{{stroke:{soft};stroke-opacity:.6}}"
         f".frontier{{stroke:{student};stroke-opacity:.45;stroke-width:1.5;stroke-dasharray:5 4}}"
         f".teacher-line{{stroke:{teacher};stroke-opacity:.7;stroke-dasharray:2 "
-        f"5}}.leader{{stroke:{soft};stroke-opacity:.6}}"
-        f".student{{fill:{student};fill-opacity:.25;stroke:{student};stroke-width:1.5}}"
-        f".teacher{{fill:{teacher};fill-opacity:.14;stroke:{teacher};stroke-width:1.5;stroke-dasharray:4 3}}"
-        f".core{{fill-opacity:1;stroke:none}}.key{{fill:none;stroke:{soft}}}"
+        f"5}}.leader{{stroke:{soft};stroke-opacity:.6}}.key{{fill:none;stroke:{soft}}}"
+        f".dot circle{{fill:{student};fill-opacity:.25;stroke:{student};stroke-width:1.5}}"
+        f".dot.teacher circle{{fill:{teacher};fill-opacity:.14;stroke:{teacher};stroke-dasharray:4 3}}"
+        f".dot .core,.dot.teacher .core{{fill-opacity:1;stroke:none}}"
     )

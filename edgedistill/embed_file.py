@@ -29,11 +29,11 @@ Embedded = Iterator[tuple[list[str], np.ndarray]]  # texts, and their (n, d) emb
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of texts, or stdin.
+    """A file of texts, or stdin where the path is `-`.
 
-    path: a file as `readers.texts_in` reads it, its type by its ending; stdin (`-`) is UTF-8 with one text
-        per line, empty lines
-    included. column: that of the texts in a table, by default "text".
+    A file is read as `readers.texts_in` reads it, by its ending. Stdin holds UTF-8 with one text per line,
+    and an empty line is an empty text. `column` names the column of the texts in a table; without it, that is
+    "text".
     """
 
     path: str | Path = "-"
@@ -44,8 +44,8 @@ class TextFile:
         return "stdin" if str(self.path) == "-" else str(self.path)
 
     def check(self) -> None:
-        """Raises UserError where there is no such file, its type is not known, or a column is given for text
-        without columns."""
+        """Raise UserError where there is no such file, its type is not known, or a column is given for text
+        that has none."""
         path, stdin = Path(self.path), str(self.path) == "-"
         if not stdin and (path.is_dir() or not path.exists()):
             fact = "a folder" if path.is_dir() else "no such file"
@@ -63,7 +63,7 @@ class TextFile:
             require("pyarrow", f"embed {path}", "train")
 
     def texts(self) -> Iterator[str]:
-        """The texts in their order. Raises UserError for damaged lines and an unknown column."""
+        """Return the texts in their order. Raises UserError for damaged lines and an unknown column."""
         if str(self.path) != "-":
             return readers.texts_in(Path(self.path), self.column or "text", "--column", longest=LONGEST_TEXT)
         numbered = input_file.stream_lines(sys.stdin.buffer, self.name, input_file.MAX_LINE_BYTES)
@@ -72,17 +72,17 @@ class TextFile:
 
 @dataclass(frozen=True)
 class EmbeddingFile:
-    """Where embeddings are written: an .npy array, (n, d) float32, or JSON lines {"text", "embedding"};
-    without a path on stdout.
+    """Where embeddings are written: to an .npy array, (n, d) float32, as JSON lines {"text", "embedding"}, or
+    without a path as JSON lines to stdout.
 
-    A file is written atomically. overwrite: replace an existing file.
+    A file is written atomically; an existing one is replaced only where `overwrite` is set.
     """
 
     path: Path | None = None
     overwrite: bool = False
 
     def check(self) -> None:
-        """Raises UserError for an unknown format, and a file that exists already."""
+        """Raise UserError for an unknown format, and for a file that exists already."""
         if self.path is None:
             return
         if self.path.suffix not in FORMATS:
@@ -107,14 +107,6 @@ class EmbeddingFile:
                     file.writelines(line.encode("utf-8") for line in _json_lines(texts, rows))
 
 
-@dataclass
-class _Counter:
-    """What has been embedded so far."""
-
-    texts: int = 0
-    seconds: float = 0.0
-
-
 def embed_file(
     opened: Bundle,
     source: TextFile,
@@ -125,41 +117,36 @@ def embed_file(
 ) -> dict[str, Any]:
     """Embed the texts of a file, a few thousand at a time; row i is text i.
 
-    dim, batch_tokens: as for `Bundle.encode`. Returns {texts, dims, out, texts_s}; texts_s is None for an
-        empty input, which gives an
-    array without rows or an empty file. Raises UserError, with nothing written: no such file, column or
-    format, `out` exists already, a damaged line.
+    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, out, texts_s}; texts_s is
+    None for an empty input, which gives an array without rows or an empty file. Raises UserError, and writes
+    nothing, where there is no such file, column or format, where `out` exists already, and for a damaged
+    line.
     """
     source.check()
     out.check()
     dims = opened.embedding_dim(dim)
-    counter = _Counter()
+    count, seconds = 0, 0.0
     with progress_bar(None, session.progress) as advance:
 
         def embedded() -> Embedded:
+            nonlocal count, seconds
             for texts in _chunks(source.texts()):
                 started = time.perf_counter()
                 rows = opened.encode(texts, dim, batch_tokens)
-                counter.seconds += time.perf_counter() - started
-                counter.texts += len(texts)
+                seconds += time.perf_counter() - started
+                count += len(texts)
                 yield texts, rows
                 advance(len(texts))
 
         out.write(embedded(), dims)
-    rate = round(counter.texts / counter.seconds, 1) if counter.texts else None
-    if not counter.texts:
+    rate = round(count / seconds, 1) if count else None
+    if not count:
         session.log(f"{source.name} is empty: 0 texts embedded")
     if out.path is not None:
         speed = f", {rate:,.0f} texts/s" if rate else ""
-        session.log(
-            f"{out.path}: {counter.texts:,} text{'' if counter.texts == 1 else 's'}, {dims} dimensions{speed}"
-        )
-    return {
-        "texts": counter.texts,
-        "dims": dims,
-        "out": None if out.path is None else str(out.path),
-        "texts_s": rate,
-    }
+        session.log(f"{out.path}: {count:,} text{'' if count == 1 else 's'}, {dims} dimensions{speed}")
+    path = None if out.path is None else str(out.path)
+    return {"texts": count, "dims": dims, "out": path, "texts_s": rate}
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
@@ -175,8 +162,8 @@ def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
 
 
 def _write_npy(file: BinaryIO, embedded: Embedded, dims: int) -> None:
-    """The number of rows is known only at the end: numpy's header has room for it to grow, and is written
-    again."""
+    """Write the header, the rows, and the header again: the number of rows is known only at the end, and
+    numpy's header has room for it to grow."""
     count = 0
 
     def write_header() -> None:
@@ -195,7 +182,7 @@ def _write_npy(file: BinaryIO, embedded: Embedded, dims: int) -> None:
 
 
 def _json_lines(texts: list[str], rows: np.ndarray) -> Iterator[str]:
-    """One {"text", "embedding"} per line; seven decimals, which is the precision of float32 in a unit
-    vector."""
+    """Yield one {"text", "embedding"} per line, with seven decimals, which is the precision of float32 in a
+    unit vector."""
     for text, row in zip(texts, np.round(rows.astype(np.float64), 7).tolist(), strict=True):
         yield json.dumps({"text": text, "embedding": row}, ensure_ascii=False, allow_nan=False) + "\n"

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from edgedistill import cli, files, recipe, run
 from edgedistill.errors import UserError
-from edgedistill.evaluation.reference_embeddings import ReferenceEmbeddings
 from edgedistill.evaluation.suites import labelled_task
+from edgedistill.evaluation.teacher_agreement import ReferenceEmbeddings
 from edgedistill.export import bundle_writer
 from edgedistill.recipe import recorded
 from edgedistill.runtime import manifest

@@ -27,7 +27,7 @@ from ranking_claims import (
 )
 
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites import MEASURES
+from edgedistill.evaluation.suites import FAMILIES
 
 Reports = dict[str, list[dict[str, Any]]]  # a variant's, by seed
 
@@ -94,7 +94,7 @@ def part_of(report: dict[str, Any], suite: str) -> dict[str, Any] | None:
     for known, result in report["suites"].items():
         wanted = tasks.split(",") if tasks else []
         if wanted and known.partition(":")[0] == name and set(wanted) <= result["tasks"].keys():
-            measure, _ = MEASURES[result["kind"]]
+            measure = FAMILIES[result["kind"]].averaged
             chosen = {task: result["tasks"][task] for task in wanted}
             return {
                 **result,

@@ -21,7 +21,7 @@ from ranking_claims import FOLDER, RESAMPLES, SEEDS, Paper, papers
 
 from edgedistill import files
 from edgedistill.errors import UserError, unknown_name
-from edgedistill.evaluation.suites import MEASURES
+from edgedistill.evaluation.suites import FAMILIES
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet", "not run")
@@ -261,7 +261,8 @@ def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:
     if not measured:
         return [f"There are no reports on {suite} yet."]
     first = next(iter(measured.values()))[0][1]
-    measure, title = MEASURES[first["kind"]]
+    family = FAMILIES[first["kind"]]
+    measure, title = family.averaged, family.title
     tasks = list(first["tasks"])
     columns = ["average", "seeds", "texts embedded", "minutes", "parameters", "dtype", "temperature"]
     lines = [

@@ -3,8 +3,7 @@
 __all__ = [
     "bench",
     "classification_metrics",
-    "html_report",
-    "plots",
+    "page",
     "report",
     "scoring",
     "speed",

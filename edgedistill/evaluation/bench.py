@@ -5,32 +5,25 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from edgedistill import machine
 from edgedistill.errors import UserError
-from edgedistill.evaluation import report, requirement_check, scoring, speed, tables, teacher_agreement
-from edgedistill.evaluation.html_report import page
-from edgedistill.evaluation.reference_embeddings import ReferenceEmbeddings
+from edgedistill.evaluation import page, report, scoring, speed, tables, teacher_agreement
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.session import Log, Session
 
 DEFAULT_SUITE = "mini"
 UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
-LOG_INTERVAL_S = 30.0  # between two lines of progress where there is no terminal
+LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 
 
 class Outputs(NamedTuple):
-    """Files to write: reports as JSON, and one self-contained HTML page."""
+    """The files to write: reports as JSON, and one self-contained HTML page."""
 
     json: Path | None = None
     html: Path | None = None
@@ -40,34 +33,20 @@ NO_FILES = Outputs()
 
 
 @dataclass
-class Measured:
-    """One bundle in one precision, and what has been measured of it so far.
+class Measured(speed.Target):
+    """One bundle in one precision, and what has been measured of it so far."""
 
-    name: its name in reports; by default that of its folder, because several bundles can be exported from one
-        recipe.
-    """
-
-    folder: Path
-    precision: str
-    manifest: dict[str, Any]
-    name: str = ""
+    manifest: dict[str, Any] = field(default_factory=dict)
     quality: dict[str, dict[str, Any]] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)
     agreement: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        self.name = self.name or Path(os.path.abspath(self.folder)).name
-
-    @property
-    def title(self) -> str:
-        return f"{self.name}:{self.precision}"
 
     @property
     def is_teacher(self) -> bool:
         return bool(self.manifest["kind"] == "teacher")
 
-
-Open = Callable[[Measured], bundles_.Bundle]
+    def open(self, threads: int, device: str) -> bundles_.Bundle:
+        return bundles_.load(self.folder, precision=self.precision, threads=threads, device=device)
 
 
 def bench(
@@ -81,9 +60,9 @@ def bench(
     """Measure bundles ("path", "path:w8", "path:*") on suites, log the table, write the outputs, check the
     recipes' requirements.
 
-    threads: default $OMP_NUM_THREADS, else the processors this process may use.
-    Returns {schema, reports (without raw samples), requirements}. Raises UserError, before measuring where
-    possible, and CheckFailed with the result, after the files are written, when a requirement is not met.
+    Without `threads`, $OMP_NUM_THREADS decides, else the processors that this process may use. Returns
+    {schema, reports (without raw samples), requirements}. Raises UserError, before measuring where possible,
+    and CheckFailed with the result, after the files are written, when a requirement is not met.
     """
     if not bundles:
         raise UserError("edgedistill bench: no bundle; name one, or make one with edgedistill export RUN")
@@ -96,15 +75,12 @@ def bench(
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
     _log_missing_teacher(measured, session.log)
-    steps = len(measured) * (len(opened) + plan.rounds + 1)
-    with _Progress(steps, session.log) as progress:
-        _accuracy(measured, opened, session, _opener(threads, session.device), progress)
-        texts = opened[0].sample(plan.queries, plan.seed)
-        timed = [speed.Target(target.folder, target.precision, target.name) for target in measured]
-        for target, found in zip(
-            measured, speed.measure(timed, texts, threads, replace(session, log=progress), plan), strict=True
-        ):
-            target.speed = found
+    progress = _progress(len(measured) * (len(opened) + plan.rounds + 1), session.log)
+    _accuracy(measured, opened, session, threads, progress)
+    texts = opened[0].sample(plan.queries, plan.seed)
+    timings = speed.measure(measured, texts, threads, replace(session, log=progress), plan)
+    for target, found in zip(measured, timings, strict=True):
+        target.speed = found
     described = machine.here(session.device)
     reports = [assemble(target, measured, opened[0].name, described) for target in measured]
     if outputs.json is not None:
@@ -112,33 +88,31 @@ def bench(
     if outputs.html is not None:
         page.write(outputs.html, reports)
     session.log(tables.terminal(reports))
-    checks = [
-        check
-        for target, each in zip(measured, reports, strict=True)
-        for check in requirement_check.check(target.manifest, each)
-    ]
+    checks = []
+    for target, each in zip(measured, reports, strict=True):
+        checks += report.check_requirements(target.manifest, each)
     result = {
         "schema": report.SCHEMA,
         "reports": [report.without_samples(each) for each in reports],
         "requirements": checks,
     }
-    requirement_check.conclude(checks, result, session.log)
+    report.conclude(checks, result, session.log)
     return result
 
 
 def targets(name: str, device: str = "cpu") -> list[Measured]:
     """Resolve a bundle as named on the command line, by default in the fastest precision on the device.
 
-    Raises UserError: no such bundle, no such precision.
+    Raises UserError where there is no such bundle or precision.
     """
     every = name.endswith(":*")
     opened = bundles_.load(name.removesuffix(":*"), device=device)
     chosen = list(opened.manifest["precisions"]) if every else [opened.precision]
-    return [Measured(opened.folder, precision, opened.manifest) for precision in chosen]
+    return [Measured(opened.folder, precision, manifest=opened.manifest) for precision in chosen]
 
 
 def distinguishable(measured: list[Measured]) -> list[Measured]:
-    """The same bundles; those in different folders of the same name are named by their paths."""
+    """Return the same bundles; those in different folders of the same name are named by their paths."""
     folders: dict[str, set[Path]] = {}
     for target in measured:
         folders.setdefault(target.name, set()).add(target.folder.resolve())
@@ -149,7 +123,7 @@ def distinguishable(measured: list[Measured]) -> list[Measured]:
 
 
 def reference(measured: list[Measured]) -> Measured | None:
-    """The teacher that students are compared with: in fp32, where that is measured."""
+    """Return the teacher that students are compared with, in fp32 where that is measured."""
     return min(
         (target for target in measured if target.is_teacher),
         key=lambda target: target.precision != "fp32",
@@ -160,8 +134,10 @@ def reference(measured: list[Measured]) -> Measured | None:
 def assemble(
     target: Measured, measured: list[Measured], suite_of_texts: str, described: dict[str, Any]
 ) -> dict[str, Any]:
-    """The report of one bundle, with every key of report.KEYS. suite_of_texts: the suite whose texts were
-    timed. described: the machine."""
+    """Return the report of one bundle, with every key of report.KEYS.
+
+    `suite_of_texts` is the suite whose texts were timed, `described` the machine.
+    """
     manifest, graph = target.manifest, target.manifest["precisions"][target.precision]
     device = target.speed["device"]
     drift = (graph.get("drift") or {}) if device == "cpu" else {}  # export measured it on a CPU
@@ -199,7 +175,7 @@ def assemble(
 
 
 def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, Any]:
-    """How much of a suite the vocabulary lacks. Returns {texts: with unknown tokens, tokens: their share of
+    """Count what the vocabulary lacks of a suite. Returns {texts: with unknown tokens, tokens: their share of
     all, first: text or None}."""
     unknown = opened.unknown_id
     if unknown is None:
@@ -217,7 +193,8 @@ def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, A
 def _suites(names: list[str], measured: list[Measured], data: Path | None) -> list[scoring.Suite]:
     """Read the suites. `task` and `task:FILE` are the task the bundles were fine-tuned for.
 
-    Raises UserError where suites and bundles do not fit: labels for one, embeddings for the other.
+    Raises UserError where suites and bundles do not fit, because one needs or returns labels and the other
+    embeddings.
     """
     label_sets = {tuple(target.manifest.get("labels", ())) for target in measured}
     if len(label_sets) > 1:
@@ -226,30 +203,30 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
             "separate runs"
         )
     classifies = bool(next(iter(label_sets)))
-    bundle_name = measured[0].name
+    returned = "labels" if classifies else "embeddings"
     found = []
     for name in names or ["task" if classifies else DEFAULT_SUITE]:
         own, _, file = name.partition(":")
-        suite = scoring.task_suite(measured[0].manifest, file, data) if own == "task" and classifies else None
-        if suite is None and own == "task" and not Path(name).exists():
+        if own == "task" and classifies:
+            found.append(scoring.task_suite(measured[0].manifest, file, data))
+            continue
+        needs_labels = own == "task" and not Path(name).exists()
+        if not needs_labels:
+            found.append(scoring.suite(name, data))
+            needs_labels = found[-1].kind == "task"
+        if needs_labels != classifies:
+            needed, way_out = "embeddings", "use --suite task for labels"
+            if needs_labels:
+                needed, way_out = "labels", "fine-tune it, or choose another suite"
             raise UserError(
-                f"--suite {name}: needs labels, {bundle_name} returns embeddings; fine-tune it, or choose "
-                "another suite"
+                f"--suite {name}: needs {needed}, {measured[0].name} returns {returned}; {way_out}"
             )
-        suite = suite or scoring.suite(name, data)
-        if (suite.kind == "task") != classifies:
-            needed, returned = ("labels", "embeddings") if suite.kind == "task" else ("embeddings", "labels")
-            raise UserError(
-                f"--suite {name}: needs {needed}, {bundle_name} returns {returned}; use --suite task for "
-                "labels"
-            )
-        found.append(suite)
     return found
 
 
 def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
-    """Without a teacher among the bundles: log that the share retained is not shown, and how to make the
-    teacher's bundle."""
+    """Log, where no teacher is among the bundles, that the share retained is not shown, and how the teacher's
+    bundle is made."""
     if reference(measured) is not None or measured[0].manifest.get("labels"):
         return
     manifest = measured[0].manifest
@@ -264,33 +241,28 @@ def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
     )
 
 
-def _opener(threads: int | None, device: str) -> Open:
-    return lambda target: bundles_.load(
-        target.folder, precision=target.precision, threads=threads, device=device
-    )
-
-
 def _accuracy(
-    measured: list[Measured], suites: list[scoring.Suite], session: Session, load: Open, progress: Log
+    measured: list[Measured], suites: list[scoring.Suite], session: Session, threads: int, progress: Log
 ) -> None:
     """Score every bundle on every suite, and measure every student's agreement with the teacher."""
     teacher = reference(measured)
-    references = ReferenceEmbeddings(lambda: load(teacher), suites, session) if teacher is not None else None
+    references = None
+    if teacher is not None:
+        references = teacher_agreement.ReferenceEmbeddings(
+            lambda: teacher.open(threads, session.device), suites, session
+        )
     for target in measured:
-        opened = load(target)
+        opened = target.open(threads, session.device)
         for suite in suites:
             progress(f"{target.title} on {suite.name}")
             unknown = unknown_tokens(opened, suite)
             found = scoring.evaluate(suite, opened.classify if opened.labels else opened.encode)
             target.quality[suite.name] = {**found, "unknown": unknown}
             if unknown["texts"] > UNKNOWN_SHARE * len(suite.texts):
-                fact = (
-                    f"{unknown['texts']:,} of {len(suite.texts):,} texts have tokens that are not in its "
-                    "vocabulary"
-                )
                 session.log(
-                    f"{target.title} on {suite.name}: {fact}, {unknown['tokens']:.1%} of all tokens, first "
-                    f'"{unknown["first"][:60]}"'
+                    f"{target.title} on {suite.name}: {unknown['texts']:,} of {len(suite.texts):,} texts "
+                    f"have tokens that are not in its vocabulary, {unknown['tokens']:.1%} of all tokens, "
+                    f'first "{unknown["first"][:60]}"'
                 )
         if references is not None and target is not teacher and not opened.labels:
             held_out = references.of(target.manifest, target.name)
@@ -305,7 +277,7 @@ def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | No
 
 
 def _size_bytes(target: Measured) -> int:
-    """What a device needs for this precision: the whole folder without the other graphs."""
+    """Return what a device needs for this precision, the whole folder without the other graphs."""
     others = {
         target.folder / graph["file"]
         for name, graph in target.manifest["precisions"].items()
@@ -316,39 +288,16 @@ def _size_bytes(target: Measured) -> int:
     )
 
 
-class _Progress:
-    """A bar on a terminal, elsewhere at most one line per LOG_INTERVAL_S; drawn between measurements, never
-    during one."""
+def _progress(steps: int, log: Log) -> Log:
+    """Return a log of the steps, which shows at most one in LOG_INTERVAL_S and how many are done by then;
+    nothing is drawn while one is measured."""
+    done, logged_at = -1, time.perf_counter()
 
-    def __init__(self, steps: int, log: Log) -> None:
-        self.log, self.logged_at, self.steps = log, time.perf_counter(), steps
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        self.bar = Progress(
-            *columns,
-            console=Console(stderr=True),
-            auto_refresh=False,
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        self.task = self.bar.add_task("", total=steps)
-        self.done = -1
+    def advance(line: str) -> None:
+        nonlocal done, logged_at
+        done += 1
+        if time.perf_counter() - logged_at > LOG_INTERVAL_S:
+            logged_at = time.perf_counter()
+            log(f"{done} of {steps} done; {line}")
 
-    def __enter__(self) -> Log:
-        self.bar.start()
-        return self._advance
-
-    def _advance(self, line: str) -> None:
-        self.done += 1
-        self.bar.update(self.task, description=line, completed=self.done)
-        self.bar.refresh()
-        if self.bar.disable and time.perf_counter() - self.logged_at > LOG_INTERVAL_S:
-            self.logged_at = time.perf_counter()
-            self.log(f"{self.done} of {self.steps} done; {line}")
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+    return advance

@@ -16,9 +16,9 @@ def quantiles(
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Estimate p50, p90, p95 and p99 of latency samples, each with a 95% bootstrap interval.
 
-    samples (rounds, queries) in ms. Returns ({p50_ms: value, …}, {p50_ms: [low, high], …}), rounded to 0.1
-    µs. Two-stage percentile bootstrap (Efron and Tibshirani 1993): rounds are resampled with replacement,
-    then queries within each round.
+    The samples are (rounds, queries) in ms. Returns ({p50_ms: value, …}, {p50_ms: [low, high], …}), rounded
+    to 0.1 µs. Two-stage percentile bootstrap (Efron and Tibshirani 1993): rounds are resampled with
+    replacement, then queries within each round.
     """
     names, levels = ("p50_ms", "p90_ms", "p95_ms", "p99_ms"), (0.5, 0.9, 0.95, 0.99)
     random = np.random.default_rng(seed)
@@ -37,13 +37,11 @@ def quantiles(
 
 
 def noise(samples: Samples) -> dict[str, Any]:
-    """Compare a bundle with itself: the same queries in several fresh processes (A/A test).
+    """Compare a bundle with itself on the same queries in several fresh processes (A/A test).
 
-    samples (rounds, queries) in ms. Returns {p50_ms_by_round, between, within}, the last two relative (0.05 =
-    5%):
-    `between` is the slowest round's p50 over the fastest's, minus 1; `within` compares the p50 of a round's
-        second half with that of
-    its first half, for the round where they differ most.
+    The samples are (rounds, queries) in ms. Returns {p50_ms_by_round, between, within}, the last two relative
+    (0.05 = 5%): `between` is the slowest round's p50 over the fastest's, minus 1; `within` compares the p50
+    of a round's second half with that of its first half, for the round where they differ most.
     """
     p50 = np.median(samples, axis=1)
     half = samples.shape[1] // 2

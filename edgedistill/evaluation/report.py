@@ -1,5 +1,5 @@
 """Reports: JSON files with scores, raw latency samples, units, machine and versions, one report per bundle
-and precision."""
+and precision; and the requirements of a recipe that a report is compared with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files
-from edgedistill.errors import UserError
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.evaluation import scoring
+from edgedistill.session import Log
 
 SCHEMA = 1
 KEYS: dict[str, tuple[str, ...]] = {  # every report has at least these
@@ -33,8 +35,8 @@ Report = dict[str, Any]
 
 
 def read(path: Path) -> list[Report]:
-    """Read a file of one report or several. Raises UserError: no such file, not a report, a newer schema, a
-    missing key."""
+    """Read a file of one report or several. Raises UserError where there is no such file, or it is no report,
+    has a newer schema or lacks a key."""
     if not path.exists():
         raise UserError(f"{path}: no such file; make one with edgedistill bench … --out {path.name}")
     value = files.read_json(path, "write it again with edgedistill bench")
@@ -65,62 +67,59 @@ def write(path: Path, reports: list[Report]) -> None:
 
 
 def dumps(reports: list[Report]) -> str:
-    """Indented JSON in which a list of plain numbers stays on one line. Raises ValueError for NaN and
+    """Return indented JSON in which a list of plain numbers stays on one line. Raises ValueError for NaN and
     infinity."""
     value = reports[0] if len(reports) == 1 else {"schema": SCHEMA, "reports": reports}
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    return (
-        re.sub(r"\[\n\s+([-+.\deE,\s]+?)\s+\]", lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text)
-        + "\n"
+    on_one_line = re.sub(
+        r"\[\n\s+([-+.\deE,\s]+?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text
     )
+    return on_one_line + "\n"
 
 
 def missing_keys(report: Report) -> list[str]:
-    """The required KEYS that a report lacks, dotted."""
+    """Return the required KEYS that a report lacks, dotted."""
     lost = [key for key in KEYS if key not in report]
-    return lost + [
-        f"{key}.{part}"
-        for key, parts in KEYS.items()
-        if key not in lost
-        for part in parts
-        if part not in (report[key] or {})
-    ]
+    for key, parts in KEYS.items():
+        if key in report:
+            lost += [f"{key}.{part}" for part in parts if part not in (report[key] or {})]
+    return lost
 
 
 def title(report: Report) -> str:
-    """`name:precision`, as on the command line."""
+    """Return `name:precision`, as on the command line."""
     return f"{report['bundle']['name']}:{report['bundle']['precision']}"
 
 
 def is_teacher(report: Report) -> bool:
-    """Whether the bundle is a teacher, exported as it is."""
+    """Return whether the bundle is a teacher, exported as it is."""
     return bool(report["bundle"]["kind"] == "teacher")
 
 
 def reference(reports: list[Report]) -> Report | None:
-    """The teacher that students are compared with: in fp32, where that was measured."""
+    """Return the teacher that students are compared with, in fp32 where that was measured."""
     teachers = [report for report in reports if is_teacher(report)]
     return min(teachers, key=lambda report: report["bundle"]["precision"] != "fp32", default=None)
 
 
 def suites(reports: list[Report]) -> list[str]:
-    """Names of all suites, in order of first appearance."""
+    """Return the names of all suites, in order of first appearance."""
     return list(dict.fromkeys(name for report in reports for name in report["quality"]))
 
 
 def noisy(report: Report) -> bool:
-    """Whether p50 differed by more than NOISY between rounds."""
+    """Return whether p50 differed by more than NOISY between rounds."""
     return bool((report.get("noise") or {}).get("between", 0) > NOISY)
 
 
 def retained(report: Report, suite: str) -> float | None:
-    """The share of the teacher's score; None without a teacher, and for the reference itself."""
+    """Return the share of the teacher's score; None without a teacher, and for the reference itself."""
     share: float | None = report["kept"].get(suite)
     return None if share is None or (is_teacher(report) and share == 1) else share
 
 
 def without_samples(report: Report) -> Report:
-    """A copy without the raw latency samples."""
+    """Return a copy without the raw latency samples."""
     parts = {
         key: {k: v for k, v in report[key].items() if "samples" not in k} for key in ("single", "offline")
     }
@@ -128,10 +127,67 @@ def without_samples(report: Report) -> Report:
 
 
 def merged(reports: list[Report]) -> list[Report]:
-    """One report per graph file: scores of all its reports together, costs of the first."""
+    """Return one report per graph file, with the scores of all its reports and the costs of the first."""
     found: dict[tuple[str, str], Report] = {}
     for report in reports:
         key = (title(report), report["bundle"]["sha256"])
         first = found.setdefault(key, report)
         found[key] = {**first, **{part: {**report[part], **first[part]} for part in ("quality", "kept")}}
     return list(found.values())
+
+
+def check_requirements(manifest: dict[str, Any], report: Report) -> list[dict[str, Any]]:
+    """Compare a report with the `requirements` of the manifest's recipe.
+
+    `sts` and `sts_kept` apply to the named suite, else to every measured suite of kind sts; `size_mb` to the
+    graph, in 10⁶ bytes. Returns one {bundle, requirement, required, found, met} per requirement; `met` is
+    None where it was not measured.
+    """
+    requirements = (manifest.get("recipe") or {}).get("requirements") or {}
+    names = [name for name, scores in report["quality"].items() if scores["kind"] == "sts"]
+    if named := requirements.get("suite"):
+        names = [scoring.title(named) if Path(named).is_file() else named]
+    found: list[tuple[str, float | None, float | None]] = []
+    for name in names:
+        average = (report["quality"].get(name) or {}).get("average")
+        found.append((f"sts on {name}", requirements.get("sts"), average))
+        found.append((f"sts_kept on {name}", requirements.get("sts_kept"), report["kept"].get(name)))
+    precision, size = report["bundle"]["precision"], report["size_bytes"]["graph"] / 1e6
+    found.append((f"size_mb in {precision}", (requirements.get("size_mb") or {}).get(precision), size))
+    return [
+        {
+            "bundle": title(report),
+            "requirement": what,
+            "required": required,
+            "found": value,
+            "met": _is_met(what, required, value),
+        }
+        for what, required, value in found
+        if required is not None
+    ]
+
+
+def _is_met(requirement: str, required: float, found: float | None) -> bool | None:
+    if found is None:
+        return None
+    return found <= required if requirement.startswith("size_mb") else found >= required
+
+
+def conclude(checks: list[dict[str, Any]], result: dict[str, Any], log: Log) -> None:
+    """Log every check of a requirement. Raises CheckFailed with `result` when one is not met."""
+    failed = []
+    for each in checks:
+        what, found = each["requirement"], "–" if each["found"] is None else f"{each['found']:.4f}"
+        bound = f"{'at most' if what.startswith('size_mb') else 'at least'} {each['required']:g}"
+        state = {True: "met", False: "NOT MET", None: f"not checked, {_why_not(what)}"}[each["met"]]
+        log(f"requirement of {each['bundle']}: {what}: {found}, {bound}: {state}")
+        if each["met"] is False:
+            failed.append(f"{each['bundle']}: {what} is {found}, its recipe requires {bound}")
+    if failed:
+        raise CheckFailed("\n".join(failed), result)
+
+
+def _why_not(requirement: str) -> str:
+    if requirement.startswith("sts_kept"):
+        return "its teacher was not measured in this run; add the teacher's bundle"
+    return "the suite was not measured; name it with --suite"

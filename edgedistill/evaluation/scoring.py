@@ -8,17 +8,30 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+import yaml
+from pydantic import Field, ValidationError
 
 from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
-from edgedistill.evaluation.suites import MEASURES, labelled_task, suite_files, suite_yaml
+from edgedistill.evaluation.suites import FAMILIES, labelled_task
 from edgedistill.evaluation.suites.cosines import Encode
 from edgedistill.evaluation.suites.retrieval import Collection
+from edgedistill.evaluation.suites.suite_files import Part, Rows, Task, locate
 
-__all__ = ["Encode", "Suite", "evaluate", "languages", "suite", "task_suite", "title"]
+__all__ = ["Encode", "Suite", "describe", "evaluate", "languages", "suite", "task_suite", "title"]
+T = TypeVar("T", bound=Task)
+
+
+class Description(Part, Generic[T]):
+    """A whole suite.yaml, with the tasks of one family."""
+
+    kind: str
+    name: str | None = None
+    about: str = ""
+    tasks: list[T] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -34,7 +47,7 @@ class Suite:
     def sample(self, count: int, seed: int = 0) -> list[Any]:
         """Draw `count` texts (of a labelled task: texts or pairs), repeated only where the suite has fewer.
 
-        Of retrieval from queries and the corpus' first chunk.
+        Those of a retrieval suite are drawn from the queries and the corpus' first chunk.
         """
         texts: list[Any] = list(self.texts)
         for task in self.tasks.values():
@@ -52,36 +65,34 @@ def suite(name: str | Path, data: Path | str | None = None) -> Suite:
     """Read a suite by path or shipped name. Its files are next to suite.yaml, else under `data` (or
     $EDGEDISTILL_DATA).
 
-    `xsts:en-de,en-ru` reads only those tasks, and is then the suite's name. Raises UserError: unknown suite
-        or task, invalid YAML,
-    a missing file or column.
+    `xsts:en-de,en-ru` reads only those tasks, and is then the suite's name. Raises UserError for an unknown
+    suite or task, invalid YAML, and a missing file or column.
     """
     title, path, description = _described(name)
     data = data or os.environ.get("EDGEDISTILL_DATA")
-    family = suite_yaml.FAMILIES[description.kind]
-    texts, tasks = family.read(
-        description, partial(suite_files.locate, path, data=Path(data) if data else None)
-    )
-    return Suite(title, description.kind, description.about, texts, tasks)
+    find = partial(locate, path, data=Path(data) if data else None)
+    family, rows = FAMILIES[description.kind], Rows()
+    tasks = {part.name: family.read(part, find, rows) for part in description.tasks}
+    return Suite(title, description.kind, description.about, list(rows), tasks)
 
 
 def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = None) -> Suite:
-    """The task a bundle was fine-tuned for: the test split its recipe names or, with `file`, another table of
-    the same columns."""
+    """Return the task a bundle was fine-tuned for: the test split its recipe names or, with `file`, another
+    table of the same columns."""
     tasks = labelled_task.of_recipe(manifest["recipe"], file, data)
     labelled_task.check(manifest["labels"], tasks)
     return Suite(f"task:{file}" if file else "task", "task", "the task of the bundle's recipe", [], tasks)
 
 
 def title(name: str | Path) -> str:
-    """What a suite is called in reports, by its path or shipped name. Reads suite.yaml only. Raises UserError
-    as `suite`."""
+    """Return what a suite, by path or shipped name, is called in reports. Only suite.yaml is read. Raises
+    UserError as `suite`."""
     return _described(name)[0]
 
 
 def languages(name: str | Path) -> set[str]:
-    """The language codes in a suite's task names (en and de of en-de) and bitext columns. Reads suite.yaml
-    only."""
+    """Return the language codes in a suite's task names (en and de of en-de) and bitext columns. Only
+    suite.yaml is read."""
     _, _, description = _described(name)
     named = [
         each
@@ -92,26 +103,21 @@ def languages(name: str | Path) -> set[str]:
 
 
 def evaluate(suite: Suite, encode: Any) -> dict[str, Any]:
-    """Score an encoder on a suite. Returns {kind, average, tasks: {name: measures}}; `average` is the mean of
-    MEASURES[kind] over tasks.
+    """Score an encoder on a suite. Returns {kind, average, tasks: {name: measures}}; `average` is the mean
+    over tasks of the measure that the family averages.
 
     For a suite of kind `task` pass a bundle's `classify` in place of an encoder. The measures are described
     at the family's `score`. Raises CheckFailed for embeddings that are not finite, whose cosines would count
     as 0.
     """
-    tasks = suite_yaml.FAMILIES[suite.kind].score(
-        suite.texts, suite.tasks, partial(_finite, suite.name, encode)
-    )
-    averaged, _ = MEASURES[suite.kind]
-    return {
-        "kind": suite.kind,
-        "average": float(np.mean([scores[averaged] for scores in tasks.values()])),
-        "tasks": tasks,
-    }
+    family = FAMILIES[suite.kind]
+    tasks = family.score(suite.texts, suite.tasks, partial(_finite, suite.name, encode))
+    average = float(np.mean([scores[family.averaged] for scores in tasks.values()]))
+    return {"kind": suite.kind, "average": average, "tasks": tasks}
 
 
 def _finite(suite: str, encode: Any, texts: Any) -> Any:
-    """What an encoder gives. Raises CheckFailed where that is not finite, naming the first text."""
+    """Return what an encoder gives. Raises CheckFailed where that is not finite, naming the first text."""
     found = encode(texts)
     if isinstance(found, np.ndarray) and found.dtype.kind == "f" and not np.isfinite(found).all():
         at = int(np.argmin(np.isfinite(found.reshape(len(found), -1)).all(1)))
@@ -122,26 +128,58 @@ def _finite(suite: str, encode: Any, texts: Any) -> Any:
     return found
 
 
-def _described(name: str | Path) -> tuple[str, Path, suite_yaml.Description]:
-    """(title, path, description) of a suite by path or shipped name; tasks after a colon restrict it to
-    those."""
-    whole, _, chosen = (str(name), "", "") if Path(name).is_file() else str(name).partition(":")
+def describe(path: Path) -> Description[Any]:
+    """Read and check a suite.yaml, but none of the files it names. Raises UserError with all its problems."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise UserError(
+            f"{path}: a suite is a mapping, this is a {type(data).__name__}; see bench/suites/sts7/suite.yaml"
+        )
+    family = FAMILIES.get(str(data.get("kind")))
+    if family is None:
+        raise UserError(f"{path}: kind: {unknown_name('kind of suite', data.get('kind', ''), FAMILIES)}")
+    try:
+        description = Description[family.task].model_validate(data)  # type: ignore[name-defined]
+    except ValidationError as error:
+        problems = [f"{path}: {_problem(each, family.task)}" for each in error.errors()]
+        raise UserError(*dict.fromkeys(problems)) from None
+    names = [part.name for part in description.tasks]
+    if len(set(names)) < len(names):
+        raise UserError(f"{path}: tasks: two have the same name ({', '.join(sorted(names))}); rename one")
+    return description
+
+
+def _problem(error: Any, task: type[Task]) -> str:
+    """Word one pydantic error as *place: fact; way out*."""
+    loc = error["loc"]
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
+    if error["type"] == "extra_forbidden":
+        section: type[Part] = task if len(loc) > 1 else Description
+        return f"{where}: {unknown_name('key', loc[-1], section.model_fields)}"
+    if error["type"] == "missing":
+        return f"{where}: missing; this key is required"
+    fact = error["msg"].removeprefix("Value error, ")
+    got = "" if error["type"] == "value_error" else f", not {error['input']!r}"
+    return f"{where}: {fact[0].lower()}{fact[1:]}{got}"
+
+
+def _described(name: str | Path) -> tuple[str, Path, Description[Any]]:
+    """Return (title, path, description) of a suite by path or shipped name; tasks after a colon restrict it
+    to those, in its own order."""
+    whole, chosen = str(name), ""
+    if not Path(name).is_file():
+        whole, _, chosen = whole.partition(":")
     path = files.find("suite", whole)
-    description = suite_yaml.parse(path)
+    description = describe(path)
     title = description.name or (path.parent.name if path.name == "suite.yaml" else path.stem)
-    return (
-        (f"{title}:{chosen}", path, _restricted(description, chosen.split(","), path))
-        if chosen
-        else (title, path, description)
-    )
-
-
-def _restricted(description: suite_yaml.Description, names: list[str], path: Path) -> suite_yaml.Description:
-    """The suite with only the named tasks, in its own order."""
-    known = [part.name for part in description.tasks]
-    for name in names:
-        if name not in known:
-            raise UserError(f"{path}: {unknown_name('task', name, known)}")
-    return description.model_copy(
-        update={"tasks": [part for part in description.tasks if part.name in names]}
-    )
+    if not chosen:
+        return title, path, description
+    known, names = {part.name: part for part in description.tasks}, chosen.split(",")
+    for each in names:
+        if each not in known:
+            raise UserError(f"{path}: {unknown_name('task', each, known)}")
+    tasks = [part for part in description.tasks if part.name in names]
+    return f"{title}:{chosen}", path, description.model_copy(update={"tasks": tasks})

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,25 +19,30 @@ import numpy as np
 
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bootstrap
+from edgedistill.evaluation.speed_child import Task
 from edgedistill.session import QUIET, Session
 
 CHILD_TIMEOUT_S = 3600.0
-IMPORT_ROOT = (
-    Path(__file__).resolve().parents[2]
-)  # the folder that holds the package, for the child's PYTHONPATH
+IMPORT_ROOT = Path(__file__).resolve().parents[2]  # holds the package, for the child's PYTHONPATH
 
 
-@dataclass(frozen=True)
+@dataclass
 class Target:
-    """One precision of a bundle, to be measured; name: for the log, by default the folder's."""
+    """One precision of a bundle, to be measured.
+
+    In reports it has the `name` of its folder, because several bundles can be exported from one recipe.
+    """
 
     folder: Path
     precision: str
     name: str = ""
 
+    def __post_init__(self) -> None:
+        self.name = self.name or Path(os.path.abspath(self.folder)).name
+
     @property
     def title(self) -> str:
-        return f"{self.name or self.folder.name}:{self.precision}"
+        return f"{self.name}:{self.precision}"
 
 
 @dataclass(frozen=True)
@@ -52,21 +57,11 @@ class MeasurementPlan:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """What all measurements share. texts: a JSON list in a file; threads: None for the bundle's own
-    choice."""
-
-    texts: Path
-    threads: int | None = None
-    device: str = "cpu"
-
-
 PLAN = MeasurementPlan()
 
 
 def measure(
-    targets: list[Target],
+    targets: Sequence[Target],
     texts: list[str],
     threads: int | None = None,
     session: Session = QUIET,
@@ -75,69 +70,41 @@ def measure(
     """Measure bundles in alternation. Returns, for each, {single, offline, load_ms, load, peak_rss_bytes,
     memory, noise, threads, device}.
 
-    texts: at least one. Each round times `plan.queries` of them one by one, in another order. Times are in
-        ms, memory in bytes.
-    Raises UserError for a device that does not exist, or does not start.
+    There must be one text at least. Each round times `plan.queries` of them one by one, in another order.
+    Times are in ms, memory in bytes. Raises UserError for a device that does not exist, or does not start.
     """
-    with tempfile.TemporaryDirectory(prefix="edgedistill-speed-") as scratch:
-        file = Path(scratch) / "texts.json"
-        file.write_text(json.dumps(texts), encoding="utf-8")
-        conditions = Conditions(file, threads, session.device)
-        timed: list[list[dict[str, Any]]] = [[] for _ in targets]
-        for number in range(plan.rounds):
-            for target, rounds in zip(targets, timed, strict=True):
-                session.log(f"timing {target.title}, round {number + 1} of {plan.rounds}")
-                rounds.append(run_child("time", target, conditions, plan, plan.seed + number))
-        memory = []
-        for target in targets:
-            session.log(f"memory of {target.title}")
-            memory.append(run_child("memory", target, conditions, plan, plan.seed))
+
+    def run(what: str, target: Target, seed: int) -> dict[str, Any]:
+        sizes = plan.queries, plan.warmups, plan.seconds, seed
+        task = Task(what, str(target.folder), target.precision, threads, session.device, *sizes)
+        return run_child(task, texts)
+
+    timed: list[list[dict[str, Any]]] = [[] for _ in targets]
+    for number in range(plan.rounds):
+        for target, rounds in zip(targets, timed, strict=True):
+            session.log(f"timing {target.title}, round {number + 1} of {plan.rounds}")
+            rounds.append(run("time", target, plan.seed + number))
+    memory = []
+    for target in targets:
+        session.log(f"memory of {target.title}")
+        memory.append(run("memory", target, plan.seed))
     return [summary(rounds, used, plan) for rounds, used in zip(timed, memory, strict=True)]
 
 
-def run_child(
-    what: str, target: Target, conditions: Conditions, plan: MeasurementPlan, seed: int
-) -> dict[str, Any]:
-    """Run one measurement (`time` or `memory`) in a fresh process and return its result.
+def run_child(task: Task, texts: list[str]) -> dict[str, Any]:
+    """Run one measurement in a fresh process and return its result.
 
     Raises UserError or CheckFailed with the child's own message; RuntimeError with its stderr when it
     crashes.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "edgedistill.evaluation.speed_child",
-        what,
-        str(target.folder),
-        target.precision,
-    ]
-    command += [
-        str(conditions.texts),
-        "--threads",
-        str(conditions.threads or 0),
-        "--device",
-        conditions.device,
-    ]
-    command += [
-        "--queries",
-        str(plan.queries),
-        "--warmups",
-        str(plan.warmups),
-        "--seconds",
-        str(plan.seconds),
-        "--seed",
-        str(seed),
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(IMPORT_ROOT), os.environ.get("PYTHONPATH")])),
-    }
+    command = [sys.executable, "-m", "edgedistill.evaluation.speed_child", json.dumps(task._asdict())]
+    paths = [str(IMPORT_ROOT), os.environ.get("PYTHONPATH")]
     done = subprocess.run(
         command,
+        input=json.dumps(texts),
         capture_output=True,
-        text=True,
         encoding="utf-8",
-        env=environment,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         timeout=CHILD_TIMEOUT_S,
         check=False,
     )

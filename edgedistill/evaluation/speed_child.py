@@ -1,18 +1,17 @@
 """The measuring process: load one bundle, time or weigh it, and print the result as one line of JSON.
 
-`speed` starts it as `python -m edgedistill.evaluation.speed_child`; a fresh process per measurement keeps
-    caches and memory apart.
+`speed` starts it as `python -m edgedistill.evaluation.speed_child TASK`, a Task as JSON, with the texts on
+stdin; a fresh process per measurement keeps caches and memory apart.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
+import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,20 @@ from edgedistill.errors import CheckFailed, UserError
 BATCH_SIZES = (1, 8, 32)
 
 
+class Task(NamedTuple):
+    """One measurement of one bundle. Where `threads` is None, the bundle chooses."""
+
+    what: str  # time or memory
+    folder: str
+    precision: str
+    threads: int | None
+    device: str
+    queries: int
+    warmups: int
+    seconds: float
+    seed: int
+
+
 class Calls(NamedTuple):
     """What is timed of a bundle. The answer is an embedding or, for a fine-tuned bundle, the logits."""
 
@@ -31,24 +44,12 @@ class Calls(NamedTuple):
     run: Callable[[Any], Any]  # texts -> answer
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(task: Task) -> int:
     """Measure one bundle. The last line of stdout is compact JSON: the result (exit 0), or {problems} (exit 2
     UserError, 1 CheckFailed)."""
-    parser = argparse.ArgumentParser(prog="edgedistill.evaluation.speed_child")
-    parser.add_argument("what", choices=["time", "memory"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("precision")
-    parser.add_argument("texts", type=Path, help="a JSON list")
-    parser.add_argument("--threads", type=int, default=0, help="0: the bundle's own choice")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--queries", type=int, required=True)
-    parser.add_argument("--warmups", type=int, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    code = 0
+    code, result = 0, dict[str, Any]()
     try:
-        result = {"time": _time, "memory": _memory}[options.what](options)
+        result = {"time": _time, "memory": _memory}[task.what](task)
     except UserError as error:
         code, result = 2, {"problems": error.problems}
     except CheckFailed as failure:
@@ -57,16 +58,14 @@ def main(arguments: list[str] | None = None) -> int:
     return code
 
 
-def _load(options: argparse.Namespace) -> tuple[Any, dict[str, float]]:
-    """Returns (bundle, {import_ms, load_ms, first_ms}): importing the runtime, opening the bundle, the first
-    answer."""
+def _load(task: Task) -> tuple[Any, dict[str, float]]:
+    """Return (bundle, {import_ms, load_ms, first_ms}): how long importing the runtime, opening the bundle and
+    the first answer took."""
     start = time.perf_counter_ns()
     from edgedistill.runtime import bundle
 
     imported = time.perf_counter_ns()
-    opened = bundle.load(
-        options.folder, precision=options.precision, threads=options.threads or None, device=options.device
-    )
+    opened = bundle.load(task.folder, precision=task.precision, threads=task.threads, device=task.device)
     loaded = time.perf_counter_ns()
     _calls(opened).run([["a first text", "another"] if opened.pair else "a first text"])
     first = time.perf_counter_ns()
@@ -80,14 +79,14 @@ def _calls(opened: Any) -> Calls:
     return Calls(opened.tokenize, opened.encode_ids, opened.encode)
 
 
-def _time(options: argparse.Namespace) -> dict[str, Any]:
+def _time(task: Task) -> dict[str, Any]:
     """Load, warm up, time single texts one by one, then throughput in batches."""
-    opened, spent = _load(options)
+    opened, spent = _load(task)
     tokenize, run_graph, run = _calls(opened)
-    texts: list[Any] = json.loads(options.texts.read_text(encoding="utf-8"))
-    random = np.random.default_rng(options.seed)
-    singles = [texts[i % len(texts)] for i in random.permutation(options.queries)]
-    for i in range(options.warmups):
+    texts: list[Any] = json.load(sys.stdin)
+    random = np.random.default_rng(task.seed)
+    singles = [texts[i % len(texts)] for i in random.permutation(task.queries)]
+    for i in range(task.warmups):
         run_graph(tokenize([singles[i % len(singles)]]))
     tokenizing, total, tokens = [], [], 0
     gc.collect()
@@ -99,49 +98,43 @@ def _time(options: argparse.Namespace) -> dict[str, Any]:
         total.append((time.perf_counter_ns() - start) / 1e6)
         tokenizing.append((tokenized - start) / 1e6)
         tokens += sum(len(row) for row in ids[0]) if opened.labels else len(ids[0])
-    rates = {str(size): _rate(run, texts, size, options.seconds) for size in BATCH_SIZES}
-    rates["budget"] = _rate(run, texts, len(texts), options.seconds)
+    rates = {str(size): _rate(run, texts, size, task.seconds) for size in BATCH_SIZES}
+    rates["budget"] = _rate(run, texts, len(texts), task.seconds)
     return {
         **spent,
         "single_ms": [round(value, 4) for value in total],
         "tokenize_ms": [round(value, 4) for value in tokenizing],
         "tokens_mean": tokens / len(singles),
         "texts_s": rates,
-        "tokenize_texts_s": _rate(tokenize, texts, len(texts), options.seconds / 4),
+        "tokenize_texts_s": _rate(tokenize, texts, len(texts), task.seconds / 4),
         "threads": opened.threads,
-        "device": options.device,
+        "device": task.device,
     }
 
 
 def _rate(call: Callable[[list[str]], Any], texts: list[str], size: int, seconds: float) -> float:
-    """Texts per second in batches of `size`, over at least `seconds` and one call; the first call is not
-    counted."""
+    """Count texts per second in batches of `size`, over at least `seconds` and one call; the first call is
+    not counted."""
     call(texts[:size])
-    done, start = 0, time.perf_counter()
-    for batch in _endless_batches(texts, size):
+    done, spent, began = 0, -1.0, time.perf_counter()
+    starts = itertools.cycle(range(0, len(texts), size))
+    while spent < seconds:
+        start = next(starts)
+        batch = texts[start : start + size]
         call(batch)
         done += len(batch)
-        spent = time.perf_counter() - start
-        if spent >= seconds:
-            break
+        spent = time.perf_counter() - began
     return done / spent
 
 
-def _endless_batches(texts: list[str], size: int) -> Iterator[list[str]]:
-    while True:
-        for start in range(0, len(texts), size):
-            yield texts[start : start + size]
-
-
-def _memory(options: argparse.Namespace) -> dict[str, Any]:
-    """Peak memory after texts of every length, single and batched, up to the bundle's limit."""
-    opened, _ = _load(options)
+def _memory(task: Task) -> dict[str, Any]:
+    """Return the peak memory after texts of every length, single and batched, up to the bundle's limit."""
+    opened, _ = _load(task)
     loaded = machine.peak_rss_bytes()
-    texts: list[Any] = json.loads(options.texts.read_text(encoding="utf-8"))
+    texts: list[Any] = json.load(sys.stdin)
     run = _calls(opened).run
-    words = " ".join(
-        text for item in texts for text in ([item] if isinstance(item, str) else item)
-    ).split() or ["word"]
+    sides = itertools.chain.from_iterable([item] if isinstance(item, str) else item for item in texts)
+    words = " ".join(sides).split() or ["word"]
     lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
     long = [" ".join((words * (length // len(words) + 1))[:length]) for length in lengths]
     varied: list[Any] = [[text, text] for text in long] if opened.pair else long
@@ -155,4 +148,4 @@ def _memory(options: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Task(**json.loads(sys.argv[1]))))

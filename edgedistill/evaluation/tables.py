@@ -1,140 +1,184 @@
-"""Reports as tables: for the terminal within 100 columns, and as Markdown for the README. Never typed by
-hand."""
+"""Reports as tables: for the terminal within 100 columns, and as Markdown for the README. No table is typed
+by hand."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from typing import Any
+import re
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgedistill.evaluation.number_format import (
-    batch_sensitivity,
-    conditions,
-    megabytes,
-    millions,
-    milliseconds,
-    p50,
-    retained,
-    score,
-    short_title,
-    shorten,
-    whole,
-)
-from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, suites, title
+from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, retained, suites, title
 
 WIDTH = 100  # columns of the terminal
-Column = tuple[str, Callable[[Report, str], str]]  # a suite, and what is shown of it
+# Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
+TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")
+ONLY_IN_TERMINAL = ("load ms", "batch sens.")  # columns that the README's tables leave out
+
+
+class Cell(NamedTuple):
+    """A value of a report under the head of its column: as it is shown, and as the page sorts by it."""
+
+    head: str
+    shown: str
+    value: float | None
+
+
+def cells(report: Report, names: list[str], shares: bool) -> list[Cell]:
+    """Return the row of a report in every table: its sizes, its scores on the named suites, its costs.
+
+    Where `shares`, each score is followed by the share of the teacher's score that is retained.
+    """
+    parameters, graph = report["parameters"]["total"], report["size_bytes"]["graph"]
+    p50, p99 = report["single"]["p50_ms"], report["single"]["p99_ms"]
+    rate, load, peak = report["offline"]["texts_s"], report["load_ms"], report["peak_rss_bytes"]
+    lowest = report["drift"]["min"]
+    return [
+        Cell("params", f"{parameters / 1e6:.2f}M", parameters),
+        Cell("MB", f"{graph / 1e6:.{2 if graph < 1e8 else 0}f}", graph),
+        *_scores(report, names, shares),
+        Cell("p50 ms", ("~" if noisy(report) else "") + milliseconds(p50), p50),
+        Cell("p99 ms", milliseconds(p99), p99),
+        Cell("texts/s", f"{rate:,.0f}", rate),
+        Cell("load ms", f"{load:,.0f}", load),
+        Cell("RSS MB", f"{peak / 1e6:,.0f}", peak),
+        Cell("batch sens.", _batch_sensitivity(lowest), None if lowest is None else 1 - lowest),
+    ]
+
+
+def _scores(report: Report, names: list[str], shares: bool) -> list[Cell]:
+    """Return the average on each suite × 100 and, where `shares`, per cent of the teacher's."""
+    found = []
+    for name in names:
+        average = (report["quality"].get(name) or {}).get("average")
+        found.append(Cell(name, "–" if average is None else f"{100 * average:.2f}", average))
+        if shares:
+            share = retained(report, name)
+            found.append(Cell("retained", "" if share is None else f"{100 * share:.1f}%", share))
+    return found
+
+
+def compared(reports: list[Report]) -> bool:
+    """Return whether any report retains a share of a teacher's score."""
+    return any(retained(report, name) is not None for report in reports for name in suites(reports))
+
+
+def milliseconds(value: float) -> str:
+    """Show three significant digits or the next whole number."""
+    if value < 1:
+        return f"{value:.3f}"
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def _batch_sensitivity(lowest: float | None) -> str:
+    """Show the largest 1 − cosine between a text's embedding encoded alone and in a batch."""
+    if lowest is None:
+        return "–"
+    return "0" if lowest > 1 - 5e-5 else f"{1 - lowest:.4f}"
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a text to at most `width` characters, in the middle, because names differ at their ends."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) * 2 // 3
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def conditions(report: Report) -> str:
+    """Name what a latency depends on: GPU, processor, threads, relevant instruction sets, runtime and day."""
+    machine, threads = report["machine"], report.get("threads")
+    runtime = report["versions"].get("onnxruntime")
+    cpu = re.sub(r"\((?:R|TM|C)\)|\bCPU\b|@.*", "", machine.get("cpu") or "")
+    parts = [" ".join(cpu.split())]
+    if report.get("device") == "cuda":
+        parts.insert(0, (machine.get("gpu") or {}).get("name") or "cuda")
+    if threads:
+        parts.append(f"{threads} thread{'' if threads == 1 else 's'}")
+    flags = machine.get("flags") or []
+    parts.append(" ".join([flag for flag in TELLING_FLAGS if flag in flags][:2]))
+    if runtime:
+        parts.append(f"onnxruntime {runtime}")
+    return " · ".join(part for part in [*parts, report["made_at"][:10]] if part)
+
+
+def places(reports: list[Report]) -> list[str]:
+    """Return the conditions of all reports, each once."""
+    return list(dict.fromkeys(map(conditions, reports)))
 
 
 def terminal(reports: list[Report]) -> str:
-    """Cost, accuracy and share of the teacher's score as plain text, one row per report, at most WIDTH
-    columns."""
-    return plain(_tables(reports))
+    """Return plain text of at most WIDTH columns, one row per report: a table of costs, with the scores of a
+    single suite in it; the scores of several suites stand in a second table."""
+    names, shares = suites(reports), compared(reports)
+    single_suite = names if len(names) == 1 else []
+    parts: list[RenderableType] = [
+        _table(reports, [cells(report, single_suite, shares) for report in reports], 9)
+    ]
+    if len(names) > 1:
+        rows = [_scores(report, names, shares) for report in reports]
+        parts.append(_table(reports, rows, max(5, 60 // len(names) - 8)))
+    parts.append(Text("\n".join(_notes(reports)), style="dim"))
+    return plain(Group(*parts))
 
 
 def plain(sheet: RenderableType, width: int = WIDTH) -> str:
-    """What rich would print, as text of at most `width` columns."""
+    """Return what rich would print, as text of at most `width` columns."""
     screen = Console(width=width, file=io.StringIO(), record=True)
     screen.print(sheet)
     return "\n".join(line.rstrip() for line in screen.export_text().rstrip().splitlines())
 
 
 def markdown(reports: list[Report]) -> str:
-    """The README's table, one row per report, and below it the conditions; `retained` columns only where a
-    teacher was measured."""
-    columns = _score_columns(reports, suites(reports))
-    heads = ["bundle", "params", "MB", *_score_heads(columns), "p50 ms", "p99 ms", "texts/s", "RSS MB"]
-    rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
-    for report in reports:
-        cells = [
-            f"**{title(report)}**" if is_teacher(report) else title(report),
-            millions(report["parameters"]["total"]),
-        ]
-        cells += [megabytes(report["size_bytes"]["graph"]), *[show(report, name) for name, show in columns]]
-        cells += [p50(report), milliseconds(report["single"]["p99_ms"]), whole(report["offline"]["texts_s"])]
-        rows.append([cell.replace("|", "\\|") for cell in [*cells, whole(report["peak_rss_bytes"] / 1e6)]])
-    places = "<br>\n".join(dict.fromkeys(conditions(report) for report in reports))
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + f"\n\n<sub>{places}</sub>\n"
-
-
-def _score_columns(reports: list[Report], names: list[str]) -> list[Column]:
-    """The score on each suite and, where any report has one, the share of the teacher's score."""
-    return [(name, show) for name in names for show in ([score, retained] if _compared(reports) else [score])]
-
-
-def _compared(reports: list[Report]) -> bool:
-    return any(retained(report, name) for report in reports for name in suites(reports))
-
-
-def _score_heads(columns: list[Column], width: int = 1000) -> list[str]:
-    return [shorten(name, width) if show is score else "retained" for name, show in columns]
-
-
-def _tables(reports: list[Report]) -> RenderableType:
-    """One table of costs, with the scores of a single suite in it; the scores of several suites in a second
-    table."""
-    names = suites(reports)
-    single_suite = names if len(names) == 1 else []
-    parts: list[RenderableType] = [_costs(reports, single_suite)]
-    if not single_suite and names:
-        parts.append(_scores(reports, names))
-    parts.append(Text("\n".join(_notes(reports)), style="dim"))
-    return Group(*parts)
-
-
-def _costs(reports: list[Report], names: list[str]) -> Table:
-    columns = _score_columns(reports, names)
-    heads = ["params", "MB", *_score_heads(columns, 9)]
-    heads += ["p50\nms", "p99\nms", "texts/s", "load\nms", "RSS\nMB", "batch\nsens."]
-    rows = []
-    for report in reports:
-        cells = [millions(report["parameters"]["total"]), megabytes(report["size_bytes"]["graph"])]
-        cells += [show(report, name) for name, show in columns]
-        cells += [p50(report), milliseconds(report["single"]["p99_ms"]), whole(report["offline"]["texts_s"])]
-        cells += [whole(report["load_ms"]), whole(report["peak_rss_bytes"] / 1e6), batch_sensitivity(report)]
-        rows.append(cells)
-    return _table(reports, heads, rows)
-
-
-def _scores(reports: list[Report], names: list[str]) -> Table:
-    width = max(5, 60 // len(names) - 8)
-    columns = _score_columns(reports, names)
-    rows = [[show(report, name) for name, show in columns] for report in reports]
-    return _table(reports, _score_heads(columns, width), rows)
-
-
-def _table(reports: list[Report], heads: list[str], rows: list[list[str]]) -> Table:
-    """A table whose first column takes what the others leave of WIDTH."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    widths = [
-        max(len(line) for row in [heads, *rows] for line in row[at].split("\n")) + 2
-        for at in range(len(heads))
+    """Return the README's table, one row per report, and below it the conditions; it has `retained` columns
+    only where a teacher was measured."""
+    names, shares = suites(reports), compared(reports)
+    kept = [
+        [cell for cell in cells(report, names, shares) if cell.head not in ONLY_IN_TERMINAL]
+        for report in reports
     ]
+    heads = ["bundle", *(cell.head for cell in kept[0])]
+    rows = [heads, ["---", *["---:"] * len(kept[0])]]
+    for report, row in zip(reports, kept, strict=True):
+        name = f"**{title(report)}**" if is_teacher(report) else title(report)
+        rows.append([text.replace("|", "\\|") for text in (name, *(cell.shown for cell in row))])
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    below = "<br>\n".join(places(reports))
+    return "\n".join(lines) + f"\n\n<sub>{below}</sub>\n"
+
+
+def _table(reports: list[Report], rows: list[list[Cell]], suite_width: int) -> Table:
+    """Return a table whose first column takes what the others leave of WIDTH. A suite's name has at most
+    `suite_width` characters."""
+    names = suites(reports)
+    heads = [
+        shorten(cell.head, suite_width) if cell.head in names else cell.head.replace(" ", "\n")
+        for cell in rows[0]
+    ]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("bundle", no_wrap=True, vertical="bottom")
-    for head in heads:
+    left = WIDTH - 3
+    for at, head in enumerate(heads):
         table.add_column(head, justify="right", no_wrap=True, vertical="bottom")
+        left -= 2 + max(map(len, [*head.split("\n"), *(row[at].shown for row in rows)]))
     for report, row in zip(reports, rows, strict=True):
-        table.add_row(
-            short_title(report, max(12, WIDTH - 3 - sum(widths))),
-            *row,
-            style="bold" if is_teacher(report) else "",
-        )
+        precision = report["bundle"]["precision"]
+        name = shorten(report["bundle"]["name"], max(12, left) - len(precision) - 1)
+        style = "bold" if is_teacher(report) else ""
+        table.add_row(f"{name}:{precision}", *(cell.shown for cell in row), style=style)
     return table
 
 
 def _notes(reports: list[Report]) -> list[str]:
-    """Conditions and what the columns mean, each line at most WIDTH characters."""
-    notes: list[Any] = [
-        shorten(line, WIDTH) for line in dict.fromkeys(conditions(report) for report in reports)
-    ]
+    """Return the conditions and what the columns mean, each line at most WIDTH characters."""
+    notes = [shorten(line, WIDTH) for line in places(reports)]
     legend = "batch sens.: largest 1 − cosine, single vs. batched."
-    notes.append(f"{legend} retained: share of the teacher's score." if _compared(reports) else legend)
-    if any(noisy(report) for report in reports):
+    notes.append(f"{legend} retained: share of the teacher's score." if compared(reports) else legend)
+    if any(map(noisy, reports)):
         notes.append(
             f"~ noisy machine: p50 of the same bundle differed by more than {NOISY:.0%} between rounds."
         )

@@ -1,14 +1,24 @@
-"""How closely a student's embeddings agree with its teacher's on the same unlabelled texts."""
+"""How closely a student's embeddings agree with its teacher's on the same unlabelled texts, and which texts
+these are."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgedistill.errors import CheckFailed
+from edgedistill import recipe
+from edgedistill.data import corpus, parallel_corpus
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites.cosines import Floats, Ints, dot, spearman, unit
+from edgedistill.recipe import recorded
+from edgedistill.runtime import bundle
+from edgedistill.session import Session
 
+MAX_TEXTS = 5000  # drawn evenly from the held-out texts, because the teacher has to encode them
 LENGTH_BUCKETS = ((0, 8), (9, 16), (17, 32), (33, 64), (65, None))  # tokens, both ends included
 MIN_BUCKET_TEXTS = 2
 
@@ -16,15 +26,15 @@ MIN_BUCKET_TEXTS = 2
 def agreement(
     student: Floats, teacher: Floats, lengths: Ints, pairs: int = 50_000, queries: int = 2_000, seed: int = 0
 ) -> dict[str, Any]:
-    """Compare two sets of embeddings of the same texts.
+    """Compare two sets of embeddings of the same texts, student (n, d) and teacher (n, e), of lengths (n,) in
+    tokens.
 
-    student (n, d), teacher (n, e), lengths (n,) in tokens. Returns
-    `spearman`: of the pairwise cosines of at most `pairs` sampled pairs;
-    `cosine_mean`, `cosine_min`: between the two embeddings of a text, None where d != e;
-    `top10_overlap`: share of the teacher's ten nearest neighbours that are also among the student's, over
-        `queries` sampled texts;
-    `by_length`: the same per bucket of token counts; pairs are within a bucket, neighbours from all texts.
-    Raises ValueError where the three differ in length, CheckFailed for embeddings that are not finite.
+    Returns `spearman`, the rank correlation of the pairwise cosines of at most `pairs` sampled pairs;
+    `cosine_mean` and `cosine_min` between the two embeddings of a text, None where d != e; `top10_overlap`,
+    the share of the teacher's ten nearest neighbours that are also among the student's, over `queries`
+    sampled texts; and `by_length`, the same per bucket of token counts, where pairs are within a bucket and
+    neighbours from all texts. Raises ValueError where the three differ in length, CheckFailed for embeddings
+    that are not finite.
     """
     if len(student) != len(teacher) or len(student) != len(lengths):
         raise ValueError(
@@ -67,7 +77,7 @@ def agreement(
 
 
 def _sample_pairs(rows: Ints, count: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """`count` pairs of different rows; all pairs when there are no more than that."""
+    """Draw `count` pairs of different rows; all pairs where there are no more than that."""
     if len(rows) * (len(rows) - 1) // 2 <= count:
         i, j = np.triu_indices(len(rows), 1)
     else:
@@ -77,7 +87,8 @@ def _sample_pairs(rows: Ints, count: int, random: np.random.Generator) -> tuple[
 
 
 def _neighbour_overlap(x: Floats, y: Floats, sampled: Ints, k: int) -> Floats:
-    """Share of common k nearest neighbours of each sampled row, itself excluded: (len(sampled),)."""
+    """Return the share of common k nearest neighbours of each sampled row, itself excluded:
+    (len(sampled),)."""
     k = min(k, len(x) - 1)
     if k < 1:
         return np.ones(len(sampled))
@@ -90,3 +101,60 @@ def _neighbour_overlap(x: Floats, y: Floats, sampled: Ints, k: int) -> Floats:
             nearest.append(np.argpartition(-scores, k - 1, axis=1)[:, :k])
         shares += [len(set(a.tolist()) & set(b.tolist())) / k for a, b in zip(*nearest, strict=True)]
     return np.array(shares)
+
+
+class Reference(NamedTuple):
+    """n texts with the teacher's embeddings (n, d), their lengths (n,) in the teacher's tokens, and where
+    they come from."""
+
+    texts: list[str]
+    embeddings: np.ndarray
+    lengths: np.ndarray
+    source: str
+
+
+class ReferenceEmbeddings:
+    """Embeds the held-out texts of each recipe's corpus with the teacher, once per corpus and seed; where a
+    corpus' files are not there, the texts of the suites."""
+
+    def __init__(
+        self, open_teacher: Callable[[], bundle.Bundle], suites: list[scoring.Suite], session: Session
+    ) -> None:
+        self.open_teacher, self.suites, self.session = open_teacher, suites, session
+        self.by_corpus: dict[str, Reference] = {}
+
+    def of(self, manifest: dict[str, Any], name: str) -> Reference:
+        """Return the reference for a bundle: texts that its recipe held out from training, else the texts of
+        the suites. `name` is for the log."""
+        described = manifest.get("recipe") or {}
+        key = json.dumps([described.get("corpus"), described.get("seed")], sort_keys=True)
+        if key not in self.by_corpus:
+            texts, source = self._texts(described, name)
+            self.session.log(f"agreement of {name} with the teacher: {len(texts):,} {source}")
+            teacher = self.open_teacher()
+            lengths = np.array([len(ids) for ids in teacher.tokenize(texts)])
+            self.by_corpus[key] = Reference(texts, teacher.encode(texts), lengths, source)
+        return self.by_corpus[key]
+
+    def _texts(self, described: dict[str, Any], name: str) -> tuple[list[str], str]:
+        try:
+            spec = recipe.parse(described, "manifest.json: recipe")
+            if spec.corpus is not None and spec.corpus.held_out:
+                recorded.check_confined(spec.corpus, self.session.data, "manifest.json: recipe.corpus")
+                if isinstance(spec.corpus, recipe.Parallel):  # the side that the teacher reads
+                    built = parallel_corpus.build(spec.corpus, self.session, spec.seed).source_side
+                else:
+                    built = corpus.build(spec.corpus, self.session, spec.seed)
+                count = len(built.held_out)
+                rows = np.linspace(0, count - 1, min(MAX_TEXTS, count)).astype(int)
+                return built.texts(built.held_out[rows]), "held-out texts of its recipe's corpus"
+        except UserError as error:
+            needs_data = (described.get("corpus") or {}).get("kind", "files") in ("files", "parallel")
+            reason = f" ({error.problems[0]})"
+            if needs_data and self.session.data is None:
+                reason = " without --data"
+            self.session.log(
+                f"{name}: held-out texts not available{reason}; agreement is measured on the suite's texts"
+            )
+        texts = dict.fromkeys(text for suite in self.suites for text in suite.texts if text)
+        return list(texts)[:MAX_TEXTS], f"texts of {', '.join(suite.name for suite in self.suites)}"

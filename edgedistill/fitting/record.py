@@ -10,7 +10,6 @@ fell, complete when it was trained to the end. Its attributes are `name`, `recip
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,11 +23,12 @@ from pydantic import TypeAdapter
 
 from edgedistill import files, recipe
 from edgedistill.errors import UserError
+from edgedistill.evaluation import page
 from edgedistill.fitting.candidates import Choice
 from edgedistill.fitting.cost import Budget, Cost
 
 STUDY, LOCK, RESULT, RECIPE, PAGE = "fit.db", "fit.lock", "fit.json", "mine.yaml", "fit.html"
-TEMPLATE, PLACE = Path(__file__).with_name("fit.html"), "{{ data }}"
+TEMPLATE = Path(__file__).with_name("fit.html")
 
 
 @dataclass(frozen=True)
@@ -194,5 +194,4 @@ def write_page(study: optuna.Study, folder: Path, winner: dict[str, Any] | None 
         "winner": winner,
         "recipe": (folder / RECIPE).read_text(encoding="utf-8") if winner else "",
     }
-    data = json.dumps(found, ensure_ascii=False).replace("<", "\\u003c")  # no text of it ends the script
-    files.write_text(folder / PAGE, TEMPLATE.read_text(encoding="utf-8").replace(PLACE, data))
+    files.write_text(folder / PAGE, page.filled(TEMPLATE, found))

@@ -15,9 +15,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import bench, report, requirement_check, scoring, speed
-from edgedistill.evaluation.reference_embeddings import ReferenceEmbeddings
+from edgedistill.evaluation import bench, report, scoring, speed
+from edgedistill.evaluation.speed_child import Task
 from edgedistill.evaluation.suites import cosines
+from edgedistill.evaluation.teacher_agreement import ReferenceEmbeddings
 from edgedistill.precisions import PRECISIONS
 from edgedistill.session import Session, silent
 
@@ -246,26 +247,29 @@ def test_agreement_is_on_the_held_out_texts_of_the_recipe(
         "student": {"kind": "bilstm"},
         "corpus": {"kind": "files", "texts": ["texts.txt"], "held_out": 7},
     }
-    teacher = bench.Measured(shelf / "teacher", "fp32", files.read_json(shelf / "teacher" / "manifest.json"))
+    teacher = bench.Measured(
+        shelf / "teacher", "fp32", manifest=files.read_json(shelf / "teacher" / "manifest.json")
+    )
     manifest = {"name": "x", "recipe": described}
     suites = [scoring.suite(shelf / "suite" / "suite.yaml")]
     lines: list[str] = []
-    load = bench._opener(1, "cpu")
     session = Session(data=tmp_path / "data", log=lines.append)
-    texts, embeddings, lengths, source = ReferenceEmbeddings(lambda: load(teacher), suites, session).of(
-        manifest, "x"
-    )
+    texts, embeddings, lengths, source = ReferenceEmbeddings(
+        lambda: teacher.open(1, "cpu"), suites, session
+    ).of(manifest, "x")
     assert len(texts) == len(set(texts)) == len(embeddings) == 7
     assert lengths.tolist() == [3] * 7
     assert source == "held-out texts of its recipe's corpus"
     session = Session(data=tmp_path / "nowhere", log=lines.append)
-    texts, _, _, source = ReferenceEmbeddings(lambda: load(teacher), suites, session).of(manifest, "x")
+    texts, _, _, source = ReferenceEmbeddings(lambda: teacher.open(1, "cpu"), suites, session).of(
+        manifest, "x"
+    )
     assert sorted(texts) == sorted(WORDS)
     assert source == "texts of suite"
     assert lines[-2].startswith("x: held-out texts not available (") and lines[-2].endswith(
         "agreement is measured on the suite's texts"
     )
-    ReferenceEmbeddings(lambda: load(teacher), suites, Session(log=lines.append)).of(manifest, "y")
+    ReferenceEmbeddings(lambda: teacher.open(1, "cpu"), suites, Session(log=lines.append)).of(manifest, "y")
     assert (
         lines[-2]
         == "y: held-out texts not available without --data; agreement is measured on the suite's texts"
@@ -300,7 +304,7 @@ def test_what_was_not_measured_is_not_checked() -> None:
         "kept": {"mini": None, "retrieval": None},
         "size_bytes": {"graph": 4_500_000},
     }
-    checks = requirement_check.check(
+    checks = report.check_requirements(
         {"recipe": {"requirements": {"sts": 0.7, "suite": "sts7", "size_mb": {"w8": 4.5, "int8": 1}}}}, made
     )
     assert [(c["requirement"], c["met"], c["found"]) for c in checks] == [
@@ -308,14 +312,14 @@ def test_what_was_not_measured_is_not_checked() -> None:
         ("size_mb in w8", True, 4.5),
     ]
     every_sts_suite = {"recipe": {"requirements": {"sts": 0.5, "sts_kept": 0.9}}}
-    checks = requirement_check.check(every_sts_suite, made)
+    checks = report.check_requirements(every_sts_suite, made)
     assert [(c["requirement"], c["met"]) for c in checks] == [
         ("sts on mini", True),
         ("sts_kept on mini", None),
     ]
     assert (
-        requirement_check.check({"recipe": {"requirements": None}}, made)
-        == requirement_check.check({}, made)
+        report.check_requirements({"recipe": {"requirements": None}}, made)
+        == report.check_requirements({}, made)
         == []
     )
 
@@ -323,7 +327,8 @@ def test_what_was_not_measured_is_not_checked() -> None:
 def test_bundles_of_one_recipe_are_named_by_their_folders() -> None:
     manifest = {"name": "starter", "kind": "bert"}
     one, two, other = (
-        bench.Measured(Path(folder), "w8", manifest) for folder in ("bundles/one", "bundles/two", "more/two")
+        bench.Measured(Path(folder), "w8", manifest=manifest)
+        for folder in ("bundles/one", "bundles/two", "more/two")
     )
     assert [each.title for each in bench.distinguishable([one, two])] == ["one:w8", "two:w8"]
     assert [each.title for each in bench.distinguishable([one, two, other])] == [
@@ -334,8 +339,10 @@ def test_bundles_of_one_recipe_are_named_by_their_folders() -> None:
 
 
 def test_the_reference_is_the_teacher_in_fp32() -> None:
-    small, full = (bench.Measured(Path("t"), precision, {"kind": "teacher"}) for precision in ("w8", "fp32"))
-    student = bench.Measured(Path("s"), "w8", {"kind": "bert"})
+    small, full = (
+        bench.Measured(Path("t"), precision, manifest={"kind": "teacher"}) for precision in ("w8", "fp32")
+    )
+    student = bench.Measured(Path("s"), "w8", manifest={"kind": "bert"})
     assert bench.reference([student, small, full]) is full
     assert bench.reference([student, small]) is small
     assert bench.reference([student]) is None
@@ -356,18 +363,17 @@ def test_bad_input_fails_before_anything_is_measured(shelf: Path, tmp_path: Path
 
 
 def test_the_error_of_a_child_is_raised(shelf: Path, tmp_path: Path) -> None:
-    texts = tmp_path / "texts.json"
-    texts.write_text(json.dumps(["zero"]))
-    conditions = speed.Conditions(texts, 1)
+    def run_task(what: str, folder: Path) -> dict[str, Any]:
+        return speed.run_child(Task(what, str(folder), "w8", 1, "cpu", 2, 1, 0.0, 0), ["zero"])
+
     with pytest.raises(UserError, match="nowhere"):
-        speed.run_child("time", speed.Target(tmp_path / "nowhere", "w8"), conditions, PLAN, 0)
+        run_task("time", tmp_path / "nowhere")
     changed = bundle(tmp_path / "changed", "bert", np.ones((6, 2)))
     (changed / "onnx" / "model_w8.onnx").write_bytes(b"other bytes")
     with pytest.raises(CheckFailed, match="model_w8.onnx: changed since export"):
-        speed.run_child("time", speed.Target(changed, "w8"), conditions, PLAN, 0)
-    texts.write_text("{")
-    with pytest.raises(RuntimeError, match="JSONDecodeError"):
-        speed.run_child("time", speed.Target(shelf / "student", "w8"), conditions, PLAN, 0)
+        run_task("time", changed)
+    with pytest.raises(RuntimeError, match="KeyError: 'weigh'"):
+        run_task("weigh", shelf / "student")
 
 
 def test_children_alternate(shelf: Path) -> None:
@@ -397,7 +403,7 @@ def test_the_teacher_of_the_missing_teacher_line_is_the_bundles_own() -> None:
     def logged(teacher: dict[str, str], kind: str = "bert") -> str:
         lines: list[str] = []
         manifest = {"kind": kind, "teacher": "t", "recipe": {"teacher": teacher}}
-        bench._log_missing_teacher([bench.Measured(Path("s"), "w8", manifest)], lines.append)
+        bench._log_missing_teacher([bench.Measured(Path("s"), "w8", manifest=manifest)], lines.append)
         return "\n".join(lines)
 
     assert "`edgedistill export some/encoder --revision main --out bundles/teacher`" in logged(

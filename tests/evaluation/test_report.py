@@ -18,11 +18,11 @@ import readme_plot
 import readme_tables
 
 from edgedistill.errors import UserError
-from edgedistill.evaluation import bootstrap, number_format, report, tables
-from edgedistill.evaluation.html_report import page
-from edgedistill.evaluation.plots import labels
-from edgedistill.evaluation.plots.svg import Box, Circle
+from edgedistill.evaluation import bootstrap, page, report, tables
 
+node = pytest.mark.skipif(shutil.which("node") is None, reason="no Node on the path")
+chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium on the path")
+SVG = "{http://www.w3.org/2000/svg}"
 LONG = "bilstm-128-256-max-readout-with-an-exceptionally-long-name-<&>-that-someone-typed"
 
 
@@ -175,8 +175,8 @@ def test_the_table_fits_a_hundred_columns_and_cuts_no_number(count: int, suites:
 def test_the_reference_has_no_retained_share() -> None:
     teacher = made("t", "teacher", "fp32", 90, 3.5, 0.8)
     small = made("t", "teacher", "w8", 25, 1.5, 0.799)
-    assert number_format.retained(teacher, "sts7") == ""
-    assert number_format.retained(small, "sts7") == "99.9%"
+    assert report.retained(teacher, "sts7") is None
+    assert report.retained(small, "sts7") == pytest.approx(0.99875)
     assert report.reference([small, teacher]) is teacher
     assert report.reference([small]) is small
     assert report.reference([made("s", "bert", "w8", 4, 1, 0.7)]) is None
@@ -191,9 +191,9 @@ def test_a_noisy_machine_is_marked() -> None:
 
 
 def test_names_are_shortened_in_the_middle() -> None:
-    assert number_format.shorten("abcdefghij", 10) == "abcdefghij"
-    assert number_format.shorten("abcdefghijk", 10) == "abcdef…ijk"
-    assert all(len(number_format.shorten("x" * 50, width)) == width for width in range(3, 50))
+    assert tables.shorten("abcdefghij", 10) == "abcdefghij"
+    assert tables.shorten("abcdefghijk", 10) == "abcdef…ijk"
+    assert all(len(tables.shorten("x" * 50, width)) == width for width in range(3, 50))
 
 
 def test_a_report_without_samples_and_leaves_the_report_alone() -> None:
@@ -286,69 +286,41 @@ def test_the_page_is_whole_and_needs_nothing(tmp_path: Path, count: int, suites:
     assert embedded and json.loads(embedded[1]) == json.loads(json.dumps(shown)), (
         "the page has other data, or NaN"
     )
-    drawings = [ElementTree.fromstring(drawing) for drawing in shown["accuracy"]["plots"]]
-    assert len(drawings) == len(suites)
-    for drawing in drawings:
-        assert drawing.get("role") == "img"
-        assert drawing.findtext("title")
-        assert drawing.findtext("desc")
 
 
-def _plot(count: int) -> tuple[ElementTree.Element, list[dict[str, Any]]]:
-    return ElementTree.fromstring(page.data(reports(count))["accuracy"]["plots"][0]), reports(count)
+def plot(count: int) -> ElementTree.Element:
+    """The accuracy plot of that many reports, as the README has it."""
+    return ElementTree.fromstring(readme_plot.svg(reports(count), "sts7", "light"))
 
 
+@node
 def test_the_area_of_a_point_is_the_size_and_better_is_higher() -> None:
-    plot, shown = _plot(3)
-    dots = {
-        g.get("data-tip", "").split(" ")[0]: g.find("circle") for g in plot.iter("g") if g.get("data-tip")
-    }
-    teacher, student = dots["the-teacher"], dots["student-0"]
-    assert teacher is not None
-    assert student is not None
-    assert (float(teacher.get("r", 0)) / float(student.get("r", 0))) ** 2 == pytest.approx(90.4 / 4, rel=0.03)
-    assert float(teacher.get("cy", 0)) < float(student.get("cy", 0))
-    assert float(teacher.get("cx", 0)) > float(student.get("cx", 0))
-    assert len(shown) == len(dots)
+    drawn = plot(3)
+    found = [dot[0] for dot in drawn.iter(f"{SVG}g")]
+    x, y, radius = ([float(circle.get(key, 0)) for circle in found] for key in ("cx", "cy", "r"))
+    assert (radius[0] / radius[2]) ** 2 == pytest.approx(90.4 / 4, rel=0.03)  # the teacher and student-0
+    assert y[0] == min(y) and x[0] == max(x)
+    assert len(found) == 3
 
 
+@node
 @pytest.mark.parametrize("count", [3, 8])
-def test_labels_do_not_lie_on_one_another(count: int) -> None:
-    plot, _ = _plot(count)
+def test_labels_lie_on_no_other_label_and_in_the_drawing(count: int) -> None:
     boxes = []
-    for label in (text for text in plot.iter("text") if text.get("class") == "label"):
+    for label in (text for text in plot(count).iter(f"{SVG}text") if text.get("class") == "label"):
         x, y, wide = float(label.get("x", 0)), float(label.get("y", 0)), 6.5 * len("".join(label.itertext()))
         left = x - wide if label.get("text-anchor") == "end" else x
         boxes.append((left, y - 11, left + wide, y + 16))
     assert len(boxes) == count
-    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if Box(*a).overlap(Box(*b))]
+    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if overlap(a, b)]
+    assert all(box[0] > 0 and box[2] < 880 and box[1] > 0 and box[3] < 480 for box in boxes)
 
 
-def test_the_page_leads_with_the_smallest_student_that_retains_95_percent() -> None:
-    three = [
-        made("t", "teacher", "fp32", 90, 4.0, 0.8),
-        made("tiny", "bert", "int8", 2, 0.2, 0.7),
-        made("good", "bert", "w8", 4.5, 0.5, 0.77),
-        made("best", "bert", "w8", 9, 1.0, 0.79),
-    ]
-    found = page.data(three)
-    assert (
-        found["lead"]["bundle"] + found["lead"]["text"]
-        == "good in w8 retains 96.2% of its teacher’s score on sts7"
-    )
-    assert found["tiles"][0] == ("4.50 MB", "graph, 20.0× smaller")
+def overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return max(a[0], b[0]) < min(a[2], b[2]) and max(a[1], b[1]) < min(a[3], b[3])
 
 
-def test_agreement_is_shown_where_it_was_measured() -> None:
-    one = made("x", "bert", "w8", 4, 1, 0.7)
-    assert page.data([one])["agreement"] is None
-    bucket = {"texts": 10, "spearman": 0.91, "cosine_mean": None, "cosine_min": None, "top10_overlap": 0.5}
-    one["agreement"] = {**bucket, "source": "held-out <texts>", "by_length": {"0-8": bucket}}
-    found = page.data([one])["agreement"]
-    assert "held-out <texts>" in found["source"]
-    assert [cell["shown"] for cell in found["rows"][0]["cells"]] == ["0.9100", "–", "0.500", "0.9100"]
-
-
+@node
 def test_the_readmes_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     shown = [made("t", "teacher", "fp32", 90, 4.0, 0.8), made("<good>", "bert", "w8", 4.5, 0.5, 0.77)]
     assert readme_plot.write(tmp_path, shown, "sts7")
@@ -357,23 +329,11 @@ def test_the_readmes_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert sorted(drawings) == ["accuracy-latency-dark.svg", "accuracy-latency-light.svg"]
     for text in drawings.values():
         root = ElementTree.fromstring(text)
-        radii = {
-            each.get("class"): float(each.get("r", 0))
-            for each in root.iter("{http://www.w3.org/2000/svg}circle")
-        }
-        assert (radii["teacher"] / radii["student"]) ** 2 == pytest.approx(90 / 4.5, rel=0.03)
-        assert "&lt;good&gt;" in text and "href" not in text and "var(" not in text
+        radii = {each.get("class"): float(each[0].get("r", 0)) for each in root.iter(f"{SVG}g")}
+        assert (radii["dot teacher"] / radii["dot"]) ** 2 == pytest.approx(90 / 4.5, rel=0.03)
+        assert "&#60;good&#62;" in text and "href" not in text and "var(" not in text
     light, dark = drawings["accuracy-latency-light.svg"], drawings["accuracy-latency-dark.svg"]
     assert light.split("</style>")[1] == dark.split("</style>")[1] and light != dark
-
-
-def test_labels_avoid_points_and_each_other() -> None:
-    points = [Circle(100, 100, 10), Circle(110, 104, 10), Circle(120, 96, 10)]
-    found = [labels.Label(point, f"name-{at}", "w8", "1.0 MB") for at, point in enumerate(points)]
-    boxes = labels.place(found, labels.Surroundings(Box(0, 0, 400, 300), [], points))
-    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlap(b)]
-    assert not [(box, point) for box in boxes for point in points if box.overlap(point.box)]
-    assert all(box.outside(Box(0, 0, 400, 300)) == 0 for box in boxes)
 
 
 def test_the_gpu_is_named_in_the_conditions() -> None:
@@ -383,26 +343,28 @@ def test_the_gpu_is_named_in_the_conditions() -> None:
         "threads": 2,
     }
     found |= {"made_at": "2026-01-02T00:00:00Z", "versions": {"onnxruntime": "1.31.1"}}
-    assert number_format.conditions(found) == "NVIDIA L4 · Xeon · 2 threads · onnxruntime 1.31.1 · 2026-01-02"
-    assert number_format.conditions({**found, "machine": {"gpu": None}}).startswith("cuda · 2 threads")
-    assert number_format.conditions({**found, "device": "cpu"}).startswith("Xeon · 2 threads")
+    assert tables.conditions(found) == "NVIDIA L4 · Xeon · 2 threads · onnxruntime 1.31.1 · 2026-01-02"
+    assert tables.conditions({**found, "machine": {"gpu": None}}).startswith("cuda · 2 threads")
+    assert tables.conditions({**found, "device": "cpu"}).startswith("Xeon · 2 threads")
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium on the path")
-def test_a_browser_draws_the_page(tmp_path: Path) -> None:
-    """Every section is drawn, names are text, and no script fails."""
-    page.write(tmp_path / "x.html", reports(3, ("sts7", "more")))
-    options = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={tmp_path / 'profile'}",
-        "--enable-logging=stderr",
-    ]
-    command = ["chromium", *options, "--dump-dom", str(tmp_path / "x.html")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+def drawn_page(folder: Path, shown: list[dict[str, Any]]) -> str:
+    """The page as a browser has drawn it; no script failed."""
+    page.write(folder / "x.html", shown)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+    command = ["chromium", *options, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
+    done = subprocess.run(
+        [*command, str(folder / "x.html")], capture_output=True, text=True, check=True, timeout=120
+    )
     assert "CONSOLE" not in done.stderr
-    assert re.findall(r"<section><h2>(.*?)</h2>", done.stdout) == [
+    return done.stdout.split("<script")[0]
+
+
+@chromium
+def test_a_browser_draws_the_page(tmp_path: Path) -> None:
+    """Every section is drawn, and names are text."""
+    text = drawn_page(tmp_path, reports(3, ("sts7", "more")))
+    assert re.findall(r"<section><h2>(.*?)</h2>", text) == [
         "Accuracy against latency",
         "Measurements",
         "Latency distributions",
@@ -410,8 +372,43 @@ def test_a_browser_draws_the_page(tmp_path: Path) -> None:
         "Scores by task",
         "How it was measured",
     ]
-    assert (
-        done.stdout.count("<tr") == 4 + 2 * 4
-        and 'd="M' in done.stdout
-        and "NaN" not in done.stdout.split("<script")[0]
+    assert text.count("<tr") == 4 + 2 * 4 and 'd="M' in text and "NaN" not in text
+    assert text.count("data-tip") == 2 * 3
+    assert "student-0 · w8\nSpearman 75.00, 93.8% of the teacher's\np50 0." in text
+    assert "192 single texts after 10 warm-up calls" in text
+    assert "<b>Machine</b> cpu Some(R) Processor CPU @ 2.00GHz, flags avx2 avx512_vnni, cores 2" in text
+
+
+@chromium
+def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_path: Path) -> None:
+    agreeing = made("good", "bert", "w8", 4.5, 0.5, 0.77)
+    bucket = {"texts": 10, "spearman": 0.91, "cosine_mean": None, "cosine_min": None, "top10_overlap": 0.5}
+    agreeing["agreement"] = {**bucket, "source": "held-out <texts>", "by_length": {"0-8": bucket}}
+    text = drawn_page(
+        tmp_path,
+        [
+            made("t", "teacher", "fp32", 90, 4.0, 0.8),
+            made("tiny", "bert", "int8", 2, 0.2, 0.7),
+            agreeing,
+            made("best", "bert", "w8", 9, 1.0, 0.79),
+        ],
     )
+    heading = re.sub(r"<.*?>", "", re.findall(r"<h1>.*?</h1>", text)[0])
+    assert heading == "good in w8 retains 96.2% of its teacher’s score on sts7"
+    assert "<dt>graph, 20.0× smaller</dt><dd>4.50 MB</dd>" in text
+    measured = text.split("Agreement with the teacher</h2>")[1]
+    assert "On 10 unlabelled texts (held-out &lt;texts&gt;)" in measured
+    row = measured.split("<tbody>")[1].split("</tbody>")[0]
+    assert re.findall(r"<td[^>]*>(.*?)</td>", row) == ["0.9100", "–", "0.500", "0.9100"]
+
+
+@chromium
+def test_the_page_of_one_bundle_without_a_teacher(tmp_path: Path) -> None:
+    alone = made("x", "bert", "w8", 4, 1, 0.7)
+    alone["kept"] = {"sts7": None}
+    alone["machine"] = {"gpu": {"name": "NVIDIA L4", "memory": "24 GiB"}, "cores": 1024, "flags": []}
+    del alone["single"]["samples_ms"]
+    text = drawn_page(tmp_path, [alone])
+    assert "<h1>x, measured</h1>" in text
+    assert "<b>Machine</b> gpu NVIDIA L4 24 GiB, cores 1,024</p>" in text
+    assert "Retained of the teacher's score" not in text and "Agreement with the teacher" not in text

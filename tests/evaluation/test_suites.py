@@ -11,10 +11,8 @@ import pytest
 
 from edgedistill import files
 from edgedistill.errors import UserError
-from edgedistill.evaluation import scoring
-from edgedistill.evaluation.html_report import page
-from edgedistill.evaluation.plots import tradeoff
-from edgedistill.evaluation.suites import MEASURES, cosines, sts, suite_yaml, transfer
+from edgedistill.evaluation import page, scoring
+from edgedistill.evaluation.suites import FAMILIES, cosines, sts, transfer
 from tests.evaluation.test_scoring import TABLE, encode, write_suite
 
 
@@ -96,10 +94,10 @@ def test_the_second_text_comes_from_the_translation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("german", "message"),
     [
-        (GERMAN.replace("\t3\n", "\t2\n"), "de.tsv: line 3: score 2, but "),
+        (GERMAN.replace("\t3\n", "\t2\n"), "de.tsv: row 2: score 2, but "),
         (GERMAN + "mehr\tmehr\t0\n", "en.tsv: has fewer rows than "),
         (GERMAN.removesuffix("null\tneunzig\t1\n"), "de.tsv: has fewer rows than "),
-        (GERMAN.replace("\t3\n", "\tdrei\n"), "de.tsv: line 3: score 'drei' is not a number; fix the line"),
+        (GERMAN.replace("\t3\n", "\tdrei\n"), "de.tsv: row 2: score 'drei' is not a number; correct it"),
         (GERMAN.replace("score", "grade"), "de.tsv: no column 'score'; "),
     ],
 )
@@ -257,12 +255,12 @@ def test_pairs_are_classified_by_their_difference(tmp_path: Path) -> None:
         (
             "",
             lambda f: (f / "dev.tsv").unlink(),
-            "set: no dev.tsv or dev.tsv.gz; give --data DIR or set EDGEDISTILL_DATA",
+            "set: no dev.tsv; give --data DIR or set EDGEDISTILL_DATA",
         ),
         (
             "",
             lambda f: write_split(f, "train", [("1", "5")] * 3),
-            "train.tsv: all 3 rows have the label '1', a classifier needs two; fix",
+            "train.tsv: all 3 rows have the label '1', and a classifier needs two; give",
         ),
         (
             "",
@@ -299,7 +297,7 @@ def test_sets_that_teach_nothing(
 def test_one_class_in_all_folds(tmp_path: Path) -> None:
     for name in ("train", "dev", "test"):
         write_split(tmp_path / "set", name, [("yes", "5")] * 10)
-    message = "set: all 30 rows have the label 'yes', a classifier needs two; fix the set"
+    message = "set: all 30 rows have the label 'yes', and a classifier needs two; give the whole set"
     assert message in refused(
         write_suite(tmp_path, "kind: transfer\ntasks: [{name: t, folder: set, folds: 5}]\n")
     )
@@ -321,10 +319,8 @@ def test_without_scikit_learn_it_fails_before_anything_is_encoded(
 
 
 def test_every_kind_has_a_measure_and_a_shipped_suite() -> None:
-    kinds = {suite_yaml.parse(path).kind for path in files.shipped("suite").values()}
-    assert (
-        kinds | {"task"} == set(MEASURES) == set(suite_yaml.FAMILIES)
-    )  # a task is the bundle's own: `--suite task` reads it from there
+    kinds = {scoring.describe(path).kind for path in files.shipped("suite").values()}
+    assert kinds | {"task"} == set(FAMILIES)  # a task is the bundle's own: `--suite task` reads it from there
     assert {"transfer", "sts17", "xsts", "xsts-dev", "bitext", "zero-shot"} <= set(files.shipped("suite"))
 
 
@@ -334,6 +330,7 @@ def test_the_page_reads_the_number_that_was_averaged() -> None:
         "average": 0.5,
         "tasks": {"en-de": {"accuracy": 0.5, "forward": 0.4, "backward": 0.6}},
     }
-    assert page.task_score(found, "en-de") == 0.5
-    assert tradeoff.measure({"quality": {"b": found}}, "b") == "accuracy × 100"
-    assert page.task_score({"kind": "sts", "tasks": {"t": {"all": 0.25, "mean": 0.75}}}, "t") == 0.25
+    titles = page._suite([{"quality": {"b": found}}], "b")
+    assert titles == {"name": "b", "averaged": "accuracy", "measure": "accuracy × 100"}
+    older = page._suite([{"quality": {"t": {"tasks": {}}}}], "t")  # before reports named the kind of a suite
+    assert older["averaged"] == "all"

@@ -1,17 +1,20 @@
-"""Suite families, one module each: `read` loads the files that suite.yaml names, `score` evaluates an encoder
-on them.
+"""Families of suites, one module each: `read` loads the files that suite.yaml names, `score` evaluates an
+encoder on them."""
 
-sts: graded similarity (STS-B, STS2017, …). retrieval: nDCG@10. bitext: finding translations. transfer:
-    SentEval.
-pair_classification: zero-shot, by a threshold on the cosine. labelled_task: a fine-tuned bundle on its own
-    task.
-"""
+from edgedistill.evaluation.suites import (
+    bitext,
+    labelled_task,
+    pair_classification,
+    retrieval,
+    sts,
+    transfer,
+)
 
-MEASURES = {  # kind of suite -> (the measure of a task that is averaged, its name in tables and plots)
-    "sts": ("all", "Spearman × 100"),
-    "retrieval": ("ndcg_at_10", "nDCG@10 × 100"),
-    "bitext": ("accuracy", "accuracy × 100"),
-    "transfer": ("accuracy", "accuracy × 100"),
-    "pair_classification": ("accuracy", "accuracy × 100"),
-    "task": ("accuracy", "accuracy × 100"),
+FAMILIES = {
+    "sts": sts.FAMILY,  # graded similarity: STS-B, STS2017, …
+    "retrieval": retrieval.FAMILY,  # nDCG@10
+    "bitext": bitext.FAMILY,  # finding translations
+    "transfer": transfer.FAMILY,  # SentEval: a linear classifier on embeddings
+    "pair_classification": pair_classification.FAMILY,  # zero-shot, by a threshold on the cosine
+    "task": labelled_task.FAMILY,  # a fine-tuned bundle on its own task
 }

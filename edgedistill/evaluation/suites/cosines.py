@@ -36,16 +36,17 @@ def unit(embeddings: Floats) -> Floats:
 
 
 def dot(x: Floats, y: Floats) -> Floats:
-    """Row-wise dot products of x and y (n, d): (n,) float64; of unit rows the cosines."""
+    """Multiply x and y (n, d) row by row: (n,) float64; of unit rows these are the cosines."""
     products: Floats = np.einsum("nd,nd->n", x, y, dtype=np.float64)
     return products
 
 
 def spearman(x: Floats, y: Floats) -> float | None:
-    """Spearman's rank correlation of x and y (n,); None where it is undefined: fewer than two points, or one
-    of them constant.
+    """Return Spearman's rank correlation of x and y (n,); None where it is undefined, for fewer than two
+    points or where one of them is constant.
 
-    Equals scipy.stats.spearmanr, which is not used because importing it takes longer than opening a bundle.
+    It equals scipy.stats.spearmanr, which is not used because importing it takes longer than opening a
+    bundle.
     """
     if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
@@ -53,6 +54,6 @@ def spearman(x: Floats, y: Floats) -> float | None:
 
 
 def _ranks(values: Floats) -> Floats:
-    """Ranks (n,) from 1; ties share the mean of their ranks."""
+    """Return ranks (n,) from 1; ties share the mean of their ranks."""
     _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[at]

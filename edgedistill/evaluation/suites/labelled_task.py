@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -16,16 +16,15 @@ from edgedistill.data import labelled_tasks
 from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import UserError
 from edgedistill.evaluation import classification_metrics
-from edgedistill.evaluation.suites.suite_files import Find, Part
+from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task
 from edgedistill.recipe import recorded
 
 Classify = Callable[[list[Any]], tuple[list[str], Any]]  # texts or pairs -> (predicted labels, probabilities)
 
 
-class TaskTable(Part):
+class TaskTable(Task):
     """A table of labelled texts or pairs: .tsv, .csv, .jsonl or .parquet, each also .gz."""
 
-    name: str = Field(description="of the task")
     file: str = Field(description="next to suite.yaml, else under --data")
     texts: list[str] = Field(
         ["sentence"], min_length=1, max_length=2, description="the column of the text, or the two of a pair"
@@ -34,15 +33,6 @@ class TaskTable(Part):
     positive: str | None = Field(
         None, description="the label whose F1 is computed; default, of two labels: the last"
     )
-
-
-class TaskSuite(Part):
-    """Accuracy of a fine-tuned bundle."""
-
-    kind: Literal["task"]
-    name: str | None = None
-    about: str = ""
-    tasks: list[TaskTable] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -54,24 +44,21 @@ class TaskTestRows:
 
     @property
     def items(self) -> list[Any]:
-        """Texts, or pairs as lists."""
+        """Return texts, or pairs as lists."""
         return [item[0] if len(item) == 1 else list(item) for item in self.rows.items]
 
 
-def read(spec: TaskSuite, find: Find) -> tuple[list[str], dict[str, TaskTestRows]]:
-    """Returns (no texts, because nothing is embedded; each task by name)."""
-    found = {
-        part.name: (part, labelled_tasks.read_table(find(part.file), part.texts, part.label, part.name))
-        for part in spec.tasks
-    }
-    return [], {name: TaskTestRows(rows, part.positive) for name, (part, rows) in found.items()}
+def read(part: TaskTable, find: Find, rows: Rows) -> TaskTestRows:
+    """Read a table of labelled texts; none is added to the suite's rows, because nothing is embedded."""
+    table = labelled_tasks.read_table(find(part.file), part.texts, part.label, part.name)
+    return TaskTestRows(table, part.positive)
 
 
 def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[str, TaskTestRows]:
-    """The test rows of the task that a bundle's recipe names or, with `file`, that table read by the task's
-    columns.
+    """Return the test rows of the task that a bundle's recipe names or, with `file`, that table read by the
+    task's columns.
 
-    Raises UserError: the recipe names no test split, or there is no such file.
+    Raises UserError where the recipe names no test split, or there is no such file.
     """
     stage = recipe.parse(described, "manifest.json: recipe").finetuning
     assert stage is not None, "a bundle with labels was fine-tuned"
@@ -101,7 +88,7 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
 
 
 def check(labels: list[str], tasks: dict[str, TaskTestRows]) -> None:
-    """Raises UserError where a task has a label that is not among the bundle's."""
+    """Raise UserError where a task has a label that is not among the bundle's."""
     for name, task in tasks.items():
         unknown = sorted(set(task.rows.labels) - set(labels))
         if unknown:
@@ -112,7 +99,7 @@ def check(labels: list[str], tasks: dict[str, TaskTestRows]) -> None:
 
 
 def score(texts: list[str], tasks: dict[str, TaskTestRows], classify: Classify) -> dict[str, dict[str, Any]]:
-    """Per task `accuracy`, `f1`, `macro_f1`, and the number of `rows` and `labels`."""
+    """Return, per task, `accuracy`, `f1`, `macro_f1`, and the number of `rows` and `labels`."""
     return {name: _score_task(task, classify) for name, task in tasks.items()}
 
 
@@ -128,3 +115,6 @@ def _score_task(task: TaskTestRows, classify: Classify) -> dict[str, Any]:
         "rows": len(gold),
         "labels": len(names),
     }
+
+
+FAMILY = Family(TaskTable, read, score)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,12 @@ from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
 from edgedistill.evaluation import classification_metrics
 from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, dot, encoded, unit
-from edgedistill.evaluation.suites.suite_files import Find, Part
+from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts
 
 
-class PairTables(Part):
-    """Tables of pairs with two labels; the threshold is chosen on `dev`, `test` is scored."""
+class PairTables(Task):
+    """Two tables of pairs with two labels; the threshold is chosen on `dev`, `test` is scored."""
 
-    name: str = Field(description="of the task")
     dev: str = Field(description="a table: next to suite.yaml, else under --data")
     test: str
     texts: list[str] = Field(
@@ -32,15 +31,6 @@ class PairTables(Part):
     )
 
 
-class PairClassificationSuite(Part):
-    """Accuracy of classifying pairs by a threshold on their cosine."""
-
-    kind: Literal["pair_classification"]
-    name: str | None = None
-    about: str = ""
-    tasks: list[PairTables] = Field(min_length=1)
-
-
 @dataclass(frozen=True)
 class LabelledPairs:
     """One split: pairs as rows of the suite's texts, and whether each pair matches."""
@@ -50,63 +40,8 @@ class LabelledPairs:
     matches: npt.NDArray[np.bool_]  # (n,)
 
 
-def read(
-    spec: PairClassificationSuite, find: Find
-) -> tuple[list[str], dict[str, tuple[LabelledPairs, LabelledPairs]]]:
-    """Returns (every distinct text once, (dev, test) of each task by name). Raises UserError where a task has
-    not exactly two labels."""
-    known: dict[str, int] = {}
-    tasks = {part.name: _read_task(part, find, known) for part in spec.tasks}
-    return list(known), tasks
-
-
-def score(
-    texts: list[str], tasks: dict[str, tuple[LabelledPairs, LabelledPairs]], encode: Encode
-) -> dict[str, dict[str, Any]]:
-    """Per task `accuracy` and `f1` on test, each at the threshold that was best for it on dev, the
-    `thresholds`, and `pairs`."""
-    embeddings = unit(encoded(encode, texts))
-    scores = {}
-    for name, (dev, test) in tasks.items():
-        cosine = _cosines(embeddings, test)
-        best = thresholds(_cosines(embeddings, dev), dev.matches)
-        accuracy, f1 = (_measures(cosine >= best[which], test.matches)[which] for which in ("accuracy", "f1"))
-        scores[name] = {"accuracy": accuracy, "f1": f1, "thresholds": best, "pairs": len(test.matches)}
-    return scores
-
-
-def thresholds(cosine: Floats, matches: npt.NDArray[np.bool_]) -> dict[str, float]:
-    """The best threshold for each measure, {accuracy, f1}: pairs with at least this cosine match; midway
-    between two cosines that occur.
-
-    cosine (n,), matches (n,) bool, of the dev split. The paper states no rule for choosing the threshold.
-    """
-    order = np.argsort(-cosine, kind="stable")
-    hits = np.concatenate([[0], np.cumsum(matches[order])])
-    taken = np.arange(len(matches) + 1)
-    accuracy = (hits + (len(matches) - matches.sum()) - (taken - hits)) / len(matches)
-    f1 = 2 * hits / np.maximum(taken + matches.sum(), 1)
-    ranked = cosine[order]
-    edges = np.concatenate([[ranked[0] + 1e-6], (ranked[:-1] + ranked[1:]) / 2, [ranked[-1] - 1e-6]])
-    possible = np.concatenate([[True], ranked[:-1] > ranked[1:], [True]])  # equal cosines are taken together
-    best = {
-        name: int(np.argmax(np.where(possible, values, -1)))
-        for name, values in (("accuracy", accuracy), ("f1", f1))
-    }
-    return {name: float(edges[at]) for name, at in best.items()}
-
-
-def _measures(predicted: npt.NDArray[np.bool_], matches: npt.NDArray[np.bool_]) -> dict[str, float]:
-    return classification_metrics.scores(
-        predicted.astype(np.int64), matches.astype(np.int64), ["0", "1"], "1"
-    )
-
-
-def _cosines(embeddings: Floats, pairs: LabelledPairs) -> Floats:
-    return dot(embeddings[pairs.first], embeddings[pairs.second])
-
-
-def _read_task(part: PairTables, find: Find, known: dict[str, int]) -> tuple[LabelledPairs, LabelledPairs]:
+def read(part: PairTables, find: Find, rows: Rows) -> tuple[LabelledPairs, LabelledPairs]:
+    """Read dev and test. Raises UserError where the task has not exactly two labels."""
     dev, test = (
         labelled_tasks.read_table(find(name), part.texts, part.label, part.name)
         for name in (part.dev, part.test)
@@ -118,11 +53,56 @@ def _read_task(part: PairTables, find: Find, known: dict[str, int]) -> tuple[Lab
             f"{part.name}: labels {', '.join(sorted({*names, *test.labels}))}; exactly two are needed, and "
             "`positive` is one of them"
         )
+    return _labelled_pairs(dev, positive, rows), _labelled_pairs(test, positive, rows)
 
-    def labelled_pairs(rows: labelled_tasks.LabelledRows) -> LabelledPairs:
-        indices = [[known.setdefault(item[side], len(known)) for item in rows.items] for side in (0, 1)]
-        return LabelledPairs(
-            np.array(indices[0]), np.array(indices[1]), np.array([label == positive for label in rows.labels])
-        )
 
-    return labelled_pairs(dev), labelled_pairs(test)
+def _labelled_pairs(table: labelled_tasks.LabelledRows, positive: str, rows: Rows) -> LabelledPairs:
+    first, second = (add_texts((item[side] for item in table.items), rows) for side in (0, 1))
+    return LabelledPairs(first, second, np.array(table.labels) == positive)
+
+
+def score(
+    texts: list[str], tasks: dict[str, tuple[LabelledPairs, LabelledPairs]], encode: Encode
+) -> dict[str, dict[str, Any]]:
+    """Return, per task, `accuracy` and `f1` on test, each at the threshold that was best for it on dev, the
+    `thresholds`, and `pairs`."""
+    embeddings = unit(encoded(encode, texts))
+    return {name: _score_task(embeddings, *splits) for name, splits in tasks.items()}
+
+
+def _score_task(embeddings: Floats, dev: LabelledPairs, test: LabelledPairs) -> dict[str, Any]:
+    cosine, gold = _cosines(embeddings, test), test.matches.astype(np.int64)
+    best = thresholds(_cosines(embeddings, dev), dev.matches)
+    found = {}
+    for measure, threshold in best.items():
+        predicted = (cosine >= threshold).astype(np.int64)
+        found[measure] = classification_metrics.scores(predicted, gold, ["0", "1"], "1")[measure]
+    return {**found, "thresholds": best, "pairs": len(gold)}
+
+
+def thresholds(cosine: Floats, matches: npt.NDArray[np.bool_]) -> dict[str, float]:
+    """Find the best threshold for each measure, {accuracy, f1}: pairs with at least this cosine match. It
+    lies midway between two cosines that occur.
+
+    cosine (n,) and matches (n,) bool are those of the dev split. The paper states no rule for choosing the
+    threshold.
+    """
+    order = np.argsort(-cosine, kind="stable")
+    hits = np.concatenate([[0], np.cumsum(matches[order])])
+    taken = np.arange(len(matches) + 1)
+    accuracy = (hits + (len(matches) - matches.sum()) - (taken - hits)) / len(matches)
+    f1 = 2 * hits / np.maximum(taken + matches.sum(), 1)
+    ranked = cosine[order]
+    edges = np.concatenate([[ranked[0] + 1e-6], (ranked[:-1] + ranked[1:]) / 2, [ranked[-1] - 1e-6]])
+    possible = np.concatenate([[True], ranked[:-1] > ranked[1:], [True]])  # equal cosines are taken together
+    measures = {"accuracy": accuracy, "f1": f1}
+    return {
+        name: float(edges[np.argmax(np.where(possible, values, -1))]) for name, values in measures.items()
+    }
+
+
+def _cosines(embeddings: Floats, pairs: LabelledPairs) -> Floats:
+    return dot(embeddings[pairs.first], embeddings[pairs.second])
+
+
+FAMILY = Family(PairTables, read, score)

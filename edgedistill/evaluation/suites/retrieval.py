@@ -4,27 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
+from edgedistill.data.readers import normalize
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, encoded, unit
-from edgedistill.evaluation.suites.suite_files import Find, Part, clean, either, jsonl, tsv
+from edgedistill.evaluation.suites.suite_files import (
+    Family,
+    Find,
+    Rows,
+    Task,
+    add_texts,
+    columns,
+    either,
+    jsonl,
+)
 
-CHUNK_TEXTS = 4096  # of a corpus, encoded and scored at a time: bounds the memory
+CHUNK_TEXTS = 4096  # of a corpus, encoded at a time: bounds the memory
+QUERIES = 1024  # scored for at a time: bounds the memory too
 # candidates kept per query between chunks; more than k, so that ties at rank k are broken as trec_eval does
 POOL = 100
 
 
-class RetrievalFolder(Part):
-    """A BEIR folder: corpus.jsonl, queries.jsonl (each also .gz), qrels.tsv or qrels/test.tsv. Of another
-    split than test: qrels/SPLIT.tsv or qrels_SPLIT.tsv, and its queries_SPLIT.jsonl if there is one.
-    """
+class RetrievalFolder(Task):
+    """A BEIR folder with corpus.jsonl, queries.jsonl and qrels.tsv or qrels/test.tsv, each also .gz. Another
+    split than test is read from qrels/SPLIT.tsv or qrels_SPLIT.tsv, and from queries_SPLIT.jsonl if there is
+    one."""
 
-    name: str = Field(description="of the task")
     folder: str = Field(description="next to suite.yaml, else under --data")
     split: str = Field("test", description="which judgements of the folder")
     same_ids: bool = Field(
@@ -34,18 +45,9 @@ class RetrievalFolder(Part):
     )
 
 
-class RetrievalSuite(Part):
-    """nDCG@10 of cosine ranking."""
-
-    kind: Literal["retrieval"]
-    name: str | None = None
-    about: str = ""
-    tasks: list[RetrievalFolder] = Field(min_length=1)
-
-
 @dataclass(frozen=True)
 class Collection:
-    """One retrieval task: queries and relevance grades in memory, the corpus on disk."""
+    """One retrieval task, with its queries and relevance grades in memory and the corpus on disk."""
 
     corpus: Path
     query_ids: list[str]
@@ -54,22 +56,15 @@ class Collection:
     same_ids: bool
 
     def chunks(self, size: int = CHUNK_TEXTS) -> Iterator[tuple[list[str], list[str]]]:
-        """The corpus as (ids, texts), `size` at a time, read from disk."""
-        ids: list[str] = []
-        texts: list[str] = []
-        for row in jsonl(self.corpus):
-            ids.append(str(row["_id"]))
-            texts.append(clean(f"{row.get('title') or ''} {row.get('text') or ''}"))
-            if len(ids) == size:
-                yield ids, texts
-                ids, texts = [], []
-        if ids:
-            yield ids, texts
+        """Read the corpus from disk as (ids, texts), `size` at a time."""
+        rows = jsonl(self.corpus)
+        while chunk := list(islice(rows, size)):
+            yield [name for name, _, _ in chunk], [normalize(f"{title} {text}") for _, title, text in chunk]
 
 
 def ndcg(grades: list[int], relevant: list[int], k: int = 10) -> float:
-    """nDCG@k with linear gain, as trec_eval's ndcg_cut. grades: of the ranked texts, best first; relevant:
-    all grades of the query."""
+    """Return nDCG@k with linear gain, as trec_eval's ndcg_cut does. `grades` are those of the ranked texts,
+    best first; `relevant` are all grades of the query."""
     discount = 1 / np.log2(np.arange(2, k + 2))
     gained = np.maximum(np.array(grades[:k], dtype=float), 0)
     ideal = np.sort(np.maximum(np.array(relevant, dtype=float), 0))[::-1][:k]
@@ -77,14 +72,33 @@ def ndcg(grades: list[int], relevant: list[int], k: int = 10) -> float:
     return float(gained @ discount[: len(gained)]) / best if best > 0 else 0.0
 
 
-def read(spec: RetrievalSuite, find: Find) -> tuple[list[str], dict[str, Collection]]:
-    """Returns (the distinct queries, each task by name)."""
-    tasks = {part.name: _read_collection(find(part.folder), part) for part in spec.tasks}
-    return list(dict.fromkeys(query for task in tasks.values() for query in task.queries)), tasks
+def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
+    """Read the queries that have judgements; the corpus stays on disk."""
+    folder = find(part.folder)
+    corpus = either(folder, "corpus.jsonl")
+    of_test = ("qrels.tsv",) if part.split == "test" else ()
+    qrels = either(folder, *of_test, f"qrels/{part.split}.tsv", f"qrels_{part.split}.tsv")
+    relevance: dict[str, dict[str, int]] = {}
+    for query, text, grade in columns(qrels, ["query-id", "corpus-id", "score"]):
+        try:
+            relevance.setdefault(query, {})[text] = int(grade)
+        except ValueError:
+            raise UserError(
+                f"{qrels}: query {query}, text {text}: grade {grade!r} is not a whole number; correct it"
+            ) from None
+    asked = jsonl(either(folder, f"queries_{part.split}.jsonl", "queries.jsonl"))
+    queries = {name: normalize(text) for name, _, text in asked if name in relevance}
+    if not queries or len(queries) < len(relevance):
+        lost = next((name for name in relevance if name not in queries), None)
+        fact = "no judgements" if lost is None else f"query {lost!r} is not in queries.jsonl"
+        raise UserError(f"{qrels}: {fact}; take both from the same release")
+    add_texts(queries.values(), rows)
+    grades = [relevance[name] for name in queries]
+    return Collection(corpus, list(queries), list(queries.values()), grades, part.same_ids)
 
 
 def score(texts: list[str], tasks: dict[str, Collection], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Per task `ndcg_at_10`, and the number of `queries` and `texts`."""
+    """Return, per task, `ndcg_at_10`, and the number of `queries` and `texts`."""
     return {name: _score_collection(task, encode) for name, task in tasks.items()}
 
 
@@ -94,51 +108,40 @@ def _score_collection(collection: Collection, encode: Encode) -> dict[str, Any]:
 
 
 def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int]:
-    """Returns (nDCG@10 of every query, number of ranked texts). Memory is bounded: per query only the best
-    POOL are kept between chunks."""
+    """Return (nDCG@10 of every query, number of ranked texts). Memory is bounded, because only the best POOL
+    per query are kept between chunks."""
     queries = unit(encoded(encode, collection.queries))
-    best = np.full((len(queries), 0), -np.inf, dtype=np.float32)  # (q, POOL) cosines
-    rows = np.full((len(queries), 0), -1, dtype=np.int64)  # (q, POOL) their corpus rows
+    starts = range(0, len(queries), QUERIES)
+    blocks = [slice(start, min(start + QUERIES, len(queries))) for start in starts]
+    kept = [_none_yet(block.stop - block.start) for block in blocks]
     ids: list[str] = []
     for names, texts in collection.chunks():
         embeddings = unit(encoded(encode, texts))
         chunk = np.arange(len(ids), len(ids) + len(names))
         ids += names
         own_text = {name: column for column, name in enumerate(names)} if collection.same_ids else {}
-        blocks = [
-            _best(
-                best[q],
-                rows[q],
-                queries[q] @ embeddings.T,
-                chunk,
-                [own_text.get(name) for name in collection.query_ids[q]],
-            )
-            for q in (
-                slice(start, start + CHUNK_TEXTS // 4) for start in range(0, len(queries), CHUNK_TEXTS // 4)
-            )
-        ]
-        best, rows = (
-            np.concatenate([block[0] for block in blocks]),
-            np.concatenate([block[1] for block in blocks]),
-        )
+        for at, block in enumerate(blocks):
+            excluded = [own_text.get(name) for name in collection.query_ids[block]]
+            kept[at] = _best(*kept[at], queries[block] @ embeddings.T, chunk, excluded)
+    best, rows = (np.concatenate(parts).tolist() for parts in zip(*kept, strict=True))
     values = []
-    for q, relevance in enumerate(collection.relevance):
-        ranked = sorted(
-            ((score, ids[row]) for score, row in zip(best[q].tolist(), rows[q].tolist(), strict=True)),
-            reverse=True,
-        )
-        grades = [
-            relevance.get(name, 0) for score, name in ranked if score > -np.inf
-        ]  # ties: the higher id first, as trec_eval
+    for scores, places, relevance in zip(best, rows, collection.relevance, strict=True):
+        found = [(score, ids[row]) for score, row in zip(scores, places, strict=True) if score > -np.inf]
+        ranked = sorted(found, reverse=True)  # of ties the higher id comes first, as in trec_eval
+        grades = [relevance.get(name, 0) for _, name in ranked]
         values.append(ndcg(grades, list(relevance.values())))
     return values, len(ids)
+
+
+def _none_yet(count: int) -> tuple[Floats, Ints]:
+    return np.full((count, 0), -np.inf, dtype=np.float32), np.full((count, 0), -1, dtype=np.int64)
 
 
 def _best(
     best: Floats, rows: Ints, scores: Floats, chunk: Ints, excluded: list[int | None]
 ) -> tuple[Floats, Ints]:
-    """Merge a chunk's scores (q, c) into the best so far (q, p): the POOL highest, unordered. excluded: a
-    column per query, or None."""
+    """Merge a chunk's scores (q, c) into the best so far (q, p), which keeps the POOL highest, unordered.
+    `excluded` has a column per query, or None."""
     for q, column in enumerate(excluded):
         if column is not None:
             scores[q, column] = -np.inf
@@ -148,32 +151,4 @@ def _best(
     return np.take_along_axis(scores, keep, axis=1), np.take_along_axis(rows, keep, axis=1)
 
 
-def _read_collection(folder: Path, part: RetrievalFolder) -> Collection:
-    corpus = either(folder, "corpus.jsonl", "corpus.jsonl.gz")
-    relevance: dict[str, dict[str, int]] = {}
-    of_test = ("qrels.tsv", "qrels.tsv.gz") if part.split == "test" else ()
-    qrels = either(folder, *of_test, f"qrels/{part.split}.tsv", f"qrels_{part.split}.tsv")
-    for number, cells in tsv(qrels, ["query-id", "corpus-id", "score"], []):
-        try:
-            relevance.setdefault(cells["query-id"], {})[cells["corpus-id"]] = int(cells["score"])
-        except ValueError:
-            raise UserError(
-                f"{qrels}: line {number}: grade {cells['score']!r} is not a whole number; fix the line"
-            ) from None
-    queries_file = either(
-        folder,
-        *(f"{name}{end}" for name in (f"queries_{part.split}", "queries") for end in (".jsonl", ".jsonl.gz")),
-    )
-    queries = {str(row["_id"]): clean(row.get("text") or "") for row in jsonl(queries_file)}
-    queries = {name: text for name, text in queries.items() if name in relevance}
-    if not queries or len(queries) < len(relevance):
-        lost = next((name for name in relevance if name not in queries), None)
-        _no_query(qrels, lost)
-    return Collection(
-        corpus, list(queries), list(queries.values()), [relevance[name] for name in queries], part.same_ids
-    )
-
-
-def _no_query(qrels: Path, name: str | None) -> NoReturn:
-    fact = f"query {name!r} is not in queries.jsonl" if name is not None else "no judgements"
-    raise UserError(f"{qrels}: {fact}; take both from the same release")
+FAMILY = Family(RetrievalFolder, read, score, "ndcg_at_10", "nDCG@10 × 100")

@@ -1,17 +1,21 @@
-"""The data files of a suite: finding them, and reading their rows as text."""
+"""What every family of suites has: its section of suite.yaml, the files that this names, and the texts in
+them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from edgedistill.data import input_file, readers
-from edgedistill.errors import UserError, unknown_name
+from edgedistill.errors import UserError
+from edgedistill.evaluation.suites.cosines import Ints
 
 Find = Callable[[str], Path]  # a name in suite.yaml -> its path
+Rows = dict[str, int]  # every distinct text of a suite -> its row among them
 
 
 class Part(BaseModel):
@@ -20,70 +24,78 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class Task(Part):
+    """What every task of a suite has."""
+
+    name: str = Field(description="of the task")
+
+
+class Family(NamedTuple):
+    """One kind of suite: a task's section of suite.yaml, how its files are read, and how an encoder is
+    scored.
+
+    `read` adds the texts of a task to the rows of the suite, and returns what `score` takes. `score` takes
+    all texts of the suite and its tasks by name, and returns each task's measures. The mean of the measure
+    `averaged` over tasks is the suite's score; `title` is the name of that in tables and plots.
+    """
+
+    task: type[Task]
+    read: Callable[[Any, Find, Rows], Any]
+    score: Callable[[list[str], dict[str, Any], Any], dict[str, dict[str, Any]]]
+    averaged: str = "accuracy"
+    title: str = "accuracy × 100"
+
+
+def add_texts(texts: Iterable[str], rows: Rows) -> Ints:
+    """Return the row of each text, (n,); a new text is added to `rows`."""
+    return np.array([rows.setdefault(text, len(rows)) for text in texts], np.int64)
+
+
 def locate(suite_path: Path, name: str, data: Path | None) -> Path:
     """Find a suite's file or folder: next to suite.yaml, else under the data folder. Raises UserError where
     it is not there."""
     neighbour = suite_path.parent / name
     if neighbour.exists():
         return neighbour
+    way_out = "give --data DIR or set EDGEDISTILL_DATA"
     if data is None:
-        raise UserError(f"{suite_path}: {name} is not next to it; give --data DIR or set EDGEDISTILL_DATA")
+        raise UserError(f"{suite_path}: {name} is not next to it; {way_out}")
     if not data.is_dir():
-        raise UserError(f"{data}: no such folder; give --data DIR or set EDGEDISTILL_DATA")
+        raise UserError(f"{data}: no such folder; {way_out}")
     if not (data / name).exists():
-        raise UserError(
-            f"{data / name}: no such file, but {suite_path} needs it; give --data DIR or set EDGEDISTILL_DATA"
-        )
+        raise UserError(f"{data / name}: no such file, but {suite_path} needs it; {way_out}")
     return data / name
 
 
 def either(folder: Path, *names: str) -> Path:
-    """The first of several files that exists. Raises UserError where none does."""
+    """Return the first of several files that exists, each also .gz. Raises UserError where none does."""
     for name in names:
-        if (folder / name).is_file():
-            return folder / name
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
     raise UserError(f"{folder}: no {' or '.join(names)}; give --data DIR or set EDGEDISTILL_DATA")
 
 
-def tsv(path: Path, columns: list[str], optional: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields (line number, cells of the named columns) of a .tsv or .csv file with a header; `optional`
-    columns may be missing."""
-    numbered = readers.numbered_rows(path)
-    if numbered is None:
-        raise UserError(f"{path}: no table with tabs or commas; name a .tsv or .csv file in suite.yaml")
-    _, header = next(numbered, (0, []))
-    for column in columns:
-        if column not in header:
-            raise UserError(
-                f"{path}: {unknown_name('column', column, header)}; name the column in suite.yaml, or give "
-                "another --data"
-            )
-    at = {column: header.index(column) for column in [*columns, *optional] if column in header}
-    for number, cells in numbered:
-        if cells == [""]:
-            continue
-        if len(cells) < len(header):
-            raise UserError(
-                f"{path}: line {number}: {len(cells)} cells, the header has {len(header)}; fix the line"
-            )
-        yield number, {column: cells[i] for column, i in at.items()}
+def columns(path: Path, names: list[str], numeric: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield those columns of the rows of a table. Raises UserError as `readers.columns_in`."""
+    return readers.columns_in(path, tuple(names), "the columns in suite.yaml", numeric)
 
 
-def jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a BEIR corpus or query file. Raises UserError for a line that is not one."""
+def jsonl(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield (id, title, text) of the rows of a BEIR corpus or query file. Raises UserError for a line that is
+    not one."""
     for number, row in readers.objects(path):
         if "_id" not in row:
             raise UserError(f"{path}: line {number}: no `_id`; BEIR's rows have _id, title, text")
-        for column in ("_id", "title", "text"):
-            if column != "_id" and not isinstance(row.get(column, ""), str | None):
+        parts = [str(row["_id"])]
+        for column in ("title", "text"):
+            value = row.get(column)
+            if not isinstance(value, str | None):
                 raise UserError(
-                    f"{path}: line {number}: {column} holds {type(row[column]).__name__}, not text; fix the "
-                    "line"
+                    f"{path}: line {number}: {column} holds {type(value).__name__}, not text; fix the line"
                 )
-            readers.checked(str(row.get(column)), str(path), number, input_file.MAX_LINE_BYTES)
-        yield row
-
-
-def clean(text: str) -> str:
-    """Collapse whitespace."""
-    return " ".join(text.split())
+            parts.append(value or "")
+        name, title, text = (
+            readers.checked(part, str(path), number, input_file.MAX_LINE_BYTES) for part in parts
+        )
+        yield name, title, text

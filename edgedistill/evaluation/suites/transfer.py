@@ -3,18 +3,20 @@ scikit-learn."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError, require
 from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, encoded, unit
-from edgedistill.evaluation.suites.suite_files import Find, Part, clean, either, tsv
+from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, columns, either
 
 # C, the inverse of the L2 penalty. SentEval's 2⁻² to 2³ hardly penalise: on our students' embeddings all six
 # give the same classifier.
@@ -24,10 +26,9 @@ SPLITS = ("train", "dev", "test")
 Labels = npt.NDArray[np.str_]
 
 
-class TransferFolder(Part):
-    """A folder of labelled texts or pairs: train, dev and test, .tsv or .tsv.gz."""
+class TransferFolder(Task):
+    """A folder of labelled texts or pairs with train, dev and test, .tsv or .tsv.gz."""
 
-    name: str = Field(description="of the task")
     folder: str = Field(description="next to suite.yaml, else under --data")
     label: str = "label"
     texts: list[str] = Field(
@@ -49,15 +50,6 @@ class TransferFolder(Part):
         return self
 
 
-class TransferSuite(Part):
-    """Accuracy of a linear classifier on frozen embeddings."""
-
-    kind: Literal["transfer"]
-    name: str | None = None
-    about: str = ""
-    tasks: list[TransferFolder] = Field(min_length=1)
-
-
 @dataclass(frozen=True)
 class Labelled:
     """One task: rows of its texts (one column, or two for pairs), labels, and the split of each row."""
@@ -70,21 +62,55 @@ class Labelled:
     refit: bool
 
 
-def read(spec: TransferSuite, find: Find) -> tuple[list[str], dict[str, Labelled]]:
-    """Returns (every distinct text of the suite once, each task by name)."""
-    tasks = {part.name: _read_folder(part, find(part.folder)) for part in spec.tasks}
-    return list(dict.fromkeys(text for task in tasks.values() for text in task.texts)), tasks
+def read(part: TransferFolder, find: Find, rows: Rows) -> Labelled:
+    """Read the splits of a task. Raises UserError for a missing file or column, no rows, and labels that no
+    classifier can be trained on."""
+    require("sklearn", "bench on a transfer suite", "train")  # fail before anything is encoded
+    folder, known = find(part.folder), dict[str, int]()
+    texts, labels, split = list[Ints](), list[str](), list[int]()
+    for number, name in enumerate(SPLITS):
+        path = either(folder, f"{name}.tsv")
+        table = list(columns(path, [part.label, *part.texts]))
+        if not table:
+            raise UserError(f"{path}: no rows; give --data DIR with the whole set")
+        texts += [add_texts(cells, known) for _, *cells in table]
+        labels += [label for label, *_ in table]
+        split += [number] * len(table)
+        if part.folds is None:
+            _check_labels(path, labels[-len(table) :], labels[: split.count(0)])
+    if part.folds is not None:
+        _check_folds(folder, labels, part.folds)
+    add_texts(known, rows)
+    return Labelled(list(known), np.array(texts), np.array(labels), np.array(split), part.folds, part.refit)
+
+
+def _check_labels(path: Path, labels: list[str], trained: list[str]) -> None:
+    known = labelled_tasks.ordered_labels(trained, str(path))
+    unknown = sorted(set(labels) - set(known))
+    if unknown:
+        raise UserError(
+            f"{path}: label {unknown[0]!r} is not among those of train ({', '.join(known)}); fix the set"
+        )
+
+
+def _check_folds(folder: Path, labels: list[str], folds: int) -> None:
+    labelled_tasks.ordered_labels(labels, str(folder))
+    rare, count = Counter(labels).most_common()[-1]
+    if count < folds:
+        raise UserError(
+            f"{folder}: label {rare!r} has {count} rows, {folds} folds need one each; give fewer folds"
+        )
 
 
 def score(texts: list[str], tasks: dict[str, Labelled], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Per task `accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation each
-    fold's accuracy in `folds`."""
+    """Return, per task, `accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation
+    also each fold's accuracy in `folds`."""
     return {name: _score_task(task, encode) for name, task in tasks.items()}
 
 
 def features(embeddings: Floats, rows: Ints) -> Floats:
-    """The classifier's input: a text's embedding u (n, d), or for a pair |u − v| and u ⊙ v concatenated (n,
-    2d).
+    """Return the classifier's input: a text's embedding u (n, d), or for a pair |u − v| and u ⊙ v
+    concatenated (n, 2d).
 
     Unit rows are scaled by √d, so that every dimension has mean square 1 for any encoder: a penalty then has
     the same effect on all, and products weigh as much as differences.
@@ -109,9 +135,9 @@ def _score_task(task: Labelled, encode: Encode) -> dict[str, Any]:
 
 
 def _folds(labels: Labels, count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Yields (train, dev, test) rows: each fold is tested once, and C is chosen on the fold after it.
+    """Yield (train, dev, test) rows: each fold is tested once, and C is chosen on the fold after it.
 
-    SentEval chooses C by a nested cross-validation of ten folds: a hundred times the work for the same few
+    SentEval chooses C by a nested cross-validation of ten folds, a hundred times the work for the same few
     penalties.
     """
     selection: Any = require("sklearn.model_selection", "bench on a transfer suite", "train")
@@ -125,8 +151,8 @@ def _folds(labels: Labels, count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
 def _fit_and_test(
     x: Floats, labels: Labels, train: Ints, dev: Ints, test: Ints, refit: bool
 ) -> tuple[float, float]:
-    """Returns (accuracy on test, the C with the best accuracy on dev; of equals the smallest, the strongest
-    penalty)."""
+    """Return (accuracy on test, the C with the best accuracy on dev). Of equals the smallest C is taken, the
+    strongest penalty."""
     models = {strength: _fit(x[train], labels[train], strength) for strength in STRENGTHS}
     best = max(models, key=lambda strength: (models[strength].score(x[dev], labels[dev]), -strength))
     rows = np.concatenate([train, dev])
@@ -139,61 +165,4 @@ def _fit(x: Floats, labels: Labels, strength: float) -> Any:
     return linear.LogisticRegression(C=strength, max_iter=1000).fit(x, labels)
 
 
-def _read_folder(part: TransferFolder, folder: Path) -> Labelled:
-    """Read the splits of a task. Raises UserError: a missing file or column, no rows, labels that no
-    classifier can be trained on."""
-    require("sklearn", "bench on a transfer suite", "train")  # fail before anything is encoded
-    known: dict[str, int] = {}
-    rows: list[list[int]] = []
-    labels: list[str] = []
-    split: list[int] = []
-    for number, name in enumerate(SPLITS):
-        path = either(folder, f"{name}.tsv", f"{name}.tsv.gz")
-        before = len(labels)
-        for _, cells in tsv(path, [part.label, *part.texts], []):
-            rows.append([known.setdefault(clean(cells[column]), len(known)) for column in part.texts])
-            labels.append(cells[part.label].strip())
-            split.append(number)
-        if len(labels) == before:
-            raise UserError(f"{path}: no rows; give --data DIR with the whole set")
-        if part.folds is None:
-            _check_labels(path, labels[before:], labels[: split.count(0)])
-    if part.folds is not None:
-        _check_folds(folder, labels, part.folds)
-    return Labelled(
-        list(known),
-        np.array(rows, np.int64),
-        np.array(labels),
-        np.array(split, np.int64),
-        part.folds,
-        part.refit,
-    )
-
-
-def _check_labels(path: Path, labels: list[str], trained: list[str]) -> None:
-    if len(set(trained)) < 2:
-        raise UserError(
-            f"{path}: all {len(trained):,} rows have the label {trained[0]!r}, a classifier needs two; fix "
-            "the set"
-        )
-    unknown = sorted(set(labels) - set(trained))
-    if unknown:
-        raise UserError(
-            f"{path}: label {unknown[0]!r} is not among those of train ({', '.join(sorted(set(trained)))}); "
-            "fix the set"
-        )
-
-
-def _check_folds(folder: Path, labels: list[str], folds: int) -> None:
-    names, counts = np.unique(labels, return_counts=True)
-    if len(names) < 2:
-        raise UserError(
-            f"{folder}: all {len(labels):,} rows have the label {labels[0]!r}, a classifier needs two; fix "
-            "the set"
-        )
-    if counts.min() < folds:
-        rare = names[counts.argmin()]
-        raise UserError(
-            f"{folder}: label {str(rare)!r} has {counts.min()} rows, {folds} folds need one each; give fewer "
-            "folds"
-        )
+FAMILY = Family(TransferFolder, read, score)

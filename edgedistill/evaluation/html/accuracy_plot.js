@@ -1,0 +1,130 @@
+// Accuracy against latency: x is p50 of a single text (log), y the suite's average, a marker's area the size of the graph. The page and
+// bench/readme_plot.py draw with it; the style sheet around it gives the colours.
+const MAX_RADIUS = 36, MIN_RADIUS = 3.5;
+const DISTANCES = [4, 12, 22, 36, 54, 76, 100]; // of a label, from the edge of its point
+const LEADER_FROM = 12; // distance from which a line connects label and point
+
+const overlap = (a, b, margin) =>
+  Math.max(0, Math.min(a.right, b.right) - Math.max(a.left, b.left) + margin)
+  * Math.max(0, Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) + margin);
+const outside = (a, frame) =>
+  [frame.left - a.left, a.right - frame.right, frame.top - a.top, a.bottom - frame.bottom].reduce((sum, side) => sum + Math.max(0, side), 0);
+const around = ({x, y, radius}) => ({left: x - radius, top: y - radius, right: x + radius, bottom: y + radius});
+
+/** The <svg>. points: {ms, low, high, score, bytes, name, detail, note, tip, colour, teacher}: low and high are the interval of ms; a point
+ * whose name, detail and note are empty has no label. measure is the title of y, area what the markers' area is, teacher {score, text} of a line across the plot, limit
+ * {ms, text} of one down it; both may be null. */
+function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk', teacher = null, limit = null}) {
+  const frame = {left: 60, top: 84, right: wide - 16, bottom: high - 56};
+  const times = points.flatMap(({ms, low, high: upper}) => [ms, low, upper]).concat(limit ? [limit.ms] : []);
+  const x = logScale(times, frame.left + 64, frame.right - 74);
+  const y = linearScale(points.map(({score}) => score), frame.bottom - 36, frame.top + 40);
+  const largest = Math.max(...points.map(({bytes}) => bytes));
+  const radius = (bytes) => Math.max(MIN_RADIUS, MAX_RADIUS * Math.sqrt(bytes / largest));
+  const placed = points.map((point) => ({...point, x: x.scale(point.ms), y: y.scale(point.score), radius: radius(point.bytes)}));
+  const steps = frontier(placed), drawn = [...steps];
+  const parts = [...grid(x, y, frame), ...axes(frame, measure, high)];
+  if (teacher) {
+    const at = y.scale(teacher.score);
+    parts.push(line('teacher-line', frame.left, at, frame.right, at));
+    parts.push(el('text', {class: 'hint', x: frame.left + 8, y: one(at - 6)}, teacher.text));
+    drawn.push({left: frame.left, top: at - 1, right: frame.right, bottom: at + 1});
+    drawn.push({left: frame.left, top: at - 18, right: frame.left + 140, bottom: at});
+  }
+  if (limit) {
+    const at = x.scale(limit.ms);
+    parts.push(line('limit', at, frame.top, at, frame.bottom));
+    parts.push(el('text', {class: 'hint', x: one(at - 6), y: frame.top + 14, 'text-anchor': 'end'}, limit.text));
+    drawn.push({left: at - 1, top: frame.top, right: at + 1, bottom: frame.bottom});
+  }
+  parts.push(...steps.map((step) => line('frontier', step.left, step.top, step.right, step.bottom)));
+  parts.push(...[...placed].sort((a, b) => b.radius - a.radius).map((point) => dot(point, x.scale))); // the small ones on top
+  parts.push(...labels(placed, drawn, frame), ...sizeKey(radius, largest, frame.right, frame.top - 44, area));
+  const about = points.map(({name, detail, ms, score}) => `${name} ${detail}`.trim() + `: ${score.toFixed(2)} at ${ms} ms`).join('; ');
+  return drawing(wide, high, title, about, parts);
+}
+
+function axes({left, top, right, bottom}, measure, high) {
+  const middle = (top + bottom) / 2;
+  return [
+    el('text', {class: 'axis', x: (left + right) / 2, y: high - 12, 'text-anchor': 'middle'}, 'milliseconds per text, p50, log scale'),
+    el('text', {class: 'axis', transform: `translate(16 ${middle}) rotate(-90)`, 'text-anchor': 'middle'}, measure),
+    el('text', {class: 'hint', x: left, y: top - 14}, '↖ better and faster'),
+  ];
+}
+
+/** The Pareto frontier as steps, across and then up: every better bundle is slower. */
+function frontier(points) {
+  const [first, ...others] = [...points].sort((a, b) => a.x - b.x || a.y - b.y);
+  const steps = [];
+  let at = first;
+  for (const next of others) {
+    if (next.y >= at.y) continue;
+    steps.push({left: at.x, top: at.y, right: next.x, bottom: at.y}, {left: next.x, top: next.y, right: next.x, bottom: at.y});
+    at = next;
+  }
+  return steps;
+}
+
+/** A point with its interval; `tip` is shown under the pointer. */
+function dot({x, y, radius, low, high, tip, colour, teacher}, scale) {
+  return el('g', {class: teacher ? 'dot teacher' : 'dot', tabindex: tip ? 0 : null, 'data-tip': tip || null, style: colour ? `--c:${colour}` : null},
+    el('circle', {cx: one(x), cy: one(y), r: one(radius)}),
+    line('interval', scale(low), y, scale(high), y),
+    el('circle', {class: 'core', cx: one(x), cy: one(y), r: 2}));
+}
+
+/** Circles that explain the area of the markers, from `right` to the left. */
+function sizeKey(radius, largest, right, y, area) {
+  const power = 10 ** Math.floor(Math.log10(largest)), parts = [];
+  const multiple = [5, 2].map((digit) => digit * power).find((size) => size <= largest);
+  let x = right - 8;
+  for (const size of [multiple, power, power / 10].filter(Boolean)) {
+    const text = `${Number((size / 1e6).toPrecision(6))} MB`;
+    x -= 6 * text.length;
+    parts.push(el('text', {class: 'tick', x: one(x), y: one(y + 4)}, text));
+    x -= radius(size) + 6;
+    parts.push(el('circle', {class: 'key', cx: one(x), cy: one(y), r: one(radius(size))}));
+    x -= radius(size) + 16;
+  }
+  return [...parts, el('text', {class: 'hint', x: one(x + 6), y: one(y + 4), 'text-anchor': 'end'}, `area: ${area}`)];
+}
+
+/** A label for each point, the teachers' first, then from fast to slow; each avoids those before it. */
+function labels(points, drawn, frame) {
+  const boxes = [], labelled = points.filter(({name, detail, note}) => name || detail || note);
+  return labelled.sort((a, b) => b.teacher - a.teacher || a.x - b.x).flatMap((point) => {
+    const first = 7.1 * `${point.name} ${point.detail}`.trim().length; // about as wide as the text is drawn
+    const size = point.note ? [Math.max(first, 6.2 * point.note.length) + 4, 28] : [first + 4, 15];
+    const box = cheapest(point, size, [...drawn, ...boxes], points.map(around), frame);
+    boxes.push(box);
+    return label(point, box);
+  });
+}
+
+/** The box that hides least, of many distances and angles around the point. */
+function cheapest({x, y, radius}, [wide, high], drawn, points, frame) {
+  const boxes = DISTANCES.flatMap((distance) => Array.from({length: 24}, (_, at) => {
+    const across = Math.cos(at * Math.PI / 12), up = -Math.sin(at * Math.PI / 12);
+    const middleX = x + across * (radius + distance) + wide / 2 * Math.max(-1, Math.min(1, 1.7 * across));
+    const middleY = y + up * (radius + distance) + high / 2 * Math.max(-1, Math.min(1, 1.7 * up));
+    const box = {left: middleX - wide / 2, top: middleY - high / 2, right: middleX + wide / 2, bottom: middleY + high / 2};
+    const hidden = drawn.reduce((sum, each) => sum + 4 * overlap(box, each, 3), 0) + points.reduce((sum, each) => sum + 2 * overlap(box, each, 1), 0);
+    const askew = (Math.abs(across) > 0.9 ? 0 : 3) + (across < 0 ? 2 : 0);
+    return {...box, cost: 400 * outside(box, frame) + hidden + 1.5 * distance + askew};
+  }));
+  return boxes.reduce((best, box) => (box.cost < best.cost ? box : best));
+}
+
+/** A label's text in its box, with a leader line where it is away from its point. */
+function label({x, y, radius, name, detail, note}, box) {
+  const nearestX = Math.min(Math.max(x, box.left), box.right), nearestY = Math.min(Math.max(y, box.top), box.bottom);
+  const distance = Math.hypot(nearestX - x, nearestY - y), reach = radius / distance;
+  const leader = line('leader', x + (nearestX - x) * reach, y + (nearestY - y) * reach, nearestX, nearestY);
+  const place = box.right < x ? {x: one(box.right - 2), 'text-anchor': 'end'} : {x: one(box.left + 2)};
+  return [
+    distance - radius > LEADER_FROM ? leader : null,
+    el('text', {class: 'label', ...place, y: one(box.top + 11.5)}, name ? el('tspan', {class: 'name'}, detail ? `${name} ` : name) : null, detail),
+    note ? el('text', {class: 'note', ...place, y: one(box.top + 25)}, note) : null,
+  ];
+}

@@ -1,0 +1,251 @@
+// Draws the report's page from the JSON in #data; page.py says what is in it.
+const data = JSON.parse(document.getElementById('data').textContent);
+const reports = data.reports;
+const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share
+const CROWDED = 10; // reports above which the accuracy plot names a bundle once, and has no notes
+const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
+  + 'bundle, with 95% bootstrap intervals over rounds and texts. Memory: the peak of a separate process, after texts of many lengths. '
+  + 'Throughput: all texts at once, sorted by length into batches. Retained: the score as a share of the teacher’s. Batch sensitivity: '
+  + 'the largest 1 − cosine between a text’s embedding encoded alone and in a batch.';
+
+const section = (title, ...parts) => el('section', {}, el('h2', {}, title), ...parts);
+const scroll = (...parts) => el('div', {class: 'scroll'}, ...parts);
+const distinct = (values) => [...new Set(values)];
+const count = (value) => value.toLocaleString('en');
+const title = ({bundle}) => `${bundle.name} ${bundle.precision}`;
+
+/** How the table shows a report's value in the column of that head. */
+const shown = (report, head) => report.cells[data.heads.indexOf(head)].shown;
+const milliseconds = (report, head) => shown(report, head).replace('~', '');
+const retained = (report, suite) => report.cells[data.heads.indexOf(suite) + 1].shown;
+
+/** The colour of a report's bundle: all teachers share --c0, students take --c1 to --c8 in turn. */
+const students = distinct(reports.filter(({teacher}) => !teacher).map(({bundle}) => bundle.name));
+const colour = ({bundle}) => `var(--c${students.includes(bundle.name) ? 1 + students.indexOf(bundle.name) % 8 : 0})`;
+
+/** The name of a report's bundle in a plot, right-aligned at x. */
+function plotLabel({short, bundle}, x, y) {
+  return el('text', {class: 'label', x, y, 'text-anchor': 'end'}, el('tspan', {class: 'name'}, short), ` ${bundle.precision}`);
+}
+
+const names = distinct(reports.map(({bundle}) => bundle.name));
+const subject = names.length === 1 ? reports[0].short : `${names.length} bundles`;
+
+/** The heading and its figures: the smallest student that retains GOOD_SHARE, else the one that retains most. */
+function header() {
+  const teacher = reports[data.reference], suite = data.suites[0]?.name;
+  const compared = reports.filter((report) => !report.teacher && report.kept[suite]);
+  const best = teacher && leading(compared, suite);
+  const heading = best
+    ? [el('span', {style: `color:${colour(best)}`}, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`]
+    : [`${subject}, measured`];
+  const figures = (best ? tiles(best, teacher) : []).map(([big, small]) => el('div', {}, el('dt', {}, small), el('dd', {}, big)));
+  return el('header', {},
+    el('p', {class: 'brand'}, 'edgedistill bench'),
+    el('h1', {}, ...heading),
+    figures.length ? el('dl', {class: 'tiles'}, figures) : null,
+    el('p', {class: 'where'}, data.where.flatMap((place, at) => (at ? [el('br'), place] : [place]))),
+    data.noise ? el('p', {class: 'noise'}, data.noise) : null);
+}
+
+function leading(compared, suite) {
+  const good = compared.filter(({kept}) => kept[suite] >= GOOD_SHARE);
+  if (good.length) return good.reduce((best, each) => (each.size_bytes.graph < best.size_bytes.graph ? each : best));
+  return compared.reduce((best, each) => (best && best.kept[suite] >= each.kept[suite] ? best : each), null);
+}
+
+function tiles(best, teacher) {
+  const times = (ratio, more, less) => (ratio >= 1 ? `${one(ratio)}× ${more}` : `${one(1 / ratio)}× ${less}`);
+  return [
+    [`${shown(best, 'MB')} MB`, `graph, ${times(teacher.size_bytes.graph / best.size_bytes.graph, 'smaller', 'larger')}`],
+    [`${milliseconds(best, 'p50 ms')} ms`, `per text at p50, ${times(teacher.single.p50_ms / best.single.p50_ms, 'faster', 'slower')}`],
+    [shown(best, 'texts/s'), `texts/s; teacher: ${shown(teacher, 'texts/s')}`],
+  ];
+}
+
+/** A table of rows {report, cells: [{shown, value, bar, shade, bold}]}; a row's first cell is its bundle. */
+function table(heads, rows, sortable = false) {
+  const head = heads.map((text) => el('th', {scope: 'col'}, sortable ? el('button', {}, text) : text));
+  const body = rows.map(({report, cells}) => el('tr', {class: sortable && report.teacher ? 'teacher' : null},
+    el('th', {scope: 'row', 'data-v': report.bundle.name},
+      sortable ? el('i', {style: `background:${colour(report)}`}) : null,
+      el('span', {title: report.bundle.name}, report.short), ' ', el('span', {class: 'prec'}, report.bundle.precision)),
+    cells.map(cell)));
+  const whole = el('table', {class: sortable ? 'sortable' : 'plain'}, el('thead', {}, el('tr', {}, head)), el('tbody', {}, body));
+  if (sortable) makeSortable(whole);
+  return scroll(whole);
+}
+
+function cell({shown: text, value = null, bar = null, shade = null, bold = false}) {
+  const attributes = {'data-v': value ?? ''};
+  if (bar !== null) Object.assign(attributes, {class: 'bar', style: `--bar:${one(100 * bar)}%`});
+  if (shade !== null) Object.assign(attributes, {class: 'shade', style: `--s:${Math.round(100 * shade)}%`});
+  return el('td', attributes, bold ? el('b', {}, text) : text);
+}
+
+function measurements() {
+  const rows = reports.map((report) => ({
+    report,
+    cells: report.cells.map((each, at) => (
+      data.heads[at] === 'retained' ? {...each, shown: each.shown || '–', bar: each.value ? Math.min(each.value, 1) : null} : each)),
+  }));
+  return table(['bundle', ...data.heads], rows, true);
+}
+
+/** A plot for each suite, one of which is shown. */
+function accuracy() {
+  const inside = el('div', {class: data.suites.length > 1 ? 'tabs' : 'one'});
+  const panels = data.suites.map((suite, at) => el('div', {class: 'panel scroll', style: `display:${at ? 'none' : 'block'}`}, accuracyOf(suite)));
+  data.suites.forEach(({name}, at) => {
+    const input = el('input', {type: 'radio', name: 'suite', id: `s${at}`});
+    input.checked = at === 0;
+    input.onchange = () => panels.forEach((panel, other) => { panel.style.display = other === at ? 'block' : 'none'; });
+    inside.append(input, el('label', {for: `s${at}`}, name));
+  });
+  inside.append(...panels);
+  return inside;
+}
+
+function accuracyOf({name: suite, measure}) {
+  const measured = reports.filter(({quality}) => quality[suite]), crowded = measured.length > CROWDED;
+  const first = (report) => measured.find(({bundle}) => bundle.name === report.bundle.name) === report;
+  const points = measured.map((report) => {
+    const ms = report.single.p50_ms, [low, high] = report.single.interval95?.p50_ms ?? [ms, ms];
+    const cost = `${shown(report, 'MB')} MB`, p50 = `${milliseconds(report, 'p50 ms')} ms`, share = retained(report, suite);
+    const tip = [
+      `${report.bundle.name} · ${report.bundle.precision}`,
+      `${measure.split(' ')[0]} ${shown(report, suite)}${share ? `, ${share} of the teacher's` : ''}`,
+      `p50 ${p50}, p99 ${milliseconds(report, 'p99 ms')} ms`,
+      `${cost}, ${shown(report, 'params')} parameters`,
+    ].join('\n');
+    return {
+      ms, low, high, tip, colour: colour(report), teacher: report.teacher,
+      score: 100 * report.quality[suite].average, bytes: report.size_bytes.graph,
+      name: crowded && !first(report) ? '' : report.short, detail: report.bundle.precision, note: crowded ? '' : `${cost} · ${p50}`,
+    };
+  });
+  const reference = reports[data.reference];
+  const teacher = reference?.quality[suite] && {score: 100 * reference.quality[suite].average, text: `teacher, ${shown(reference, suite)}`};
+  return accuracyPlot(points, {wide: 1120, high: 580, title: `${suite}: accuracy against latency`, measure, teacher});
+}
+
+const quantile = (sorted, share) => {
+  const at = share * (sorted.length - 1), low = Math.floor(at);
+  return sorted[low] + (at - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
+};
+
+/** A smoothed histogram of the log of each bundle's times, one row each, with p50 and p99. */
+function latencies() {
+  const ROW = 46, LEFT = 300, RIGHT = 128, WIDE = 1120, PEAK = 36, SMOOTHING = [0.1, 0.2, 0.4, 0.2, 0.1];
+  const samples = reports.map(({samples_ms: times, single}) => (times ?? [[single.p50_ms]]).flat().sort((a, b) => a - b));
+  const low = Math.min(...samples.map((times) => quantile(times, 0.001)));
+  const high = Math.max(...samples.map((times) => quantile(times, 0.999)));
+  const {scale, ticks} = logScale([low, high], LEFT + 16, WIDE - RIGHT), bottom = ROW * reports.length + 14;
+  const parts = ticks.filter((tick) => LEFT <= scale(tick) && scale(tick) <= WIDE - RIGHT).flatMap((tick) => [
+    line('grid', scale(tick), 6, scale(tick), bottom),
+    el('text', {class: 'tick', x: one(scale(tick)), y: bottom + 17, 'text-anchor': 'middle'}, `${tick} ms`),
+  ]);
+  const both = reports.map((report) => `${milliseconds(report, 'p50 ms')} · ${milliseconds(report, 'p99 ms')}`);
+  reports.forEach((report, row) => {
+    const base = ROW * (row + 1) + 4, {p50_ms: p50, p99_ms: p99} = report.single;
+    const logs = samples[row].map((time) => Math.log10(Math.min(Math.max(time, low), high)));
+    const first = logs[0] - 0.02, last = logs.at(-1) + 0.02;
+    const bins = Math.max(24, Math.floor((last - first - 0.04) * 120)) - 1, width = (last - first) / bins;
+    const counts = new Array(bins).fill(0);
+    for (const log of logs) counts[Math.min(bins - 1, Math.floor((log - first) / width))] += 1;
+    const smooth = counts.map((_, at) => SMOOTHING.reduce((sum, share, by) => sum + share * (counts[at + by - 2] ?? 0), 0));
+    const tallest = Math.max(...smooth), at = counts.map((_, bin) => one(scale(10 ** (first + (bin + 0.5) * width))));
+    const top = smooth.map((height, bin) => `L${at[bin]} ${one(base - height / tallest * PEAK)}`).join('');
+    parts.push(el('g', {class: 'distribution', style: `--c:${colour(report)}`},
+      el('path', {d: `M${at[0]} ${base}${top}L${at[bins - 1]} ${base}Z`}),
+      el('line', {class: 'base', x1: at[0], x2: at[bins - 1], y1: base, y2: base}),
+      [[p50, PEAK], [p99, PEAK / 3]].map(([time, tall]) => line('mark', scale(time), base - tall, scale(time), base + 3))));
+    parts.push(plotLabel(report, LEFT - 14, base - 8));
+    parts.push(el('text', {class: 'note', x: WIDE - 4, y: base - 8, 'text-anchor': 'end'}, both[row]));
+  });
+  parts.push(el('text', {class: 'tick', x: WIDE - 4, y: bottom + 17, 'text-anchor': 'end'}, 'p50 · p99, ms'));
+  const about = reports.map((report, row) => `${title(report)}: ${both[row]} ms`).join('; ');
+  return scroll(drawing(WIDE, bottom + 26, 'Latency of single texts', about, parts));
+}
+
+/** Bars from zero of the share of the teacher's score that each student retains on one suite; null without students. */
+function bars({name: suite}) {
+  const ROW = 26, LEFT = 250, WIDE = 512, RIGHT = 58;
+  const compared = reports.filter((report, at) => at !== data.reference && typeof report.kept[suite] === 'number');
+  if (!compared.length) return null;
+  const scale = (WIDE - LEFT - RIGHT) / Math.max(1, ...compared.map(({kept}) => kept[suite]));
+  const high = ROW * compared.length + 30, full = one(LEFT + scale);
+  const parts = [
+    el('line', {class: 'teacher-line', x1: full, x2: full, y1: 18, y2: high - 6}),
+    el('text', {class: 'hint', x: full, y: 12, 'text-anchor': 'end'}, 'teacher, 100%'),
+  ];
+  compared.forEach((report, at) => {
+    const y = 22 + ROW * at, width = one(Math.max(0, report.kept[suite]) * scale);
+    parts.push(plotLabel(report, LEFT - 10, y + 14));
+    parts.push(el('rect', {x: LEFT, y: y + 2, width, height: ROW - 9, rx: 3, style: `fill:${colour(report)}`}));
+    parts.push(el('text', {class: 'note', x: WIDE - 2, y: y + 14, 'text-anchor': 'end'}, retained(report, suite)));
+  });
+  const about = compared.map((report) => `${title(report)} ${retained(report, suite)}`).join('; ');
+  return el('figure', {}, el('figcaption', {}, suite), drawing(WIDE, high, `Retained on ${suite}`, about, parts));
+}
+
+/** Every task's score on a suite, shaded from the column's lowest to its highest; null where it has one task. */
+function tasks({name: suite, measure, averaged}) {
+  const measured = reports.filter(({quality}) => quality[suite]), names = Object.keys(measured[0].quality[suite].tasks);
+  if (names.length < 2) return null;
+  const values = measured.map(({quality}) => names.map((name) => quality[suite].tasks[name]?.[averaged] ?? 0));
+  const rows = measured.map((report, row) => {
+    const cells = names.map((_, at) => {
+      const column = values.map((each) => each[at]), least = Math.min(...column), span = Math.max(...column) - least;
+      return {shown: (100 * values[row][at]).toFixed(2), shade: span ? (values[row][at] - least) / span : 0};
+    });
+    return {report, cells: [...cells, {shown: shown(report, suite), bold: true}]};
+  });
+  return [el('h3', {}, suite), table([measure, ...names, 'average'], rows)];
+}
+
+/** Agreement with the teacher, over all texts and by length; null where it was not measured. */
+function agreement() {
+  const measured = reports.filter((report) => report.agreement);
+  if (!measured.length) return null;
+  const lengths = distinct(measured.flatMap((report) => Object.keys(report.agreement.by_length)));
+  const rows = measured.map((report) => {
+    const {spearman, cosine_mean: cosine, top10_overlap: neighbours, by_length: buckets} = report.agreement;
+    const cells = [[spearman, 4], [cosine, 4], [neighbours, 3], ...lengths.map((length) => [buckets[length]?.spearman, 4])];
+    return {report, cells: cells.map(([value, digits]) => ({shown: typeof value === 'number' ? value.toFixed(digits) : '–'}))};
+  });
+  const {texts, source} = measured[0].agreement;
+  const about = `On ${count(texts)} unlabelled texts (${source ?? ''}). Columns by length: Spearman of cosines.`;
+  const heads = ['', 'Spearman of cosines', 'mean cosine', 'top-10 overlap', ...lengths.map((length) => `${length} tokens`)];
+  return section('Agreement with the teacher', el('p', {}, about), table(heads, rows));
+}
+
+/** How the numbers were measured, and the machine. */
+function method() {
+  const {single: {queries, warmups}, machine, versions} = reports[0];
+  const counted = queries ? `${count(queries)} single texts after ${warmups} warm-up calls` : 'single texts';
+  const plain = (value) => {
+    if (typeof value === 'number') return count(value);
+    return typeof value === 'object' ? Object.values(value).join(' ') : String(value);
+  };
+  const listed = (values) => Object.entries(values).filter(([, value]) => value !== null && `${value}` !== '')
+    .map(([key, value]) => `${key} ${plain(value)}`);
+  return section('How it was measured',
+    el('p', {}, METHOD.replace('{counted}', counted)),
+    el('p', {}, el('b', {}, 'Machine'), ` ${listed(machine).join(', ')}`),
+    el('p', {}, el('b', {}, 'Versions'), ` ${listed(versions).join(', ')}`));
+}
+
+const shares = data.suites.map(bars).filter(Boolean), byTask = data.suites.flatMap((suite) => tasks(suite) ?? []);
+document.title = `edgedistill · ${subject}`;
+document.querySelector('main').replaceChildren(...[
+  header(),
+  data.suites.length ? section('Accuracy against latency', accuracy()) : null,
+  section('Measurements', measurements()),
+  section('Latency distributions', latencies()),
+  shares.length ? section("Retained of the teacher's score", el('div', {class: 'multiples'}, shares)) : null,
+  byTask.length ? section('Scores by task', ...byTask) : null,
+  agreement(),
+  method(),
+].filter(Boolean));
+showTips();

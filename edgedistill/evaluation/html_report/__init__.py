@@ -1,1 +1,0 @@
-"""Reports as one self-contained HTML file: a summary, plots and tables; light and dark."""

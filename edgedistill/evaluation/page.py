@@ -1,0 +1,73 @@
+"""Reports as one self-contained HTML file with plots and tables, light and dark: html/page.js draws it in the
+browser from the reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edgedistill import files
+from edgedistill.evaluation import tables
+from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, reference, suites, without_samples
+from edgedistill.evaluation.suites import FAMILIES
+
+TEMPLATES = Path(__file__).with_name("html")
+PARTS = {  # a mark in a template: the file that takes its place
+    "/*CSS*/": "page.css",
+    "/*DRAWING*/": "drawing.js",
+    "/*ACCURACY*/": "accuracy_plot.js",
+    "/*INTERACTION*/": "interaction.js",
+    "/*PAGE*/": "page.js",
+}
+
+
+def write(path: Path, reports: list[Report]) -> None:
+    """Write the page atomically."""
+    files.write_text(path, filled(TEMPLATES / "page.html", data(reports)))
+
+
+def filled(template: Path, data: Any) -> str:
+    """Return a page as one string that loads nothing from elsewhere: the template with PARTS and the data in
+    place of their marks."""
+    page = template.read_text(encoding="utf-8")
+    for mark, name in PARTS.items():
+        page = page.replace(mark, (TEMPLATES / name).read_text(encoding="utf-8"))
+    text = files.json_text(data, separators=(",", ":"))
+    return page.replace("/*DATA*/", text.replace("<", "\\u003c"))  # so that no text of it ends the script
+
+
+def data(reports: list[Report]) -> dict[str, Any]:
+    """Return what page.js draws: the reports themselves and, of each, the cells of its row in every table.
+
+    `suites` holds each suite's name, the measure of a task that it averages, and the title of that;
+    `reference` is the place of the teacher among the reports, None without one.
+    """
+    names, teacher = suites(reports), reference(reports)
+    noise = (
+        f"Noisy machine: the p50 of the same bundle differed by more than {NOISY:.0%} between rounds; "
+        "compare times with care."
+    )
+    return {
+        "suites": [_suite(reports, name) for name in names],
+        "heads": [cell.head for cell in tables.cells(reports[0], names, shares=True)],
+        "reports": [_report(report, names) for report in reports],
+        "reference": None if teacher is None else reports.index(teacher),
+        "where": tables.places(reports),
+        "noise": noise if any(map(noisy, reports)) else "",
+    }
+
+
+def _suite(reports: list[Report], name: str) -> dict[str, str]:
+    measured = next(report["quality"][name] for report in reports if name in report["quality"])
+    family = FAMILIES[measured.get("kind", "sts")]
+    return {"name": name, "averaged": family.averaged, "measure": family.title}
+
+
+def _report(report: Report, names: list[str]) -> dict[str, Any]:
+    return {
+        **without_samples(report),
+        "samples_ms": report["single"].get("samples_ms"),
+        "teacher": is_teacher(report),
+        "short": tables.shorten(report["bundle"]["name"], 28),
+        "cells": [cell._asdict() for cell in tables.cells(report, names, shares=True)],
+    }

@@ -1,2 +1,0 @@
-"""Plots of reports as SVG: accuracy against latency, latency distributions, scores retained; and the README's
-plot."""
