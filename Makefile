@@ -32,7 +32,7 @@ $(NODE_PACKAGES): export/%/node_modules/.package-lock.json: export/%/package.jso
 	@touch $@
 
 # vendor.mjs empties the folder first and copies this file last.
-export/web/vendor/tokenizers.min.mjs: export/web/node_modules/.package-lock.json export/web/vendor.mjs export/node/tokens.js export/node/graph.js
+export/web/vendor/tokenizers.min.mjs: export/web/node_modules/.package-lock.json export/web/vendor.mjs $(wildcard export/node/core/*.js)
 	npm --prefix export/web run --silent vendor
 
 lint: $(STAMP)  ## ruff: rules and formatting

@@ -16,8 +16,7 @@ from edgedistill import files
 from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError, border, require, unknown_name
 from edgedistill.runtime.bundle import Bundle
-from edgedistill.runtime.progress import progress_bar
-from edgedistill.session import QUIET, Session
+from edgedistill.session import QUIET, Session, progress_bar
 
 CHUNK_TEXTS = 4_096  # read, embedded and written at a time
 CHUNK_BYTES = 8 << 20

@@ -1,12 +1,18 @@
-"""What a command works with besides its input: data folder, cache, device, log and progress, as one value."""
+"""What a command works with besides its input: data folder, cache, device, log and progress, as one value;
+and the progress bar."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgedistill import files
+
+# the time left is estimated from the steps of this long, of which there are few where each takes a minute
+SPEED_PERIOD_S = 600.0
 
 Log = Callable[[str], None]  # one line for the user; the command line writes it to stderr
 
@@ -41,3 +47,44 @@ class Session:
 
 
 QUIET = Session()
+
+
+@contextmanager
+def progress_bar(
+    total: int | None, shown: bool, work: str = "embedding", unit: str = "texts"
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that advances the bar by a number of texts; it does nothing where the bar is not
+    shown.
+
+    The bar shows the work, how many units of it are done, how many a second or minute, and the time left.
+    """
+    if not shown:
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn(work),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, speed_estimate_period=SPEED_PERIOD_S
+    ) as bar:
+        task, started, done = bar.add_task("", total=total, rate=""), time.perf_counter(), 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            bar.update(task, advance=count, rate=rate(done, time.perf_counter() - started, unit))
+
+        yield advance
+
+
+def rate(done: int, seconds: float, unit: str) -> str:
+    """Units per second, or per minute where that is less than one a second."""
+    per_second = done / max(seconds, 1e-9)
+    return f"{per_second:,.0f} {unit}/s" if per_second >= 1 else f"{60 * per_second:.1f} {unit}/min"

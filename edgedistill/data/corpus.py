@@ -23,8 +23,7 @@ from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.deduplicate import EXCLUDED, DigestBuckets, digest, first_occurrences
 from edgedistill.data.disk_spool import RowSet, Spool, sample_evenly
 from edgedistill.errors import UserError
-from edgedistill.runtime.progress import progress_bar
-from edgedistill.session import Session
+from edgedistill.session import Session, progress_bar
 
 PROGRESS = 10_000  # texts read between two reports of the progress
 FORMAT = 1  # part of every cache key: raise it when what is written changes

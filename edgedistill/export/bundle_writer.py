@@ -18,7 +18,7 @@ from edgedistill.precisions import PRECISIONS, known_precisions
 from edgedistill.quantization import TokenIds, graph_facts, mixed_precision, sample_texts
 from edgedistill.run import Run, versions
 from edgedistill.runtime import bundle, golden_file
-from edgedistill.runtime.manifest import SCHEMA, digest
+from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
 from edgedistill.students import classifier as classifiers
@@ -140,7 +140,7 @@ def _classifier(run: Run, out: Path) -> _Content:
         model,
         lambda precision: (quantization.convert(model, precision, measured), ""),
         lambda folder: library_files.write_classifier(folder, run),
-        {"labels": run.labels, "inputs": bundle.INPUTS[: 4 if classifier.pair else 2], "output": "logits"},
+        {"labels": run.labels, "inputs": INPUTS[: 4 if classifier.pair else 2], "output": "logits"},
         model_card.classifier_card,
     )
 

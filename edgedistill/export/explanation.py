@@ -15,8 +15,7 @@ from edgedistill.precisions import known_precisions
 from edgedistill.quantization import converter, sensitivity
 from edgedistill.quantization.sample_texts import samples, suite_sentences
 from edgedistill.run import Run
-from edgedistill.runtime.progress import progress_bar
-from edgedistill.session import Session
+from edgedistill.session import Session, progress_bar
 from edgedistill.students import graph
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill import files
-from edgedistill.runtime.golden_texts import golden_texts
+from edgedistill.runtime.golden_file import golden_texts
 
 SENTENCES = Path(__file__).with_name("sample_sentences.txt")  # written for this purpose, in no data set
 SUITE = "mini"

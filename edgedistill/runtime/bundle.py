@@ -18,20 +18,15 @@ from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
 from edgedistill.runtime.classification import Classification, softmax
+from edgedistill.runtime.manifest import INPUTS
 from edgedistill.runtime.onnx_session import BundleSession
-from edgedistill.runtime.progress import progress_bar
 from edgedistill.runtime.similarity import similarity, unit_rows
-from edgedistill.runtime.trust import opening_check
+from edgedistill.runtime.trust import graph_check, tokenizer_check
+from edgedistill.session import progress_bar
 
 BATCH_TOKENS = {"cpu": 384, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
 LARGEST_BATCH_TOKENS, MOST_THREADS = 1 << 30, 1024
 WINDOW = 32_768  # texts tokenized and sorted at a time, which bounds memory too
-INPUTS = (
-    "input_ids",
-    "attention_mask",
-    "input_ids_2",
-    "attention_mask_2",
-)  # of the first and, for pairs, the second text
 
 Item = str | Sequence[str]  # what a classifier labels: a text, or a pair of texts
 
@@ -71,13 +66,10 @@ class Bundle:
         self.labels: list[str] = manifest.get("labels", [])
         self.pair: bool = len(manifest.get("inputs", ())) == 4
         self._device = device
-        graph, width = folder / manifest["precisions"][precision]["file"], len(self.labels) or self.dims[0]
-        self._session = BundleSession(
-            folder, graph, threads, device, manifest["output"], width, not self.labels
-        )
+        self._session = BundleSession(folder, manifest, precision, threads, device)
         self._prompt: str = manifest["prompt"]
         self._pad_id: int = manifest.get("pad_id", 0)
-        with opening_check.readable(folder):
+        with tokenizer_check.readable(folder):
             self._tokenizer = open_tokenizer(folder, self.max_tokens)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -248,7 +240,7 @@ class Bundle:
     def _tokenize(self, texts: Sequence[str], first: int) -> list[np.ndarray]:
         """`first`: the index of texts[0], for errors."""
         try:
-            with opening_check.readable(self.folder):
+            with tokenizer_check.readable(self.folder):
                 encodings = self._tokenizer.encode_batch_fast(
                     [self._prompt + text for text in texts] if self._prompt else list(texts)
                 )
@@ -276,20 +268,12 @@ class Bundle:
         advance: Callable[[int], None],
     ) -> None:
         """Write the embedding of each row of token ids into `out`."""
-        batch_tokens = self._batch_tokens(batch_tokens)
-        if len(ids) == 1:  # a query: nothing to sort or to pad
-            self._embed_batch(ids[0][None], np.ones((1, len(ids[0])), np.int64), out, slice(None))
-            advance(1)
-            return
-        for batch in longest_first([len(row) for row in ids], batch_tokens):
-            self._embed_batch(*pad([ids[at] for at in batch], self._pad_id), out, batch)
+        dim = out.shape[1]
+        for batch in longest_first([len(row) for row in ids], self._batch_tokens(batch_tokens)):
+            padded, mask = pad([ids[at] for at in batch], self._pad_id)
+            embeddings = self._session.run({"input_ids": padded, "attention_mask": mask})
+            out[batch] = embeddings if dim == embeddings.shape[1] else unit_rows(embeddings[:, :dim])
             advance(len(batch))
-
-    def _embed_batch(self, ids: np.ndarray, mask: np.ndarray, out: np.ndarray, where: Any) -> None:
-        embeddings = self._session.run({"input_ids": ids, "attention_mask": mask})
-        if out.shape[1] != embeddings.shape[1]:
-            embeddings = unit_rows(embeddings[:, : out.shape[1]])
-        out[where] = embeddings
 
 
 @border()
@@ -314,18 +298,18 @@ def load(
     folder, named = locate(name)
     manifest = manifests.read(folder)
     precision = choose_precision(manifest, folder, precision or named, device)
-    problems = manifests.changes(
-        folder, manifest, ("tokenizer.json", manifest["precisions"][precision]["file"])
-    )
+    entry = manifest["precisions"][precision]
+    problems = manifests.changes(folder, manifest, ("tokenizer.json", entry["file"]))
     if problems:
         raise CheckFailed("\n".join(problems), {"problems": problems})
     threads = machine.processors() if threads is None else threads
     os.environ.setdefault(
         "RAYON_NUM_THREADS", str(threads)
     )  # of the tokenizer; read when its thread pool starts
-    opening_check.check(folder, manifest, precision)
+    largest_id = max(tokenizer_check.check(folder / "tokenizer.json"), manifest.get("pad_id", 0))
+    graph_check.check(folder / entry["file"], manifest, largest_id, entry.get("operators"))
     opened = Bundle(folder, manifest, precision, threads, device)
-    with opening_check.readable(folder):
+    with tokenizer_check.readable(folder):
         opened._tokenizer.encode("a")  # a tokenizer whose parts do not fit together fails here
     return opened
 

@@ -1,5 +1,5 @@
-"""A bundle's parity.json: its golden texts with what torch gives for them; written, read, checked, and
-compared with by a measure."""
+"""The golden texts of a bundle, 32 or more that tokenizers and runners often get wrong, and its parity.json,
+which holds what torch gives for them: written, read, checked, and compared with by a measure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from edgedistill.errors import UserError, quote
 from edgedistill.precisions import Precision
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.classification import probability_difference
+from edgedistill.runtime.manifest import INPUTS, LARGEST_ID, is_text
 
-LARGEST_BYTES = 64_000_000
 MOST_TEXTS = 10_000
 LONGEST_TEXT = 1_000_000  # characters
-LARGEST_ID = 2**31 - 1
+LARGEST_NUMBER = 1e30
 UNIT_LENGTH = 0.001  # the embeddings are stored with six digits
 
 
@@ -145,20 +145,13 @@ def content(
 
 
 def read(folder: Path, manifest: dict[str, Any]) -> Golden:
-    """The golden texts of a bundle.
+    """The golden texts of a bundle, whose files were checked by their hashes.
 
     Raises UserError with all that is wrong: another shape than the manifest's, numbers that are not finite,
         embeddings that are not of unit
     length, which would make any cosine reach its threshold.
     """
     path = folder / "parity.json"
-    if not path.is_file():
-        raise UserError(f"{path}: missing; copy the bundle again")
-    size = path.stat().st_size
-    if size > LARGEST_BYTES:
-        raise UserError(
-            f"{path}: {size} bytes, golden texts have at most {LARGEST_BYTES}; copy the bundle again"
-        )
     golden = files.read_json_object(path, "copy the bundle again")
     if problems := list(_problems(golden, manifest)):
         raise UserError(*(f"{path}: {problem}; copy the bundle again" for problem in problems))
@@ -192,67 +185,137 @@ def rows(opened: Bundle, golden: Golden, together: bool = False) -> np.ndarray:
 
 
 def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]:
-    texts, labels = golden.get("texts"), manifest.get("labels")
-    pair = len(manifest.get("inputs", ())) == 4
+    texts, ids, truncated = (golden.get(key) for key in ("texts", "ids", "truncated"))
     if not isinstance(texts, list) or not 0 < len(texts) <= MOST_TEXTS:
         yield f"texts: not a list of 1 to {MOST_TEXTS}"
         return
-    if not all(_is_item(item, pair, bool(labels)) for item in texts):
-        yield f"texts: an item that is not {'a pair of texts' if pair else 'a text'}"
-    ids = golden.get("ids")
-    if not isinstance(ids, list) or len(ids) != len(texts):
-        yield f"ids: not a list of {len(texts)}, one for each text"
-    elif not all(_is_ids(row, manifest["max_tokens"], 1 + pair, bool(labels)) for row in ids):
-        yield f"ids: not 1 to {manifest['max_tokens']} token ids for each text"
-    if labels:
-        yield from _matrix_problems("logits", golden.get("logits"), (len(texts), len(labels)))
-    else:
-        yield from _matrix_problems("vectors", golden.get("vectors"), (len(texts), manifest["dims"][0]))
-    truncated = golden.get("truncated")
-    if truncated is not None and not (
-        isinstance(truncated, list) and [type(each) for each in truncated] == [bool] * len(texts)
-    ):
-        yield f"truncated: not a list of {len(texts)} times true or false"
+    count, most, labels = len(texts), manifest["max_tokens"], manifest.get("labels")
+    columns = len(manifest.get("inputs", INPUTS[:2])) // 2  # texts of an item
+    if not all(_are_texts(_columns(item, labels), columns) for item in texts):
+        yield f"texts: an item that is not {'a pair of texts' if columns == 2 else 'a text'}"
+    if not isinstance(ids, list) or len(ids) != count:
+        yield f"ids: not a list of {count}, one for each text"
+    elif not all(_are_ids(row if labels else [row], columns, most) for row in ids):
+        yield f"ids: not 1 to {most} token ids for each text"
+    measure, width = (PROBABILITY, len(labels)) if labels else (COSINE, manifest["dims"][0])
+    if fact := _matrix_problem(golden.get(measure.rows), (count, width), measure is COSINE):
+        yield f"{measure.rows}: {fact}"
+    is_list = isinstance(truncated, list) and [type(each) for each in truncated] == [bool] * count
+    if truncated is not None and not is_list:
+        yield f"truncated: not a list of {count} times true or false"
 
 
-def _is_item(item: Any, pair: bool, classifier: bool) -> bool:
-    texts = item if isinstance(item, list) and classifier else [item]
-    return len(texts) == 1 + pair and all(
-        isinstance(text, str) and len(text) <= LONGEST_TEXT and _is_unicode(text) for text in texts
-    )
+def _columns(item: Any, labels: Any) -> list[Any]:
+    """The texts of an item; that of an encoder is a text itself."""
+    return item if labels and isinstance(item, list) else [item]
 
 
-def _is_unicode(text: str) -> bool:
-    """JSON can escape half a surrogate pair, which is not text."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+def _are_texts(texts: list[Any], columns: int) -> bool:
+    return len(texts) == columns and all(is_text(text, LONGEST_TEXT) for text in texts)
 
 
-def _is_ids(row: Any, max_tokens: int, columns: int, classifier: bool) -> bool:
-    """Whether an item has its token ids: a list, or, of a classifier, a list of lists."""
-    rows = row if classifier else [row]
+def _are_ids(rows: Any, columns: int, most: int) -> bool:
+    """Whether there is a list of token ids for each text of an item."""
     return (
         isinstance(rows, list)
         and len(rows) == columns
-        and all(isinstance(each, list) and 0 < len(each) <= max_tokens for each in rows)
-        and all(type(token) is int and 0 <= token <= LARGEST_ID for each in rows for token in each)
+        and all(isinstance(row, list) and 0 < len(row) <= most for row in rows)
+        and all(type(token) is int and 0 <= token <= LARGEST_ID for row in rows for token in row)
     )
 
 
-def _matrix_problems(name: str, rows: Any, shape: tuple[int, int]) -> Iterator[str]:
+def _matrix_problem(rows: Any, shape: tuple[int, int], unit: bool) -> str | None:
+    """What is wrong with a list of rows. unit: whether these are embeddings."""
     count, width = shape
-    if (
-        not isinstance(rows, list)
-        or len(rows) != count
-        or not all(
-            isinstance(row, list) and len(row) == width and all(type(value) in (int, float) for value in row)
-            for row in rows
-        )
-    ):
-        yield f"{name}: not {count} rows of {width} numbers"
-        return
-    with np.errstate(over="ignore"):
-        found = np.array([[float(value) if abs(value) < 1e30 else np.nan for value in row] for row in rows])
-    if not np.isfinite(found).all():
-        yield f"{name}: a number that is not finite"
-    elif name == "vectors" and np.abs(np.linalg.norm(found, axis=1) - 1).max() > UNIT_LENGTH:
-        yield f"{name}: an embedding that is not of unit length"
+    are_rows = isinstance(rows, list) and all(isinstance(row, list) and len(row) == width for row in rows)
+    if not are_rows or len(rows) != count or {type(value) for row in rows for value in row} - {int, float}:
+        return f"not {count} rows of {width} numbers"
+    try:
+        found = np.array(rows, np.float64)
+    except OverflowError:  # an integer above all numbers
+        return "a number that is not finite"
+    if not (np.abs(found) < LARGEST_NUMBER).all():
+        return "a number that is not finite"
+    if unit and np.abs(np.linalg.norm(found, axis=1) - 1).max() > UNIT_LENGTH:
+        return "an embedding that is not of unit length"
+    return None
+
+
+# Which texts
+
+SPECIAL = "[CLS] [SEP] [MASK] [PAD] [UNK] <s> </s> <pad>"
+MOST_ADDED = 32  # added tokens that get a text of their own
+
+
+def golden_texts(tokenizer: Any, prompt: str, max_tokens: int) -> list[str]:
+    """32 texts, among them one of exactly `max_tokens` tokens and one with a token more; then one for each
+    added token they lack.
+
+    tokenizer: of transformers. prompt: counts as part of every text, and is not in them.
+    """
+
+    def count(text: str) -> int:
+        """The tokens of a text, special tokens included, without truncation."""
+        return len(tokenizer(prompt + text, verbose=False)["input_ids"])
+
+    added = [token.content for _, token in sorted(tokenizer.added_tokens_decoder.items())]
+    others = [token for token in added if token.strip() and token not in SPECIAL.split()]
+    return [*_fixed_texts(_text_of(count, max_tokens)), *map(_around, others[:MOST_ADDED])]
+
+
+def _around(token: str) -> str:
+    """An added token by itself, in words, beside spaces and marks, and in other cases: each of its flags
+    makes other token ids of it."""
+    return (
+        f"{token} a{token} {token}1 b{token}c, {token}. {token}{token} ({token.lower()}  "
+        f"{token.upper()}\t{token})"
+    )
+
+
+def _fixed_texts(full: str) -> list[str]:
+    return [
+        "",
+        " ",
+        "\t\n  \r\n",
+        "a",
+        ".",
+        "The quick brown fox jumps over the lazy dog.",
+        "How do I reset my password?",
+        "ALL OF THIS IS SHOUTED, and this is not",
+        "naïve café, jalapeño, Ångström, Straße, İstanbul, DİZİ, STRAẞE, ǅ",
+        # combining marks
+        "nai\u0308ve cafe\u0301, and q\u0307\u0323 z\u0351\u036b\u0343\u036a a\u0334\u0335\u031c\u0330",
+        "北京今天的天气很好。",
+        "東京タワーは高いです。ﾊﾝｶｸ",
+        "한국어 문장입니다. \u1112\u1161\u11ab\u1100\u1173\u11af",  # composed, and letter by letter
+        "هذا نص يُقرأ من اليمين إلى اليسار",
+        "שלום עולם, left to right, then שוב",
+        "नमस्ते दुनिया ภาษาไทยไม่มีช่องว่าง",
+        "ﬁnance 🙂",
+        "👩\u200d👩\u200d👧\u200d👦 🇺🇳 👍🏽 🙃",  # one family, one flag, one thumb
+        "🙂" * 50,
+        "Привет, мир! Γειά σου Κόσμε, ΟΔΟΣ ΣΑΣ.",  # JavaScript writes ς for a Σ that ends a word
+        "\x00\x01\x07\x1b[31mred\x1b[0m \x7f\x85 end",
+        "\ufeffzero\u200bwidth\u2060joiner soft\u00adhyphen \u202eoverride\u202c",
+        "private \ue000, replaced \ufffd, unassigned \U000e0fff, astral 𝕳𝖊𝖑𝖑𝖔 𐍈",
+        f"{SPECIAL} a[SEP]b [sep] x</s>y",
+        "1234567890 3.14159 1e-9 ½ ² Ⅷ ١٢٣ €£¥",
+        "def f(x): return {'a': x**2}  # https://example.org/?q=a%20b&c=1",
+        "word-with_under.scores/and\\slashes… “quotes” — dashes",
+        full,
+        f"{full} a",
+        "Once upon a time there was a very long text that went on and on. " * 60,
+        "x" * 10_000,
+        "长" * 2_000,
+    ]
+
+
+def _text_of(count_tokens: Callable[[str], int], tokens: int) -> str:
+    """A text of so many tokens, or slightly fewer where every word takes several tokens."""
+    word = next(
+        (word for word in ("a", "the", "1", ".") if count_tokens(f"{word} {word}") - count_tokens(word) == 1),
+        "a",
+    )
+    step = max(1, count_tokens(f"{word} {word}") - count_tokens(word))
+    count = max(1, (tokens - count_tokens(word)) // step + 1)
+    return " ".join([word] * count)

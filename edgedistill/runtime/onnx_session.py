@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -20,25 +21,25 @@ from edgedistill.runtime.trust import GET_AGAIN
 DEVICES = ("cpu", "cuda")
 RUN_OPTIONS = onnxruntime.RunOptions()
 RUN_OPTIONS.only_execute_path_to_fetches = True  # not `last_hidden_state`, which other libraries ask for
+SERVING = {"intra_op.allow_spinning": "0", "set_denormal_as_zero": "1"}  # no thread spins between two calls
 UNIT = 0.01  # by how much the square of an embedding's length may differ from 1; float16 stays within 0.002
-
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class BundleSession:
     """The graph of a bundle, which a stranger may have written: the one place where it is opened and run.
 
-    place: the bundle, for errors. output: the name of the output that `run` returns. width: its dimensions.
-    unit: whether its rows are embeddings, of unit length. Whatever onnxruntime raises, and any other output,
-        is a CheckFailed.
+    Whatever onnxruntime raises, and any output but finite rows of the manifest's width, of unit length where
+    they are embeddings, is a CheckFailed. Errors name the bundle's folder.
     """
 
     def __init__(
-        self, place: Path, graph: Path, threads: int, device: str, output: str, width: int, unit: bool
+        self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str
     ) -> None:
-        self._place, self._output, self._width, self._unit = place, output, width, unit
+        self._place, self._output = folder, manifest["output"]
+        self._unit = not manifest.get("labels")
+        self._width: int = manifest["dims"][0] if self._unit else len(manifest["labels"])
         try:
-            self._session = open_session(graph, threads, device)
+            self._session = open_session(folder / manifest["precisions"][precision]["file"], threads, device)
         except UserError:  # no CUDA
             raise
         except Exception as error:
@@ -50,23 +51,20 @@ class BundleSession:
             rows = self._session.run([self._output], inputs, RUN_OPTIONS)[0]
         except Exception as error:
             raise self._failure(error) from error
-        expected = (len(inputs["input_ids"]), self._width)
-        if not isinstance(rows, np.ndarray) or rows.shape != expected or rows.dtype != np.float32:
+        shape = (len(inputs["input_ids"]), self._width)
+        if not isinstance(rows, np.ndarray) or rows.shape != shape or rows.dtype != np.float32:
             found = f"{rows.dtype} {rows.shape}" if isinstance(rows, np.ndarray) else type(rows).__name__
-            raise CheckFailed(
-                f"{self._place}: its graph returns {found} where float32 {expected} is right; {GET_AGAIN}"
-            )
-        least, most = (1 - UNIT, 1 + UNIT) if self._unit else (0, FLOAT32_MAX)
+            raise self._wrong(f"{found} where float32 {shape} is right")
+        if not np.isfinite(rows).all():
+            raise self._wrong("a number that is not finite")
+        # zero: of a text whose tokens cancel out, as in sentence-transformers
         squares: list[float] = np.einsum("nd,nd->n", rows, rows).tolist()  # a batch has few rows
-        # zero: of a text whose tokens cancel out, as in sentence-transformers; a comparison with NaN is false
-        if not all(least <= square <= most or square == 0 for square in squares):
-            fact = (
-                "an embedding that is not of unit length"
-                if np.isfinite(rows).all()
-                else "a number that is not finite"
-            )
-            raise CheckFailed(f"{self._place}: its graph returns {fact}; {GET_AGAIN}")
-        return np.asarray(rows)
+        if self._unit and not all(abs(square - 1) <= UNIT or square == 0 for square in squares):
+            raise self._wrong("an embedding that is not of unit length")
+        return rows
+
+    def _wrong(self, found: str) -> CheckFailed:
+        return CheckFailed(f"{self._place}: its graph returns {found}; {GET_AGAIN}")
 
     def _failure(self, error: Exception) -> CheckFailed:
         """onnxruntime's own errors are of many classes, and it passes on others, as for want of memory."""
@@ -101,7 +99,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.InferenceSession:
-    """A session for a graph, a file or its bytes, on cpu or cuda. Operators without a CUDA kernel run on the
+    """Open a graph, its path or its bytes, on cpu or cuda. Operators without a CUDA kernel run on the
     processor.
 
     Raises UserError as `check_device`, and where CUDA does not start: onnxruntime would go on without it, on
@@ -109,14 +107,16 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
     """
     check_device(device)
     if device == "cpu":
-        session = onnxruntime.InferenceSession(graph, _options(threads), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            graph, _options(threads, SERVING), providers=["CPUExecutionProvider"]
+        )
         _opened.add(session)
         return session
     missing = _preload_cuda()
     providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     try:
         session = onnxruntime.InferenceSession(
-            graph, _options(threads), providers=providers, enable_fallback=0
+            graph, _options(threads, SERVING), providers=providers, enable_fallback=0
         )
     except Exception as error:  # of many classes
         raise _no_cuda(f" ({first_line(error)})") from error
@@ -160,18 +160,14 @@ def open_in_memory(
     library: str = "",
     optimized: bool = True,
 ) -> onnxruntime.InferenceSession:
-    """A session on cpu for a graph's bytes or path, with onnxruntime's defaults but for `settings`, to
-    measure and to compare with.
+    """Open a graph, its bytes or its path, on cpu with onnxruntime's defaults but for `settings`, to measure
+    and to compare with.
 
-    threads: 0 for onnxruntime's own choice. library: of custom operators.
-    It keeps denormal numbers: whether they become zero is decided by a process's first session, for torch and
-        numpy too.
+    With 0 threads onnxruntime chooses their number. `library` is the path of custom operators. The session
+    keeps denormal numbers: whether they become zero is decided by a process's first session, for torch and
+    numpy too.
     """
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads
-    for name, value in settings.items():
-        options.add_session_config_entry(f"session.{name}", value)
+    options = _options(threads, settings)
     if library:
         options.register_custom_ops_library(library)
     if not optimized:
@@ -179,13 +175,13 @@ def open_in_memory(
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _options(threads: int) -> onnxruntime.SessionOptions:
-    """No thread spins between two calls. The arena keeps the memory of the largest batch, which a batch's
-    tokens bound."""
+def _options(threads: int, settings: Mapping[str, str]) -> onnxruntime.SessionOptions:
+    """The options of a session. Its arena keeps the memory of the largest batch, which a batch's tokens
+    bound."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    for name, value in settings.items():
+        options.add_session_config_entry(f"session.{name}", value)
     return options

@@ -30,20 +30,12 @@ def verify(name: str | Path) -> dict[str, Any]:
     """
     folder, _ = locate(name)
     manifest = manifests.read(folder)
-    problems = manifests.changes(folder, manifest, sorted(manifest["files"]))
+    needed = {"parity.json", "tokenizer.json", *(entry["file"] for entry in manifest["precisions"].values())}
+    problems = manifests.changes(folder, manifest, sorted({*manifest["files"], *needed}))
     if "digest" not in manifest:
         problems.append(
             f"{folder / 'manifest.json'}: has no digest, so an edit would go unnoticed; {GET_AGAIN}"
         )
-    problems += [
-        f"{folder / 'manifest.json'}: no sha256 of {name}; {GET_AGAIN}"
-        for name in (
-            "parity.json",
-            "tokenizer.json",
-            *(entry["file"] for entry in manifest["precisions"].values()),
-        )
-        if name not in manifest["files"]
-    ]
     problems += [
         f"{folder / 'manifest.json'}: precisions.{precision} has no parity.threshold; {GET_AGAIN}"
         for precision, entry in manifest["precisions"].items()

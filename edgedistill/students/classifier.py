@@ -8,7 +8,7 @@ import torch
 from onnx import TensorProto, helper
 from torch import Tensor, nn
 
-from edgedistill.runtime.bundle import INPUTS
+from edgedistill.runtime.manifest import INPUTS
 from edgedistill.students import head
 from edgedistill.students.graph import build as graph_of
 from edgedistill.students.graph_writer import GraphWriter

@@ -11,8 +11,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from torch import nn
 
 from edgedistill.errors import CheckFailed
-from edgedistill.runtime.bundle import INPUTS
 from edgedistill.runtime.golden_file import COSINE, PROBABILITY
+from edgedistill.runtime.manifest import INPUTS
 from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.students.graph_writer import pools_to_embedding

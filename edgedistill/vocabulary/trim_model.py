@@ -20,8 +20,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from edgedistill import files, resolve
 from edgedistill.data import file_patterns, readers
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.runtime.progress import progress_bar
-from edgedistill.session import QUIET, Session
+from edgedistill.session import QUIET, Session, progress_bar
 from edgedistill.students import model_folder
 from edgedistill.students import sentence_transformer as encoder
 from edgedistill.students.bert_layers import COUNTED_FROM_PADDING

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 
 from edgedistill import Bundle
+from edgedistill.runtime.similarity import unit_rows
 
 KEYS = ("input", "model", "encoding_format", "dimensions", "user")
 TYPES = {
@@ -36,13 +37,9 @@ class Refusal(Exception):
         super().__init__(message)
 
     def body(self) -> bytes:
-        kind = (
-            "rate_limit_error"
-            if self.status == 429
-            else "server_error"
-            if self.status >= 500
-            else "invalid_request_error"
-        )
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        if self.status == 429:
+            kind = "rate_limit_error"
         return orjson.dumps(
             {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
         )
@@ -180,10 +177,7 @@ def response(model: str, asked: EmbeddingRequest, embeddings: np.ndarray, tokens
 
 def cut(embeddings: np.ndarray, dim: int) -> np.ndarray:
     """The first `dim` components of each embedding, normalized again, as the bundle does."""
-    if dim == embeddings.shape[1]:
-        return embeddings
-    embeddings = embeddings[:, :dim]
-    return embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
+    return embeddings if dim == embeddings.shape[1] else unit_rows(embeddings[:, :dim])
 
 
 def _not_a_text(at: int, given: Any) -> str:

@@ -107,7 +107,9 @@ class EmbeddingServer:
         self.queue.stop(self.limits.stop_s)
 
     async def health(self, request: Request) -> Response:
-        state = "stopping" if self.stopping else "ready" if self.queue.ready else "starting"
+        state = "ready" if self.queue.ready else "starting"
+        if self.stopping:
+            state = "stopping"
         return json_response(orjson.dumps({"status": state}), 200 if state == "ready" else 503)
 
     @property

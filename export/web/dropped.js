@@ -1,6 +1,6 @@
 // The files of a dropped folder, by their path.
 
-import { BundleError } from "./bundle.js";
+import { BundleError } from "./encoder.js";
 
 const MOST_FILES = 500; // a bundle has about twenty
 const DEEPEST = 4;

@@ -4,9 +4,13 @@
 //   const [a, b] = await encoder.encode(["A man plays the guitar.", "Someone makes music."]);
 //   similarity(a, b);
 
-import { BundleError } from "./bundle.js";
-
-export { BundleError };
+/** An error to show as it is, *place: fact; way out*. kind: "user" (a way out is named) or "check" (the bundle is not what it claims). */
+export class BundleError extends Error {
+  constructor(message, kind = "user") {
+    super(message);
+    this.kind = kind;
+  }
+}
 
 const WINDOW = 256; // texts a message, so that a query gets its turn while many lines are embedded
 
@@ -78,7 +82,7 @@ class Encoder {
     return embeddings;
   }
 
-  /** Embed the golden texts again: {ok, problem, texts, cosine_min, batched_min, cosine_mean, cosine_at_least, worst, ms}. */
+  /** Embed the golden texts again: {ok, problem, texts, cosine_min, batched_min, cosine_at_least}. */
   check() {
     return this.#worker.call("check");
   }
@@ -104,7 +108,8 @@ class WorkerCalls {
     this.#worker.onmessage = ({ data }) => this.#answer(data);
     this.#worker.onerror = (event) => {
       event.preventDefault();
-      this.#fail(new BundleError(`worker.js: cannot be loaded or stopped (${event.message ?? "no reason given"}); reload the page`));
+      const fact = `cannot be loaded, or stopped (${event.message ?? "no reason given"})`;
+      this.#fail(new BundleError(`worker.js: ${fact}; run npm run vendor in export/web, serve all of the folder, and reload the page`));
     };
   }
 

@@ -1,7 +1,5 @@
 // How fast a bundle is here: one text at a time, and many.
 
-import { embed } from "./embedding.js";
-
 const WHO = ["The cat", "A child", "My neighbour", "The old teacher", "Our doctor", "A young singer"];
 const DOES = ["finds", "watches", "paints", "forgets"];
 const WHAT = ["the newspaper in the garden.", "a red apple after dinner, every day.", "two small boxes near the station, without a word."];
@@ -9,8 +7,8 @@ const SENTENCES = WHO.flatMap((who) => DOES.flatMap((does) => WHAT.map((what) =>
 const ENOUGH_MS = 1500;
 
 /** Milliseconds of a query, texts per second in batches, tokenization included: {query_p50_ms, query_p90_ms, texts_s, tokens_s, …}. */
-export async function measure(bundle) {
-  const embedAll = (texts) => embed(bundle, texts.map(bundle.tokenize), bundle.dim);
+export async function measure(bundle, dim) {
+  const embedAll = (texts) => bundle.encode(texts, { dim });
   for (const sentence of SENTENCES.slice(0, 8)) await embedAll([sentence]);
   const queries = await repeat((at) => embedAll([SENTENCES[at % SENTENCES.length]]), 300);
   await embedAll(SENTENCES);

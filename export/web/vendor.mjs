@@ -1,6 +1,6 @@
 // npm run vendor: copy what the page needs of node_modules into vendor/, so that the page is static files.
 
-import { copyFileSync, mkdirSync, rmSync, statSync } from "node:fs";
+import { copyFileSync, cpSync, mkdirSync, rmSync, statSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
 const here = (name) => fileURLToPath(new URL(name, import.meta.url));
@@ -16,14 +16,13 @@ const FILES = {
   ],
   "@huggingface/tokenizers/dist": ["tokenizers.min.mjs"],
 };
-const SHARED = ["tokens.js", "graph.js"]; // with export/node, where they are edited
 
 rmSync(here("vendor"), { recursive: true, force: true });
 mkdirSync(here("vendor"));
-const all = Object.entries(FILES).map(([folder, names]) => [`node_modules/${folder}`, names]);
-for (const [folder, names] of [["../node", SHARED], ...all]) {
+cpSync(here("../node/core"), here("vendor/core"), { recursive: true }); // what Node's runner and this one share
+for (const [folder, names] of Object.entries(FILES)) {
   for (const name of names) {
-    copyFileSync(here(`${folder}/${name}`), here(`vendor/${name}`));
+    copyFileSync(here(`node_modules/${folder}/${name}`), here(`vendor/${name}`));
     console.log(`vendor/${name}  ${(statSync(here(`vendor/${name}`)).size / 1e6).toFixed(1)} MB`);
   }
 }

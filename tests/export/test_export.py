@@ -25,7 +25,7 @@ from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import bundle_writer, model_card
 from edgedistill.precisions import PRECISIONS
 from edgedistill.runtime import bundle, onnx_session, verify
-from edgedistill.runtime.golden_texts import golden_texts
+from edgedistill.runtime.golden_file import golden_texts
 from edgedistill.session import Session
 from edgedistill.students import bert, bilstm, kinds, static
 from tests.conftest import World, make_tokenizer, sentences

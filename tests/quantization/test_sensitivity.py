@@ -22,8 +22,7 @@ from edgedistill.quantization.sample_texts import samples, sentences, suite_sent
 from edgedistill.quantization.sensitivity import layer_names
 from edgedistill.quantization.skipping import convert_except
 from edgedistill.run import open_run
-from edgedistill.runtime import progress
-from edgedistill.session import QUIET, Session
+from edgedistill.session import QUIET, Session, rate
 from edgedistill.students import graph
 from tests.export.test_export import make_run
 from tests.students.test_graph import make_bert, make_bilstm, make_other, make_static, run, some_ids
@@ -229,7 +228,7 @@ def test_explain_shows_how_far_it_is(
     ("done", "seconds", "shown"), [(4096, 2, "2,048 texts/s"), (1, 1, "1 texts/s"), (1, 40, "1.5 texts/min")]
 )
 def test_the_rate_of_a_progress_bar(done: int, seconds: float, shown: str) -> None:
-    assert progress.rate(done, seconds, "texts") == shown
+    assert rate(done, seconds, "texts") == shown
 
 
 def test_explain_refuses_what_it_cannot_explain(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""export/node/tokens.js, which Node and the web share: the token ids of the library `tokenizers`, for odd
-texts and odd added tokens."""
+"""export/node/core/tokens.js, which Node and the web share: the token ids of the library `tokenizers`,
+for odd texts and odd added tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 TOKENIZE = """
 import { readFileSync } from "node:fs";
 import * as library from "@huggingface/tokenizers";
-import { tokenizer } from "./tokens.js";
+import { tokenizer } from "./core/tokens.js";
 const cases = JSON.parse(readFileSync(0, "utf8"));
 const found = cases.map(({ json, manifest, texts }) => texts.map(tokenizer(library, json, manifest)));
 console.log(JSON.stringify(found));

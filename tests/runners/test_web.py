@@ -24,14 +24,12 @@ QUICK = [
     "url",
     "folder_dropped",
     "text_dropped",
-    "graph_refused",
-    "damaged_file",
-    "names_outside",
+    "refused_as_in_node",
     "no_simd",
     "server_stays_in_its_folder",
 ]
-SLOW = ["search_check_time", "folder_chosen", "no_bundle_in_folder", "refused_bundles", "golden_texts_decide"]
-SLOW += ["phone_width", "dimensions", "batches_and_texts", "webgpu"]
+SLOW = ["search_check_time", "folder_chosen", "no_bundle_in_folder", "refused_bundles"]
+SLOW += ["gives_as_in_node", "many_texts", "phone_width", "webgpu"]
 
 
 def missing() -> str | None:
@@ -100,10 +98,11 @@ def test_the_page_asks_nobody_else() -> None:
 
 
 @needs_browser
-@pytest.mark.parametrize("name", ["tokens.js", "graph.js"])
-def test_what_is_shared_with_node_is_a_copy(name: str) -> None:
+def test_what_is_shared_with_node_is_a_copy() -> None:
     """`make runners` copies again what changed."""
-    assert (WEB / "vendor" / name).read_bytes() == (WEB.parent / "node" / name).read_bytes()
+    core, copied = WEB.parent / "node" / "core", WEB / "vendor" / "core"
+    assert sorted(path.name for path in core.iterdir()) == sorted(path.name for path in copied.iterdir())
+    assert all(path.read_bytes() == (copied / path.name).read_bytes() for path in core.iterdir())
 
 
 def test_versions_are_exact() -> None:

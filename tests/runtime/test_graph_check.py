@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill import precisions, quantization
 from edgedistill.errors import CheckFailed
-from edgedistill.runtime.trust import GET_AGAIN, graph_check, wire_format
+from edgedistill.runtime.trust import GET_AGAIN, graph_check, onnx_reader
 from edgedistill.students import classifier, graph
 from tests.students.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static
 
@@ -65,7 +65,8 @@ def check(
 ) -> graph_check.GraphSummary:
     path = folder / "x.onnx"
     path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
-    return graph_check.check(path, manifest)
+    graph_check.check(path, manifest, 0)
+    return graph_check.read(path)
 
 
 def problems(folder: Path, model: onnx.ModelProto | bytes, manifest: dict[str, Any] = MANIFEST) -> list[str]:
@@ -85,7 +86,6 @@ def test_a_summary_is_what_onnx_reads(tmp_path: Path) -> None:
         {f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in model.graph.node}
     )
     assert "com.microsoft.MultiHeadAttention" in found.operators
-    assert found.opsets == {entry.domain: entry.version for entry in model.opset_import}
     assert found.inputs == {
         name: (TensorProto.INT64, [None, None]) for name in ("input_ids", "attention_mask")
     }
@@ -108,7 +108,7 @@ def test_a_classifier_passes(pair: bool, tmp_path: Path) -> None:
     for precision in precisions.PRECISIONS:
         assert list(check(tmp_path, quantization.convert(model, precision), manifest).inputs) == names
     assert (
-        "output 'logits' is not float32 (batch, 2)"
+        "no output 'logits' that is float32 (batch, 2)"
         in problems(tmp_path, model, {**manifest, "labels": ["a", "b"]})[0]
     )
 
@@ -136,8 +136,8 @@ def test_graphs_inside_nodes_and_functions(tmp_path: Path) -> None:
         helper.make_function("", "Gather", ["a"], ["b"], [], [helper.make_opsetid("", 17)])
     )
     found = problems(tmp_path, model)
-    assert ["has functions, which no bundle needs" in line for line in found] == [True, False, False, False]
-    assert ["has g, which no bundle needs" in line for line in found] == [False, True, True, False]
+    assert ["has g, which no bundle needs" in line for line in found] == [True, True, False, False]
+    assert "has functions, which no bundle needs" in found[2]
     assert found[3].startswith("operators that a bundle may not use: 'If'")
 
 
@@ -226,12 +226,16 @@ def test_elements_outside_raw_data_are_counted(tmp_path: Path, kind: int, values
     [
         (
             {"dims": [5]},
-            f"output 'sentence_embedding' is not float32 (batch, 5), as the manifest has it; {GET_AGAIN}",
+            f"it has no output 'sentence_embedding' that is float32 (batch, 5); {GET_AGAIN}",
         ),
-        ({"labels": ["a"], "output": "logits"}, f"no output 'logits', which the manifest names; {GET_AGAIN}"),
+        (
+            {"labels": ["a"], "output": "logits"},
+            f"it has no output 'logits' that is float32 (batch, 1); {GET_AGAIN}",
+        ),
         (
             {"inputs": ["input_ids"]},
-            f"its inputs are 'attention_mask', 'input_ids', the manifest's input_ids; {GET_AGAIN}",
+            "its inputs ('attention_mask', 'input_ids') are not input_ids, int64 (batch, sequence); "
+            f"{GET_AGAIN}",
         ),
     ],
 )
@@ -293,7 +297,10 @@ def test_a_convolution_of_odd_sizes(tmp_path: Path, sizes: list[int], attributes
 def test_inputs_of_another_type(tmp_path: Path) -> None:
     model = tiny()
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT
-    assert problems(tmp_path, model) == [f"input 'input_ids' is not int64 (batch, sequence); {GET_AGAIN}"]
+    assert problems(tmp_path, model) == [
+        "its inputs ('attention_mask', 'input_ids') are not input_ids, attention_mask, int64 (batch, "
+        f"sequence); {GET_AGAIN}"
+    ]
 
 
 def test_a_field_twice_is_read_in_two_ways(tmp_path: Path) -> None:
@@ -331,7 +338,7 @@ def test_bytes_that_are_no_graph(tmp_path: Path, data: bytes, problem: str) -> N
 
 
 def test_an_empty_file(tmp_path: Path) -> None:
-    assert problems(tmp_path, b"") == ["0 bytes, an ONNX graph has 1 to 2147483647; copy the bundle again"]
+    assert problems(tmp_path, b"") == ["empty; copy the bundle again"]
 
 
 def test_a_graph_of_too_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +347,7 @@ def test_a_graph_of_too_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     check(tmp_path, tiny(*[absolute] * 8))
     assert "12 nodes and 2 tensors; 10 of each at most" in problems(tmp_path, tiny(*[absolute] * 10))[0]
     monkeypatch.undo()
-    tensor = TensorProto(dims=[1] * wire_format.MOST_FIELDS)
+    tensor = TensorProto(dims=[1] * onnx_reader.MOST_FIELDS)
     started = time.process_time()
     assert "more than 200,000 fields" in problems(tmp_path, tiny(constants=[tensor]))[0]
     assert time.process_time() - started < 10
@@ -374,7 +381,7 @@ def accepted_or_refused(path: Path, data: bytes) -> bool:
     path.write_bytes(data)
     started, refusal = time.process_time(), ""
     try:
-        graph_check.check(path, {**MANIFEST, "dims": [12]})
+        graph_check.check(path, {**MANIFEST, "dims": [12]}, 0)
     except CheckFailed as error:
         refusal = str(error)
     assert time.process_time() - started < 1

@@ -23,31 +23,31 @@ from tokenizers import Tokenizer
 from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle, golden_file, manifest, verify
-from edgedistill.runtime.trust import manifest_fields, opening_check, tokenizer_check
+from edgedistill.runtime.trust import tokenizer_check
 from tests.runners import hostile
 
 SMALLEST_RUNNER = Path(__file__).parents[2] / "export" / "python" / "embed.py"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 GET_AGAIN = "get the bundle again, or export it again from its run"
 OPENINGS: list[Callable[[Path], Any]] = [lambda folder: bundle.load(folder, "w8"), verify.verify]
-NAMES = {
-    "../outside.onnx": "leads out of the bundle's folder",
-    "onnx/../../outside.onnx": "leads out of the bundle's folder",
-    "/etc/outside.onnx": "leads out of the bundle's folder",
-    "C:\\outside.onnx": "leads out of the bundle's folder",
-    "C:outside.onnx": "leads out of the bundle's folder",
-    "onnx\\model.onnx": "leads out of the bundle's folder",
-    "\\\\host\\share\\x.onnx": "leads out of the bundle's folder",
-    "": "not a file name of 1 to 200 characters",
-    "x" * 196 + ".onnx": "not a file name of 1 to 200 characters",
-    "onnx//model.onnx": "not a plain file name",
-    "./model.onnx": "not a plain file name",
-    "onnx/model.onnx\x00.onnx": "not a plain file name",
-    "onnx./model.onnx": "not a plain file name",
-    "onnx/model.onnx ": "not a plain file name",
-    "NUL.onnx": "a device's name on Windows",
-    "onnx/com1.onnx": "a device's name on Windows",
-}
+NAMES = [
+    "../outside.onnx",
+    "onnx/../../outside.onnx",
+    "/etc/outside.onnx",
+    "C:\\outside.onnx",
+    "C:outside.onnx",
+    "onnx\\model.onnx",
+    "\\\\host\\share\\x.onnx",
+    "",
+    "x" * 196 + ".onnx",
+    "onnx//model.onnx",
+    "./model.onnx",
+    "onnx/model.onnx\x00.onnx",
+    "onnx./model.onnx",
+    "onnx/model.onnx ",
+    "NUL.onnx",
+    "onnx/com1.onnx",
+]
 
 
 def refused(opening: Callable[[Path], Any], folder: Path) -> list[str]:
@@ -101,8 +101,8 @@ def test_a_name_outside_the_folder(copy: Path, name: str) -> None:
     place = f"{copy / 'manifest.json'}: "
     for opening in OPENINGS:
         lines = refused(opening, copy)
-        assert lines[0].startswith(f"{place}precisions.w8.file: ") and NAMES[name] in lines[0]
-        assert lines[1].startswith(f"{place}files: ") and NAMES[name] in lines[1]
+        assert lines[0].startswith(f"{place}precisions.w8.file: ") and lines[1].startswith(f"{place}files: ")
+        assert all("not a plain name of a file inside the bundle's folder" in line for line in lines)
         assert all(line.endswith(GET_AGAIN) for line in lines)
 
 
@@ -110,7 +110,7 @@ def test_a_name_outside_the_folder(copy: Path, name: str) -> None:
     "name", ["onnx/model.onnx", "tokenizer.json", "a.b-c_d/é 1.txt", "con-fig.json", "1_Pooling/config.json"]
 )
 def test_a_plain_name(name: str) -> None:
-    assert manifest_fields.name_problem(name) is None
+    assert manifest.is_file_name(name)
 
 
 @pytest.mark.parametrize(
@@ -177,15 +177,16 @@ def test_all_fields_that_are_wrong_at_once(copy: Path) -> None:
     expected = [
         "name: 'two\\nlines', not a name of 1 to 200 characters",
         "kind: 7, not a name of 1 to 200 characters",
-        f"prompt: '{'x' * 79}…, not a string of at most 10000 characters",
-        "dims: [0], not 1 to 64 whole numbers from 1 to 65536",
+        f"prompt: '{'x' * 99}… (10,003 letters), not a string of at most 10000 characters",
+        "dims: [0], not 1 to 64 whole numbers from 1 to 65536, the largest first",
         "max_tokens: 'many', not a whole number from 1 to 131072",
         "pad_id: -1, not a token id",
         "labels: 'abc', not a list of at most 10000 strings",
         "inputs: ['input_ids'], not input_ids, attention_mask and, for pairs, input_ids_2, attention_mask_2",
         "precisions['w 8']: not a name",
         "precisions.w8: 1, not a mapping",
-        "precisions.int8.file: 'x.ort', which does not end in .onnx",
+        "precisions.int8.file: 'x.ort', not a plain name of a file inside the bundle's folder that ends in "
+        ".onnx",
         "precisions.int8.parity.threshold: -1, not a number from 0 to 0.5",
         "files.x: 'y', not a sha256",
     ]
@@ -196,13 +197,16 @@ def test_all_fields_that_are_wrong_at_once(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"dims": [12, 24]}, "dims: [12, 24], not the largest first"),
-        ({"dims": [24, True]}, "dims: [24, True], not 1 to 64 whole numbers from 1 to 65536"),
+        ({"dims": [12, 24]}, "dims: [12, 24], not 1 to 64 whole numbers from 1 to 65536, the largest first"),
+        (
+            {"dims": [24, True]},
+            "dims: [24, True], not 1 to 64 whole numbers from 1 to 65536, the largest first",
+        ),
         ({"max_tokens": 10**9}, "max_tokens: 1000000000, not a whole number from 1 to 131072"),
         ({"prompt": "\ud800"}, "prompt: '\\ud800', not a string of at most 10000 characters"),
         ({"recipe": "x"}, "recipe: 'x', not a mapping"),
         ({"teacher": 1}, "teacher: 1, not a string of at most 10000 characters"),
-        ({"precisions": {}}, "precisions: a dict of 0, not a mapping of 1 to 20 precisions"),
+        ({"precisions": {}}, "precisions: {}, not a mapping of 1 to 20 precisions"),
         (
             {"precisions": {"w8": {"file": "onnx/x.onnx", "rank": {"cpu": "first"}}}},
             "precisions.w8.rank: {'cpu': 'first'}, not places from 1 to 20 by kind of processor",
@@ -240,7 +244,7 @@ def test_files_without_a_hash_or_a_threshold(copy: Path) -> None:
     )
     place = f"{copy / 'manifest.json'}: "
     assert refused(verify.verify, copy) == [
-        f"{place}no sha256 of parity.json; {GET_AGAIN}",
+        f"{copy / 'parity.json'}: has no sha256 in manifest.json; {GET_AGAIN}",
         f"{place}precisions.w8 has no parity.threshold; {GET_AGAIN}",
     ]
 
@@ -356,7 +360,7 @@ TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     ),
     (
         lambda t: t.update(normalizer={"type": "Replace", "pattern": {"Regex": "a" * 1001}, "content": ""}),
-        f"normalizer: Replace: pattern: '{'a' * 79}… is no pattern of a published tokenizer",
+        f"normalizer: Replace: pattern: '{'a' * 99}… (1,003 letters) is no pattern of a published tokenizer",
     ),
     (
         lambda t: t.update(
@@ -404,7 +408,8 @@ TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
                 "precompiled_charsmap": base64.b64encode(b"\xfc\xff\xff\xff").decode(),
             }
         ),
-        "normalizer: Precompiled: precompiled_charsmap: its trie is not as long as it says",
+        "normalizer: Precompiled: precompiled_charsmap: not a table of characters, or its trie is not as "
+        "long as it says",
     ),
     (
         lambda t: t["added_tokens"].append(BLANK),
@@ -424,6 +429,7 @@ TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         lambda t: t["model"].update(end_of_word_suffix="a" * 101),
         "model.end_of_word_suffix: 101 characters, above 100",
     ),
+    (lambda t: t["model"].update(unk_token=[]), "model.unk_token: [], which is not in the vocabulary"),
     (lambda t: t["model"].update(unk_token="[X]"), "model.unk_token: '[X]', which is not in the vocabulary"),
     (
         lambda t: t.update(decoder={"type": "Fuse", "x": "y" * 1001}),
@@ -701,7 +707,7 @@ def test_any_tokenizer(scratch: Path, folder: Path, place: list[int], new: Any) 
     (scratch / "tokenizer.json").write_text(json.dumps(changed(original, place, new)))
     with accepted_or_refused(scratch / "tokenizer.json"):
         tokenizer_check.check(scratch / "tokenizer.json")
-        with opening_check.readable(scratch):
+        with tokenizer_check.readable(scratch):
             tokenizer = Tokenizer.from_file(str(scratch / "tokenizer.json"))
             tokenizer.no_padding()
             tokenizer.enable_truncation(8)

@@ -48,25 +48,37 @@ IDS = ("input_ids", "input_ids_2")
 
 
 class Tensor(NamedTuple):
-    """A constant. element: a TensorProto.DataType; integers: its elements, where they are few integers."""
+    """A constant. `element` is a TensorProto.DataType; `integers` holds the elements where these are few
+    integers."""
 
     element: int
     dims: list[int]
     integers: list[int] | None
 
 
+NOTHING = Tensor(0, [], None)
+
+
 class Node(NamedTuple):
-    """attributes: {name: its fields, and as `tensor` the Tensor that it holds}."""
+    """A node. Each attribute has its fields by their names, and as `tensor` the Tensor that it holds."""
 
     kind: str
     inputs: list[str]
     outputs: list[str]
     attributes: dict[str, dict[str, Any]]
 
+    def integer(self, name: str, default: int = 0) -> int:
+        """An attribute that is an integer. A negative one is read as a huge one."""
+        return int(self.attributes.get(name, {}).get("i", default))
+
+    def integers(self, name: str, default: list[int]) -> list[int]:
+        """An attribute that holds integers."""
+        return list(self.attributes.get(name, {}).get("ints", default))
+
 
 class GraphValues:
-    """Takes the nodes of a graph in order. rows: of the smallest table in which token ids are looked up, None
-    where there is none.
+    """Takes the nodes of a graph in order. `rows` counts those of the smallest table in which token ids are
+    looked up; it is None where there is none.
 
     A value that no node before gives counts as a constant: nodes out of order hide nothing.
     """
@@ -74,25 +86,20 @@ class GraphValues:
     def __init__(self, constants: dict[str, Tensor], inputs: list[str]) -> None:
         self.tensors = constants
         self.rows: int | None = None
-        self._dynamic, self._ids = set(inputs), {name for name in inputs if name in IDS}
+        self._dynamic, self._ids = set(inputs), set(inputs) & set(IDS)
         self._floats = {name for name, tensor in constants.items() if tensor.element in FLOATS}
         self._shapes = {name: tuple(tensor.dims) for name, tensor in constants.items()}
         self._folded = 0
 
     def problems(self, node: Node) -> Iterator[str]:
         """What is wrong with the next node; its outputs are known afterwards."""
-        if (
-            node.kind in ("Div", "Mod")
-            and not self._floats & set(node.inputs[:2])
-            and not self._is_safe(node.inputs[1:2])
-        ):
+        divides = node.kind in ("Div", "Mod") and self._floats.isdisjoint(node.inputs[:2])
+        if divides and not self._is_safe_divisor(node):
             yield (
                 f"{node.kind} of integers by what is not a constant other than 0 and -1, which can end the "
                 f"process; {GET_AGAIN}"
             )
-        if (
-            node.attributes.get("batch_dims", {}).get("i", 0) > MOST_BATCH_DIMS
-        ):  # as read here, a negative number is a huge one
+        if node.integer("batch_dims") > MOST_BATCH_DIMS:
             yield f"{node.kind} with batch_dims that no tensor has, which can end the process; {GET_AGAIN}"
         if node.kind == "Conv" and not self._is_convolution(node):
             yield (
@@ -109,103 +116,93 @@ class GraphValues:
         if self._is_float(node):
             self._floats.update(node.outputs if node.kind in ALL_RESULTS else node.outputs[:1])
 
-    def _is_safe(self, divisors: list[str]) -> bool:
-        tensor = self.tensors.get(divisors[0]) if divisors else None
-        return tensor is not None and bool(tensor.integers) and not {0, -1} & set(tensor.integers or ())
+    def _input(self, node: Node, at: int) -> Tensor | None:
+        """The constant that is an input of a node; None where that is computed, or is not there."""
+        return self.tensors.get(node.inputs[at]) if len(node.inputs) > at else None
+
+    def _is_safe_divisor(self, node: Node) -> bool:
+        divisor = self._input(node, 1)
+        return divisor is not None and bool(divisor.integers) and not {0, -1} & set(divisor.integers or ())
 
     def _is_convolution(self, node: Node) -> bool:
         """Whether a Conv has sizes that onnxruntime computes with: with a kernel of no elements it does not
         end."""
-        kernel = self.tensors.get(node.inputs[1]) if len(node.inputs) > 1 else None
-        if (
-            kernel is None
-            or len(kernel.dims) < 3
-            or not all(1 <= size <= MOST_STEP for size in kernel.dims[2:])
-        ):
+        kernel = self._input(node, 1)
+        if kernel is None or len(kernel.dims) < 3 or kernel.dims[1] == 0:
             return False
         axes = len(kernel.dims) - 2
-        for name, least, count in (
-            ("kernel_shape", 1, axes),
-            ("strides", 1, axes),
-            ("dilations", 1, axes),
-            ("pads", 0, 2 * axes),
-        ):
-            given = node.attributes.get(name, {}).get("ints", [1] * count)
-            if len(given) != count or not all(least <= size <= MOST_STEP for size in given):
-                return False
-        return 1 <= node.attributes.get("group", {}).get("i", 1) <= kernel.dims[0] and kernel.dims[1] > 0
+        steps = {"kernel_shape": axes, "strides": axes, "dilations": axes, "pads": 2 * axes}
+        sizes = {name: node.integers(name, [1] * count) for name, count in steps.items()}
+        if any(len(sizes[name]) != count for name, count in steps.items()):
+            return False
+        padding = sizes.pop("pads")  # the only ones that may be 0
+        others = [size for each in (kernel.dims[2:], *sizes.values()) for size in each]
+        is_bounded = min(others) > 0 and max(others + padding) <= MOST_STEP
+        return is_bounded and 0 < node.integer("group", 1) <= kernel.dims[0]
 
     def _is_float(self, node: Node) -> bool:
         """Whether a node's first output is known to be floating point."""
         if node.kind == "Cast":
-            return node.attributes.get("to", {}).get("i") in FLOATS
+            return node.integer("to") in FLOATS
         if node.kind in ("Constant", "ConstantOfShape"):
-            held = [field["tensor"].element for field in node.attributes.values() if "tensor" in field]
-            return (
-                held[0] in FLOATS
-                if held
-                else not any(name.startswith("value_int") for name in node.attributes)
-            )
+            for name, field in node.attributes.items():
+                if "tensor" in field or name.startswith("value_int"):
+                    return "tensor" in field and field["tensor"].element in FLOATS
+            return True
         at = TYPE_OF_INPUT.get(node.kind, 0)
-        carrier = node.inputs[at : at + 1]
-        return node.kind in FLOAT_RESULTS or (
-            node.kind not in OTHER_RESULTS and not self._floats.isdisjoint(carrier)
+        is_like_input = node.kind not in OTHER_RESULTS and not self._floats.isdisjoint(
+            node.inputs[at : at + 1]
         )
+        return node.kind in FLOAT_RESULTS or is_like_input
 
     def _constant(self, node: Node) -> None:
         for field in node.attributes.values():
-            tensor = field.get("tensor")
+            tensor, count = field.get("tensor"), max(1, len(field.get("ints", ())))
             for name in node.outputs:
+                self._shapes[name] = (-count,) if tensor is None else tuple(tensor.dims)
                 if tensor is not None:
                     self.tensors[name] = tensor
-                self._shapes[name] = (
-                    tuple(tensor.dims) if tensor is not None else (-max(1, len(field.get("ints", [0]))),)
-                )
 
     def _fold(self, node: Node) -> Iterator[str]:
-        """Follow a node of constants, which onnxruntime computes when it opens the graph. A negative shape is
-        only a count."""
-        shapes = [self._shapes.get(name) for name in node.inputs if name]
-        found: tuple[int, ...] | None = None
-        if None not in shapes:
-            found = self._folded_shape(node, [shape for shape in shapes if shape is not None])
-        if found is None:
+        """Follow a node of constants, which onnxruntime computes when it opens the graph."""
+        shape = self._folded_shape(node, [self._shapes.get(name) for name in node.inputs if name])
+        if shape is None:
             yield f"{node.kind} of constants alone, which exports compute before; {GET_AGAIN}"
             return
-        self._folded += abs(prod(found))
+        self._folded += abs(prod(shape))
         if self._folded > MOST_FOLDED:
             yield (
                 f"more than {MOST_FOLDED} elements to compute from constants while it is opened; {GET_AGAIN}"
             )
-        self._shapes.update(dict.fromkeys(node.outputs, found))
+        self._shapes.update(dict.fromkeys(node.outputs, shape))
 
-    def _folded_shape(self, node: Node, shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
-        counts = [abs(prod(shape)) for shape in shapes]
-        if node.kind == "ConstantOfShape":
-            tensor = self.tensors.get(node.inputs[0])
-            sizes = tensor.integers if tensor is not None else None
-            return tuple(sizes) if sizes is not None and all(size >= 0 for size in sizes) else None
-        if not shapes:
+    def _folded_shape(self, node: Node, inputs: list[tuple[int, ...] | None]) -> tuple[int, ...] | None:
+        """The shape of what a node computes from constants, None where that is not bounded. A negative shape
+        is only a count."""
+        shapes = [shape for shape in inputs if shape is not None]
+        if not shapes or len(shapes) < len(inputs):
             return None
+        if node.kind == "ConstantOfShape":
+            sizes = self.tensors.get(node.inputs[0], NOTHING).integers
+            return tuple(sizes) if sizes is not None and min(sizes, default=0) >= 0 else None
         if node.kind in SAME:
             return shapes[0]
+        counts = [abs(prod(shape)) for shape in shapes]
         if node.kind in LAYOUT:
             return (-sum(counts),)
         if node.kind not in BROADCAST:
             return None
-        if all(size >= 0 for shape in shapes for size in shape):
-            try:
-                return np.broadcast_shapes(*shapes)
-            except ValueError:
-                return None
-        return (-prod(counts),)
+        if any(size < 0 for shape in shapes for size in shape):
+            return (-prod(counts),)
+        try:
+            return np.broadcast_shapes(*shapes)
+        except ValueError:
+            return None
 
     def _look_up(self, node: Node) -> None:
         if node.kind in SAME_IDS and node.inputs[0] in self._ids:
             self._ids.update(node.outputs)
-        table = self.tensors.get(node.inputs[0]) if node.kind in ("Gather", "GatherBlockQuantized") else None
-        axes = [
-            node.attributes[name].get("i", 0) for name in ("axis", "gather_axis") if name in node.attributes
-        ]
-        if table is not None and table.dims and self._ids & set(node.inputs[1:2]) and not any(axes):
+        table = self._input(node, 0) if node.kind in ("Gather", "GatherBlockQuantized") else None
+        by_rows = not node.integer("axis") and not node.integer("gather_axis")
+        if table is not None and table.dims and by_rows and self._ids & set(node.inputs[1:2]):
             self.rows = min(table.dims[0], self.rows or table.dims[0])

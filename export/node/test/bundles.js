@@ -1,4 +1,4 @@
-/** The bundle that the tests run on, and copies of it to break. */
+/** The bundle that the tests of both runners run on, and ways to break a copy of it. */
 
 import { createHash } from "node:crypto";
 import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -17,6 +17,9 @@ export const readJson = (folder, name) => JSON.parse(readFileSync(path.join(fold
 export const MANIFEST = readJson(BUNDLE, "manifest.json");
 export const GOLDEN = readJson(BUNDLE, "parity.json");
 export const DIMS = MANIFEST.dims[0];
+const RANKS = Object.entries(MANIFEST.precisions).map(([name, entry]) => [entry.rank.int8_cpu, name]);
+export const PRECISION = RANKS.sort()[0][1]; // the one that is opened where none is named
+export const GRAPH = MANIFEST.precisions[PRECISION].file;
 
 /** A copy of the bundle, removed after the test. */
 export function copyBundle(t) {
@@ -27,19 +30,29 @@ export function copyBundle(t) {
   return folder;
 }
 
-/** Change keys of a JSON file of a bundle, and its hash in the manifest. */
+/** Change a JSON file of a bundle by `changes(value)`. Hashes are left as they are. */
+export const edit = (name, changes) => (folder) => {
+  const value = readJson(folder, name);
+  changes(value);
+  writeFileSync(path.join(folder, name), JSON.stringify(value));
+};
+
+/** Replace keys of a JSON file of a bundle, and update the hashes in its manifest. */
 export function rewrite(folder, name, changes) {
-  const bytes = JSON.stringify({ ...readJson(folder, name), ...changes });
-  writeFileSync(path.join(folder, name), bytes);
-  if (name !== "manifest.json") rehash(folder, name);
+  edit(name, (value) => Object.assign(value, changes))(folder);
+  if (name !== "manifest.json") rehash(folder);
 }
 
-/** Write a file's present hash into the manifest. */
-export function rehash(folder, name) {
-  const digest = createHash("sha256")
-    .update(readFileSync(path.join(folder, name)))
-    .digest("hex");
-  rewrite(folder, "manifest.json", { files: { ...readJson(folder, "manifest.json").files, [name]: digest } });
+/** Write the present hashes of a bundle's files into its manifest, and the size of each graph. */
+export function rehash(folder) {
+  edit("manifest.json", ({ files, precisions }) => {
+    for (const name of Object.keys(files)) files[name] = sha256(readFileSync(path.join(folder, name)));
+    for (const entry of Object.values(precisions)) {
+      entry.sha256 = files[entry.file];
+      entry.size_bytes = readFileSync(path.join(folder, entry.file)).length;
+    }
+  })(folder);
 }
 
+const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
 export const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b[at], 0);

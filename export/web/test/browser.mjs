@@ -1,8 +1,9 @@
 // npm test [-- BUNDLE [CASE...]]: the page and the runner in real headless Chromium, on real bundles and on broken ones.
 // Prints one JSON object a case, {case, ok, ms, problem}; exit 1 where one fails. CHROMIUM names the browser.
 
-import { browser, close } from "./harness.mjs";
-import { cases } from "./cases.mjs";
+if (process.argv[2]) process.env.EDGEDISTILL_BUNDLE = process.argv[2]; // for the modules below
+const { browser, close } = await import("./harness.mjs");
+const { cases } = await import("./cases.mjs");
 
 let failed = 0;
 const wanted = process.argv.slice(3);

@@ -6,41 +6,22 @@ import { request } from "node:http";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-import {
-  broken,
-  browser,
-  bundle,
-  dot,
-  edit,
-  errorOf,
-  few,
-  golden,
-  inBrowser,
-  least,
-  manifest,
-  opened,
-  origin,
-  page,
-  port,
-  refused,
-  shown,
-  text,
-} from "./harness.mjs";
+import { DIMS, dot, edit, GOLDEN, MANIFEST, PRECISION } from "../../node/test/bundles.js";
+import { GIVES, REFUSED } from "../../node/test/cases.js";
+import { broken, browser, errorOf, few, inBrowser, opened, origin, page, port, refused, shown, text } from "./harness.mjs";
 
 export const cases = {
   async url() {
     const on = await page("/?bundle=/bundle/");
     await opened(on);
-    assert.equal(await text(on, "bundle-name"), manifest.name);
+    assert.equal(await text(on, "bundle-name"), MANIFEST.name);
     assert.match(await text(on, "golden"), /^✓ worst cosine 0\.9\d+32 texts, at least 0\.9/);
     assert.match(await text(on, "backend"), /^(WASM, \d+ threads?, SIMD|WebGPU)/);
     // the page's own encoder, all golden texts in batches, against the stored embeddings
-    const rows = await on.evaluate(async (texts) => (await encoder.encode(texts)).map((row) => [...row]), golden.texts);
-    assert.equal(rows.length, golden.texts.length);
-    rows.forEach((row, at) => assert.ok(dot(row, golden.vectors[at]) >= least, `text ${at}: ${dot(row, golden.vectors[at])}`));
-    rows.forEach((row) => assert.ok(Math.abs(dot(row, row) - 1) < 1e-4));
-    const precision = ["int8", "w8", "fp32"].find((each) => each in manifest.precisions);
-    assert.match(await text(on, "facts"), new RegExp(`^${precision} · `));
+    const rows = await on.evaluate(async (texts) => (await encoder.encode(texts)).map((row) => [...row]), GOLDEN.texts);
+    const { threshold } = MANIFEST.precisions[PRECISION].parity;
+    rows.forEach((row, at) => assert.ok(dot(row, GOLDEN.vectors[at]) >= threshold, `text ${at}: ${dot(row, GOLDEN.vectors[at])}`));
+    assert.match(await text(on, "facts"), new RegExp(`^${PRECISION} · `));
     assert.deepEqual(
       [...new Set(on.asked.map((address) => new URL(address).origin))].filter((each) => each !== origin && each !== "null"),
       [],
@@ -74,7 +55,7 @@ export const cases = {
     const on = await page("/");
     await on.setInputFiles("#folder", few);
     await opened(on);
-    assert.equal(await text(on, "bundle-name"), manifest.name);
+    assert.equal(await text(on, "bundle-name"), MANIFEST.name);
     assert.match(await text(on, "golden"), /^✓/);
   },
 
@@ -87,7 +68,7 @@ export const cases = {
     const point = { x: box.x + box.width / 2, y: box.y + box.height / 2 };
     for (const type of ["dragEnter", "dragOver", "drop"]) await session.send("Input.dispatchDragEvent", { type, ...point, data });
     await opened(on);
-    assert.equal(await text(on, "bundle-name"), manifest.name);
+    assert.equal(await text(on, "bundle-name"), MANIFEST.name);
   },
 
   async text_dropped() {
@@ -110,73 +91,39 @@ export const cases = {
     assert.deepEqual(on.bugs, []);
   },
 
-  async graph_refused() {
-    const appended = (folder) =>
-      edit("manifest.json", (value) => {
-        for (const entry of Object.values(value.precisions)) {
-          writeFileSync(join(folder, entry.file), Buffer.concat([readFileSync(join(folder, entry.file)), Buffer.from([0xca, 1, 0])]));
-          entry.size_bytes += 3;
-        }
-      })(folder);
-    await refused("appended", appended, /Is not one that a bundle needs \(field 25 of a model at byte \d+\)\. Get the bundle again/);
-  },
-
   async no_bundle_in_folder() {
     const on = await page("/");
     await on.setInputFiles("#folder", fileURLToPath(new URL(".", import.meta.url)));
     assert.match(await errorOf(on), /^test: Not a bundle \(no manifest\.json\)\. Choose the folder that edgedistill export wrote\.$/);
     await on.setInputFiles(
       "#folder",
-      broken("incomplete", (folder) => rmSync(join(folder, "tokenizer.json")), false),
+      broken("incomplete", (folder) => rmSync(join(folder, "tokenizer.json"))),
     );
     await on.waitForFunction(() => document.getElementById("place").textContent === "incomplete/tokenizer.json");
     assert.equal(await text(on, "fact"), "Missing.");
   },
 
-  async damaged_file() {
-    const { file } = Object.values(manifest.precisions)[0];
-    const flip = (folder) => {
-      const bytes = readFileSync(join(folder, file));
-      bytes[bytes.length >> 1] ^= 1;
-      writeFileSync(join(folder, file), bytes);
-    };
-    const copyAgain = /Changed since export \(its sha256 differs from manifest\.json\)\. Copy the bundle again\.$/;
-    await refused("flipped", flip, copyAgain, { rehash: false, query: `&precision=${Object.keys(manifest.precisions)[0]}` });
-    await refused(
-      "prompted",
-      edit("tokenizer.json", (value) => (value.model.unk_token = "[PAD]")),
-      copyAgain,
-      { rehash: false },
-    );
-    const longer = (folder) => writeFileSync(join(folder, file), Buffer.concat([readFileSync(join(folder, file)), Buffer.alloc(9)]));
-    await refused("longer", longer, /More than [\d,]+ bytes\. Copy the bundle again\.$/, {
-      query: `&precision=${Object.keys(manifest.precisions)[0]}`,
-    });
-  },
-
-  async names_outside() {
-    const names = ["../x", "/etc/passwd", "onnx/../../x", "C:\\x", "https://example.org/x", "onnx/%2e%2e/x", "onnx//x", "x?y", ""];
-    for (const [at, name] of names.entries()) {
-      const outside = edit("manifest.json", (value) => {
-        value.files[name] = "0".repeat(64);
-        const entry = Object.values(value.precisions)[0];
-        Object.assign(entry, { file: name, sha256: "0".repeat(64) });
-      });
-      broken(`outside${at}`, outside, false);
-    }
+  /** What Node refuses, and in the same words: no file outside the bundle's folder is asked for. */
+  async refused_as_in_node() {
     const on = await page("/");
     await shown(on, "open");
-    for (const [at, name] of names.entries()) {
-      const { error, kind } = await inBrowser(on, `/outside${at}/`, {}, "() => 'opened'");
-      assert.equal(
-        error,
-        `${origin}/outside${at}/manifest.json: names ${JSON.stringify(name)}, which is not a file inside the bundle; ` +
-          "do not use this bundle",
-      );
-      assert.equal(kind, "check");
+    for (const [at, [name, { change, error }]] of Object.entries(REFUSED).entries()) {
+      broken(`refused${at}`, change);
+      const { error: message = "opened", kind } = await inBrowser(on, `/refused${at}/`, {}, "() => ({})");
+      const found = `${kind === "check" ? "CheckFailed" : "UserError"}: ${message}`.replaceAll(`${origin}/refused${at}`, "X");
+      if (typeof error === "string") assert.equal(found, error, name);
+      else assert.match(found, error, name);
     }
     const strangers = on.asked.filter((address) => !address.startsWith(`${origin}/`) || /passwd|\/x$/.test(address));
     assert.deepEqual(strangers, []);
+  },
+
+  async gives_as_in_node() {
+    const on = await page("/");
+    for (const [at, [, { change = () => {}, use, value, verify }]] of Object.entries(GIVES).entries()) {
+      broken(`gives${at}`, change);
+      verify(await inBrowser(on, `/gives${at}/`, { backend: "wasm" }, String(use).replace(/^async use\(/, "async function ("), value));
+    }
   },
 
   async no_simd() {
@@ -198,88 +145,30 @@ export const cases = {
   async refused_bundles() {
     const on = await page("/?bundle=/nothing/");
     assert.match(await errorOf(on), /\/nothing\/manifest\.json: Not there \(HTTP 404\)\. Give the address of a bundle's folder\.$/);
-    await refused(
-      "newer",
-      edit("manifest.json", (value) => (value.schema = 2)),
-      /Schema 2, this page reads up to 1\. Use a newer export\/web\.$/,
-    );
-    const classifier = edit("manifest.json", (value) => Object.assign(value, { labels: ["no", "yes"], output: "logits" }));
-    await refused("classifier", classifier, /A classifier, which has no embeddings\. Choose the bundle of an encoder\.$/);
-    const cutShort = (folder) => writeFileSync(join(folder, "manifest.json"), '{"schema": 1,');
-    await refused("short", cutShort, /Not valid JSON, truncated or edited\. Copy the bundle again\.$/, { rehash: false });
-    await refused(
-      "keyless",
-      edit("manifest.json", (value) => delete value.dims),
-      /Dims missing, truncated or edited\. Copy the bundle again\.$/,
-    );
-    await refused("precise", () => {}, /No precision 'w3'\. Choose /, { query: "&precision=w3" });
+    await refused("newer", edit("manifest.json", (value) => (value.schema = 2)), /Schema 2, this runner reads up to 1\. Get a newer edgedistill\.$/);
+    await refused("precise", () => {}, /No precision 'w3'\. Choose /, "&precision=w3");
+    await refused("cut", edit("manifest.json", (value) => (value.dims = [DIMS, 64])), /dim=65: .* choose one of these/i, "&dim=65");
   },
 
-  async golden_texts_decide() {
-    const turned = edit("parity.json", (value) => (value.vectors[7] = value.vectors[7].map((each) => -each)));
-    await refused(
-      "turned",
-      turned,
-      /Text 8 of 12 \("[^"]*"\) has cosine -0\.99\d\d here, \w+ must reach 0\.\d+.*so the loss is in the arithmetic/,
-    );
-    const renumbered = edit("parity.json", (value) => (value.ids[7][1] += 1));
-    await refused("renumbered", renumbered, /Text 8 of 12 \("[^"]*"\): token ids differ/i);
-    const unchecked = (folder) => {
-      edit("parity.json", (value) => (value.cosine_at_least = {}))(folder);
-      edit("manifest.json", (value) => Object.values(value.precisions).forEach((entry) => delete entry.parity))(folder);
-    };
-    await refused("unchecked", unchecked, /No golden texts with ids, embeddings and a least cosine\. Copy the bundle again\.$/);
-  },
-
-  async dimensions() {
-    broken(
-      "cut",
-      edit("manifest.json", (value) => (value.dims = [manifest.dims[0], 64])),
-    );
-    const on = await page("/");
-    const use = `async (encoder, texts) => ({
-      dim: encoder.dim, short: (await encoder.encode(texts)).map((row) => [...row]),
-      long: (await encoder.encode(texts, { dim: ${manifest.dims[0]} })).map((row) => [...row]),
-      one: (await encoder.encode(texts[0])).length,
-    })`;
-    const { dim, short, long, one } = await inBrowser(on, "/cut/", { dim: 64 }, use, golden.texts.slice(0, 9));
-    assert.deepEqual([dim, one, short[0].length, long[0].length], [64, 64, 64, manifest.dims[0]]);
-    short.forEach((row, at) => {
-      const head = long[at].slice(0, 64);
-      const norm = Math.sqrt(dot(head, head));
-      head.forEach((value, component) => assert.ok(Math.abs(value / norm - row[component]) < 1e-5));
-    });
-    const { error } = await inBrowser(on, "/cut/", { dim: 65 }, "() => 'opened'");
-    assert.equal(error, `dim=65: ${manifest.name} was trained for ${manifest.dims[0]}, 64 dimensions; choose one of these`);
-  },
-
-  async batches_and_texts() {
-    const texts = Array.from({ length: 300 }, (_, at) => golden.texts[(at * 7) % 25]);
+  async many_texts() {
+    const texts = Array.from({ length: 300 }, (_, at) => GOLDEN.texts[(at * 7) % 25]);
     const on = await page("/");
     const use = `async (encoder, texts) => {
       const steps = [];
       const many = await encoder.encode(texts, { progress: (done) => steps.push(done) });
-      const alone = [];
-      for (const text of texts.slice(0, 25)) alone.push(await encoder.encode(text));
-      const errors = [];
-      for (const wrong of [["a", 7], ["half \\ud83d"]]) await encoder.encode(wrong).catch((error) => errors.push(error.message));
       const stopped = await encoder.encode(texts, { signal: AbortSignal.abort() }).catch((error) => error.name);
-      const plain = (rows) => rows.map((row) => [...row]);
-      const { threads } = encoder;
-      return { steps, errors, stopped, empty: await encoder.encode([]), threads, many: plain(many), alone: plain(alone) };
+      return { steps, stopped, threads: encoder.threads, last: [...many[299]], dim: encoder.dim };
     }`;
     const found = await inBrowser(on, "/few/", { threads: 2, backend: "wasm" }, use, texts);
-    assert.deepEqual(found.steps, [256, 300]);
-    assert.deepEqual(found.errors, [
-      "texts[1]: number, not a string; give strings",
-      "texts[0]: contains half a surrogate pair, which is not text; decode it again",
-    ]);
-    assert.deepEqual(
-      [found.stopped, found.empty, found.threads],
-      ["AbortError", [], Math.min(2, await on.evaluate("navigator.hardwareConcurrency"))],
+    const threads = Math.min(2, await on.evaluate("navigator.hardwareConcurrency"));
+    assert.deepEqual([found.steps, found.stopped, found.threads, found.dim], [[256, 300], "AbortError", threads, DIMS]);
+    assert.ok(dot(found.last, GOLDEN.vectors[(299 * 7) % 25]) >= MANIFEST.precisions[PRECISION].parity.threshold);
+    broken(
+      "cut64",
+      edit("manifest.json", (value) => (value.dims = [DIMS, 64])),
     );
-    found.alone.forEach((row, at) => assert.ok(dot(row, found.many[at]) > 0.995, `text ${at}`)); // int8 of old drifted with its batch
-    found.many.forEach((row, at) => assert.ok(dot(row, golden.vectors[(at * 7) % 25]) >= least));
+    const { error, length } = await inBrowser(on, "/cut64/", { dim: 64 }, "async (encoder) => ({ length: (await encoder.encode('a')).length })");
+    assert.deepEqual([error, length], [undefined, 64]);
   },
 
   async webgpu() {

@@ -1,25 +1,18 @@
 // A server of bundles, sound and broken, a browser, and what the cases ask of them.
 
 import assert from "node:assert/strict";
-import { createHash } from "node:crypto";
-import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
-import { fileURLToPath } from "node:url";
+import { join } from "node:path";
 
 import { chromium } from "playwright-core";
 
+import { BUNDLE, edit, rehash } from "../../node/test/bundles.js";
 import { serve } from "../server.mjs";
-
-const NANO = fileURLToPath(new URL("../../../edgedistill/shipped/bundles/nano", import.meta.url));
-export const bundle = resolve(process.argv[2] ?? NANO);
-const json = (path) => JSON.parse(readFileSync(path, "utf8"));
-export const golden = json(join(bundle, "parity.json"));
-export const manifest = json(join(bundle, "manifest.json"));
 
 const scratch = mkdtempSync(join(tmpdir(), "edgedistill-web-"));
 export let few; // the bundle with fewer golden texts, below
-const mounts = { "/bundle/": bundle };
+const mounts = { "/bundle/": BUNDLE };
 const server = serve(mounts);
 await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
 export const { port } = server.address();
@@ -29,27 +22,14 @@ export const browser = await chromium.launch({
   args: ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"],
 });
 
-/** A copy of a bundle, changed by `change(folder)`, its hashes updated where `rehash`; returns its folder, served below /NAME/. */
-export function broken(name, change, rehash = true, from = few ?? bundle) {
+/** A copy of the bundle with few golden texts, changed by `change(folder)`; returns its folder, which is served below /NAME/. */
+export function broken(name, change, from = few) {
   const folder = join(scratch, name);
   cpSync(from, folder, { recursive: true });
   change(folder);
-  if (rehash) {
-    const changed = json(join(folder, "manifest.json"));
-    for (const file of Object.keys(changed.files)) changed.files[file] = sha256(readFileSync(join(folder, file)));
-    for (const entry of Object.values(changed.precisions)) entry.sha256 = changed.files[entry.file];
-    writeFileSync(join(folder, "manifest.json"), JSON.stringify(changed));
-  }
   mounts[`/${name}/`] = folder;
   return folder;
 }
-const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
-export const edit = (name, changes) => (folder) => {
-  const path = join(folder, name);
-  const value = json(path);
-  changes(value);
-  writeFileSync(path, JSON.stringify(value));
-};
 
 /** A fresh page that fails the case on any error of its own, and notes which addresses it asked for. */
 export async function page(path, { prepare = async () => {}, ...options } = {}) {
@@ -74,8 +54,8 @@ export async function errorOf(on) {
   await Promise.race([shown(on, "error"), shown(on, "bundle").then(() => assert.fail("the bundle was opened"))]);
   return `${await text(on, "place")}: ${await text(on, "fact")} ${await text(on, "way-out")}`;
 }
-export async function refused(name, change, expected, { rehash = true, query = "" } = {}) {
-  broken(name, change, rehash);
+export async function refused(name, change, expected, query = "") {
+  broken(name, change);
   const on = await page(`/?bundle=/${name}/${query}`);
   assert.match(await errorOf(on), expected);
   assert.deepEqual(on.bugs, []);
@@ -90,14 +70,16 @@ export async function inBrowser(on, from, options, use, value) {
   }`;
   return on.evaluate(`(${source})(${JSON.stringify([from, options, value])})`);
 }
-export const dot = (a, b) => a.reduce((sum, value, at) => sum + value * b[at], 0);
-export const least = Math.min(...Object.values(golden.cosine_at_least));
 
 // The same bundle with fewer golden texts, which opens faster.
 export const FEW = 12;
 few = broken(
   "few",
-  edit("parity.json", (value) => ["texts", "ids", "vectors"].forEach((key) => value[key].splice(FEW))),
+  (folder) => {
+    edit("parity.json", (value) => ["texts", "ids", "vectors"].forEach((key) => value[key].splice(FEW)))(folder);
+    rehash(folder);
+  },
+  BUNDLE,
 );
 
 /** End the browser and the server, and remove the copies. */

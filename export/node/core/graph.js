@@ -3,8 +3,8 @@
  *
  * A strict reader of protobuf: a field that is not listed here, an operator that is not, or a length that does not fit is refused, so
  * that nothing is read here in one way and by onnxruntime in another. Not listed are external data, subgraphs, functions, training
- * steps, sparse tensors and strings. One file for both runners: export/web copies it into its vendor/ folder.
- * tests/runners/test_graph_lists.py holds the lists to edgedistill/runtime/trust.
+ * steps, sparse tensors and strings.
+ * tests/runners/test_hostile.py holds the lists to edgedistill/runtime/trust.
  */
 
 const MOST_FIELDS = 500_000;
@@ -40,7 +40,7 @@ export const OPERATORS = {
 };
 const ALLOWED = new Set(Object.entries(OPERATORS).flatMap(([domain, names]) => names.map((name) => `${domain}.${name}`)));
 
-/** Why a graph is refused, as *fact; way out*; null where nothing is wrong. bytes: Uint8Array. */
+/** Why a graph is refused; null where nothing is wrong. bytes: Uint8Array. */
 export function graphProblem(bytes) {
   try {
     if (String.fromCharCode(...bytes.subarray(4, 8)) === "ORTM") throw new Refusal("is in ORT format, not ONNX");
@@ -48,7 +48,7 @@ export function graphProblem(bytes) {
     return null;
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
-    return `${error.message}; get the bundle again, or export it again from its run`;
+    return error.message;
   }
 }
 

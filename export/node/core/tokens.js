@@ -3,7 +3,6 @@
  *
  * Added tokens, normalizers, pre-tokenizers, Unigram and the special tokens around a text are computed here, each as that library
  * computes it; WordPiece and BPE, and the translation of regular expressions, are those of @huggingface/tokenizers.
- * One file for both runners: export/web copies it into its vendor/ folder.
  */
 
 const SPACE = "\\p{White_Space}"; // not JavaScript's \s, which has U+FEFF and lacks U+0085
