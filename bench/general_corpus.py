@@ -23,8 +23,10 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
+import restructured_text
+
 from edgedistill import files
-from edgedistill.data import markup_text, readers
+from edgedistill.data import readers
 
 MOST_BYTES = 3_000_000
 SKIPPED = {
@@ -85,7 +87,7 @@ def package_docstrings(name: str) -> Iterator[str]:
 
 def sentences(document: str) -> Iterator[str]:
     """The English sentences of a document in reStructuredText."""
-    for _, paragraph in markup_text.restructured(document, titles=False):
+    for _, paragraph in restructured_text.restructured(document, titles=False):
         for text in split_sentences(readers.normalize(paragraph.replace("“", '"').replace("”", '"'))):
             if is_sentence(text):
                 yield text

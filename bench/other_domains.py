@@ -23,9 +23,9 @@ from typing import Any
 
 import general_corpus
 import numpy as np
+import restructured_text
 
 from edgedistill import files, machine, run
-from edgedistill.data import markup_text
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites.retrieval import each_query
 from edgedistill.runtime import bundle
@@ -54,7 +54,9 @@ def docstrings(package: str) -> Iterator[tuple[str, str]]:
     once."""
     seen = set[str]()
     for string in general_corpus.package_docstrings(package):
-        first, *rest = [paragraph for _, paragraph in markup_text.restructured(string, titles=False)] or [""]
+        first, *rest = [
+            paragraph for _, paragraph in restructured_text.restructured(string, titles=False)
+        ] or [""]
         text = " ".join(rest)
         fits = (
             QUERY_WORDS[0] <= len(first.split()) <= QUERY_WORDS[1]

@@ -26,9 +26,8 @@ from edgedistill.errors import (
 )
 
 PACKAGE = Path(__file__).resolve().parent
-GENERAL_CORPUS = (
-    PACKAGE / "shipped/general_corpus/sentences.txt.gz"
-)  # of Python's documentation, made by bench/general_corpus.py
+# of Python's documentation, made by bench/general_corpus.py
+GENERAL_CORPUS = PACKAGE / "shipped/general_corpus/sentences.txt.gz"
 # kind: (folder, pattern); in a checkout the folders are next to the package, in a wheel under shipped/
 SHIPPED = {
     "recipe": ("recipes", "**/*.yaml"),
@@ -108,9 +107,9 @@ LFS_POINTER = "version https://git-lfs"  # how a file begins that stands for one
 def read_json(path: Path, way_out: str = "get or write the file again", finite: bool = False) -> Any:
     """The value in a JSON file, with or without a byte order mark; `way_out` ends the line of an error.
 
-    finite: NaN and Infinity, which Python's writer puts out though JSON has none, are errors too. Raises
-        UserError for what holds no
-    JSON: an empty or huge file, other text, bytes that are no UTF-8, nesting and numbers without end.
+    With `finite`, NaN and Infinity, which Python's writer puts out though JSON has none, are errors too.
+    Raises UserError for what holds no JSON: an empty or huge file, other text, bytes that are no UTF-8,
+    nesting and numbers without end.
     """
     if path.stat().st_size > LARGEST_JSON_BYTES:
         raise UserError(f"{path}: above {LARGEST_JSON_BYTES} bytes; {way_out}")
@@ -122,11 +121,8 @@ def read_json(path: Path, way_out: str = "get or write the file again", finite: 
         fact = f"not JSON (line {error.lineno}: {error.msg})" if error.doc.strip() else "empty"
         if error.doc.startswith(LFS_POINTER):
             fact = "a pointer of Git LFS in place of the file"
-    except (
-        ValueError,
-        RecursionError,
-        OverflowError,
-    ) as error:  # of ValueErrors, only a number is neither JSON's nor UTF-8's
+    except (ValueError, RecursionError, OverflowError) as error:
+        # of ValueErrors, only a number is neither JSON's nor UTF-8's
         facts = {
             RecursionError: "nested too deeply",
             UnicodeDecodeError: "not UTF-8",
@@ -151,7 +147,7 @@ def read_json_object(
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically: to a temporary file in the same folder, flushed to disk, then renamed."""
+    """Write a file atomically: to a temporary place beside it, flushed to disk, then renamed."""
     with new_file(path) as temporary:
         temporary.write_bytes(data)
 
@@ -185,26 +181,17 @@ def _finite(value: Any) -> Any:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path next to `path`. It is renamed to `path` when the block succeeds and deleted when
+    """Yield a path for a file to be written. It is renamed to `path` when the block succeeds and deleted when
     it raises.
 
     Raises UserError when the disk is full.
     """
-    with border():
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with _written(path):
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        with full_disk_as_user_error(path):
-            yield temporary
+    with _folder_beside(path) as folder:
+        temporary = folder / path.name
+        yield temporary
         with _written(path):
-            os.chmod(temporary, 0o644)
             _flush(temporary)
             os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -215,33 +202,38 @@ def new_folder(path: Path) -> Iterator[Path]:
     An existing folder at `path` is replaced only on success. Raises UserError when the disk is full.
     """
     path = path.absolute()
+    with _folder_beside(path) as folder:
+        yield folder
+        with _written(path):
+            for file in folder.rglob("*"):
+                if file.is_file():
+                    _flush(file)
+            os.chmod(folder, 0o755)
+            _swap(folder, path)
+
+
+@contextmanager
+def _folder_beside(path: Path) -> Iterator[Path]:
+    """Yield an empty folder next to `path`, of a hidden name, and delete it at the end."""
     with border():
         path.parent.mkdir(parents=True, exist_ok=True)
     with _written(path):
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-        os.chmod(temporary, 0o755)
+        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         with full_disk_as_user_error(path):
-            yield temporary
-        with _written(path):
-            for file in temporary.rglob("*"):
-                if file.is_file():
-                    os.chmod(file, 0o644)
-                    _flush(file)
-            _swap(temporary, path)
+            yield folder
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _swap(new: Path, path: Path) -> None:
-    if not path.exists():
-        try:
-            os.replace(new, path)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        else:
-            return  # otherwise another process has just written the same folder
+    """Rename a folder to `path`, where there may be another one, perhaps just written by another process."""
+    try:
+        os.replace(new, path)
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
     old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
     os.replace(path, old / "was")
     try:
@@ -253,14 +245,6 @@ def _swap(new: Path, path: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def reserve(path: Path) -> None:
-    """Allocate the blocks of a sparse file: writing to a memory map of one on a full disk would kill the
-    process with a bus error."""
-    if hasattr(os, "posix_fallocate"):
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-
-
 @contextmanager
 def full_disk_as_user_error(path: Path) -> Iterator[None]:
     """Raise DiskFull, which names `path`, for an error in the block that a full disk caused. Other errors
@@ -268,7 +252,8 @@ def full_disk_as_user_error(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (number := system_error(error)) not in FULL_DISK:
+        number = system_error(error)
+        if number not in FULL_DISK:
             raise
         raise DiskFull(f"{path} was not written: {FULL_DISK[number]}; {SPACE}") from error
 
@@ -280,6 +265,8 @@ def _written(path: Path) -> AbstractContextManager[None]:
 
 
 def _flush(path: Path) -> None:
+    """Make a file readable by all, and have its bytes on the disk before it is renamed."""
+    os.chmod(path, 0o644)
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

@@ -58,20 +58,18 @@ def flags() -> list[str]:
 def gpu() -> dict[str, str] | None:
     """{name, memory, driver} of the NVIDIA GPU that CUDA computes on, from nvidia-smi.
 
-    None where nvidia-smi fails, or lists GPUs of several kinds and it is unknown which: CUDA numbers them in
-    another order, unless CUDA_DEVICE_ORDER is PCI_BUS_ID. A part of a GPU (MIG) is described as the whole.
+    None where nvidia-smi fails, or lists GPUs of several kinds: CUDA numbers them in another order, so it is
+    unknown which computes. A part of a GPU (MIG) is described as the whole.
     """
-    query = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader"]
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    rows = [parts for line in done.stdout.splitlines() if len(parts := line.split(", ")) == 5]
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-    by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    named = [row for row in rows if chosen and (row[1].startswith(chosen) or (by_bus and row[0] == chosen))]
-    kinds = {tuple(row[2:]) for row in named or rows}
-    return dict(zip(("name", "memory", "driver"), kinds.pop(), strict=True)) if len(kinds) == 1 else None
+    kinds = {tuple(line.split(", ")) for line in done.stdout.splitlines() if line.count(", ") == 2}
+    if len(kinds) != 1:
+        return None
+    return dict(zip(("name", "memory", "driver"), kinds.pop(), strict=True))
 
 
 def versions() -> dict[str, str]:

@@ -182,7 +182,7 @@ def test_the_traceback_of_an_error_on_demand(tmp_path: Path, monkeypatch: pytest
     done = call("embed", "nano", "--out", "/proc/x.npy", folder=tmp_path, text="a\n")
     assert done.returncode == 2
     assert "Traceback" in done.stderr
-    assert "mkstemp" in done.stderr
+    assert "mkdtemp" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")

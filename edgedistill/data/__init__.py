@@ -11,5 +11,4 @@ __all__ = [
     "parallel_corpus",
     "readers",
     "token_cache",
-    "triples",
 ]

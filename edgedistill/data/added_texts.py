@@ -9,54 +9,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
-from edgedistill.data.deduplicate import digest
-from edgedistill.data.disk_spool import BUFFER, RowSet, Spool, row_blocks, sample_evenly
+from edgedistill.data.deduplicate import Spool, digest, sample_evenly
 
 # White space behind the end of a sentence, or none behind a full stop of Chinese or Japanese. Abbreviations
-# end sentences too: a passage
-# that is too short is joined to the next, and the teacher embeds any passage.
+# end sentences too: a passage that is too short is joined to the next, and the teacher embeds any passage.
 _END = re.compile(r"(?<=[.!?…][)\"'”’])\s+(?=\S)|(?<=[.!?…])\s+(?=[^\s,;:])|(?<=[。！？])")
 
 
 def joined_lines(
-    spec: recipe.Paragraphs, spool: Spool, kept: RowSet, usable: RowSet, seed: int
+    spec: recipe.Paragraphs, spool: Spool, kept: np.ndarray, usable: np.ndarray, seed: int
 ) -> Iterator[bytes]:
     """Join usable lines until they have as many words as were drawn, about `spec.texts` times.
 
     A paragraph begins at a kept line, so that limits per source hold for paragraphs too, and continues with
     any usable line of the same source. Where the source ends first, two lines or more still make a paragraph.
+    `kept` and `usable` are numbers of lines, ascending.
     """
     random = np.random.default_rng([seed, 1])
-    starts = sample_evenly(kept, [(0, len(kept), spec.texts)])
-    with spool.path.open("rb", BUFFER) as lines:
-        for start, end in spool.spans():
-            growing: list[tuple[int, list[bytes]]] = []  # (words to reach, lines so far)
-            for block in row_blocks(start, end):
-                rows = np.arange(block.start, block.stop)
-                for good, first, line in zip(
-                    usable.contains(rows), starts.contains(rows), lines, strict=False
-                ):  # more lines follow
-                    if not good:
-                        continue
-                    if first:
-                        growing.append((int(random.integers(*spec.words, endpoint=True)), []))
-                    for _, parts in growing:
-                        parts.append(line[:-1])
-                    done = [
-                        sum(part.count(b" ") + 1 for part in parts) >= wanted for wanted, parts in growing
-                    ]
-                    yield from (
-                        b" ".join(parts)
-                        for (_, parts), full in zip(growing, done, strict=True)
-                        if full and len(parts) > 1
-                    )
-                    growing = [each for each, full in zip(growing, done, strict=True) if not full]
-            yield from (b" ".join(parts) for _, parts in growing if len(parts) > 1)
+    begins = np.isin(usable, sample_evenly(kept, spec.texts)).tolist()
+    lines = zip(begins, spool.lines(usable), strict=True)
+    for count in spool.counts(usable):
+        growing: list[tuple[int, list[bytes]]] = []  # (words to reach, lines so far)
+        for begin, line in islice(lines, count):
+            if begin:
+                growing.append((int(random.integers(*spec.words, endpoint=True)), []))
+            unfinished = []
+            for wanted, parts in growing:
+                parts.append(line)
+                if sum(part.count(b" ") + 1 for part in parts) < wanted:
+                    unfinished.append((wanted, parts))
+                elif len(parts) > 1:
+                    yield b" ".join(parts)
+            growing = unfinished
+        yield from (b" ".join(parts) for _, parts in growing if len(parts) > 1)
 
 
 def sentences(text: str, min_words: int) -> list[str]:
@@ -83,15 +74,18 @@ class PassageCutter:
     def of(self, texts: Iterable[bytes]) -> Iterator[bytes]:
         """The passages of each text: its sentences, and runs of them; no more than the recipe asks for."""
         if self.spec.texts is None:
-            return self._all(texts)
+            yield from self._all(texts)
+            return
         found = list(self._all(texts))
         drawn = self.random.choice(len(found), min(self.spec.texts, len(found)), replace=False, shuffle=False)
-        return (found[number] for number in np.sort(drawn))
+        for number in np.sort(drawn):
+            yield found[number]
 
     def _all(self, texts: Iterable[bytes]) -> Iterator[bytes]:
         for text in texts:
             for passage in self._cut(text.decode("utf-8")):
-                if (key := digest(passage)) not in self.seen:
+                key = digest(passage)
+                if key not in self.seen:
                     self.seen.add(key)
                     yield passage.encode("utf-8")
 
@@ -119,5 +113,4 @@ def general_sentences(count: int) -> Iterator[bytes]:
     limits = recipe.Documentation(kind="documentation")
     words = range(limits.min_words, (limits.max_words or readers.MAX_TEXT_CHARACTERS) + 1)
     found = [text for text in readers.texts_in(files.GENERAL_CORPUS) if text.count(" ") + 1 in words]
-    added = min(count, len(found))
-    yield from (found[number * len(found) // added].encode() for number in range(added))
+    yield from (found[number].encode() for number in sample_evenly(np.arange(len(found)), count))

@@ -18,7 +18,7 @@ def cached_folder(folder: Path, write: Callable[[Path], Any], log: Log) -> Path:
     """The folder, with its files as they were written.
 
     `write` is called with an empty folder to fill where there is none yet, and again where a file has changed
-        since.
+    since.
     """
     if not _intact(folder, log):
         with files.new_folder(folder) as temporary:

@@ -1,31 +1,26 @@
-"""Corpora of distinct texts, kept on disk, so that ten million texts need no more memory than one.
+"""Corpora of distinct texts, kept on disk.
 
-A corpus is built in passes over files: usable texts are spooled as lines, their digests go to buckets on
-    disk, each bucket is
-deduplicated separately, and the remaining texts are written with their offsets. Held-out texts are the last
-rows.
+Usable texts of all sources are written as lines of a temporary file; the distinct ones are sampled and
+split, and written with their offsets. Held-out texts are the last rows.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, pairwise
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import added_texts, file_patterns, readers
-from edgedistill.data.added_texts import PassageCutter
+from edgedistill.data import added_texts, deduplicate, file_patterns, readers
 from edgedistill.data.cached_folder import cached_folder
-from edgedistill.data.deduplicate import EXCLUDED, DigestBuckets, digest, first_occurrences
-from edgedistill.data.disk_spool import RowSet, Spool, sample_evenly
+from edgedistill.data.deduplicate import Spool
 from edgedistill.errors import UserError
 from edgedistill.session import Session, progress_bar
 
-PROGRESS = 10_000  # texts read between two reports of the progress
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 # Names of added texts in `Corpus.sources`.
 PARAGRAPHS, PASSAGES, DOCUMENTATION = (
@@ -39,7 +34,7 @@ Spec = recipe.Files | recipe.Hub | recipe.Documentation
 
 
 class NothingToTrainOn(UserError):
-    """As many texts are to be held out as there are. `texts`: how many there are."""
+    """As many texts are to be held out as there are; `texts` says how many that is."""
 
     def __init__(self, problem: str, texts: int) -> None:
         super().__init__(problem)
@@ -50,8 +45,7 @@ class Corpus:
     """Distinct texts on disk. Rows 0 … training_count − 1 are for training, the rest are held out.
 
     `fingerprint` is the sha256 of the texts and the split; whatever is derived from a corpus is cached under
-        it. `sources`: the
-    name of each source and how many texts came from it.
+    it. `sources` holds the name of each source and how many texts came from it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -78,20 +72,12 @@ class Corpus:
         return np.arange(self.training_count, len(self))
 
     def chunks(self, size: int) -> Iterator[list[str]]:
-        """All texts in order, `size` at a time, through plain reads: the file is not mapped into memory."""
-        with (
-            (self.folder / "texts.bin").open("rb") as file,
-            (self.folder / "offsets.bin").open("rb") as table,
-        ):
-            last = np.frombuffer(table.read(8), np.int64)
-            while len(more := np.frombuffer(table.read(8 * size), np.int64)):
-                offsets = np.concatenate([last[-1:], more])
-                data = file.read(int(offsets[-1] - offsets[0]))
-                yield [
-                    data[start:end].decode("utf-8")
-                    for start, end in pairwise((offsets - offsets[0]).tolist())
-                ]
-                last = offsets
+        """All texts in order, `size` at a time."""
+        for start in range(0, len(self), size):
+            offsets = np.asarray(self.offsets[start : start + size + 1])
+            data = self.bytes[offsets[0] : offsets[-1]].tobytes()
+            spans = pairwise((offsets - offsets[0]).tolist())
+            yield [data[first:end].decode("utf-8") for first, end in spans]
 
 
 class CorpusWriter:
@@ -100,22 +86,19 @@ class CorpusWriter:
     def __init__(self, folder: Path) -> None:
         self.texts, self.offsets = (folder / "texts.bin").open("wb"), (folder / "offsets.bin").open("wb")
         self.sha256 = hashlib.sha256()
-        self.offset = self.texts_written = 0
+        self.offset = 0
         self.offsets.write((0).to_bytes(8, "little"))
 
-    def write(self, text: bytes) -> None:
-        self.offset += len(text)
-        self.texts.write(text)
-        self.offsets.write(self.offset.to_bytes(8, "little"))
-        self.sha256.update(text + b"\n")
-        self.texts_written += 1
-
-    def write_all(self, texts: Iterable[bytes]) -> int:
-        """Write texts one by one; returns how many they were."""
-        before = self.texts_written
+    def write(self, texts: Iterable[bytes]) -> int:
+        """Write texts one by one. Returns how many they were."""
+        count = 0
         for text in texts:
-            self.write(text)
-        return self.texts_written - before
+            self.offset += len(text)
+            self.texts.write(text)
+            self.offsets.write(self.offset.to_bytes(8, "little"))
+            self.sha256.update(text + b"\n")
+            count += 1
+        return count
 
     def __enter__(self) -> CorpusWriter:
         return self
@@ -131,7 +114,7 @@ def write(
     """Write texts one by one in the layout that Corpus opens; without `training_count`, all of them are for
     training."""
     with CorpusWriter(folder) as writer:
-        rows = writer.write_all(text.encode("utf-8", "replace") for text in texts)
+        rows = writer.write(text.encode("utf-8", "replace") for text in texts)
     trained = rows if training_count is None else training_count
     writer.sha256.update(f"\0{trained}".encode())
     meta = {
@@ -145,13 +128,11 @@ def write(
 
 
 class Source(NamedTuple):
-    """A stream of texts. `content_id` identifies its content; `excluded`: its texts must not be trained
-    on."""
+    """A stream of texts. `content_id` identifies its content."""
 
     name: str
     content_id: Any
-    texts: Callable[[], Iterator[str]]
-    excluded: bool = False
+    texts: Iterable[str]
 
 
 def build(spec: Spec, session: Session, seed: int) -> Corpus:
@@ -159,22 +140,27 @@ def build(spec: Spec, session: Session, seed: int) -> Corpus:
     options and seed.
 
     Raises UserError: no file matches, unknown file type, missing column, bytes that are not UTF-8, a text
-        over
-    100,000 characters, nothing left to train on.
+    over 100,000 characters, nothing left to train on.
     """
     seed = seed if spec.seed is None else spec.seed
     sources = _sources(spec, session.data)
+    excluded, general = list[Path](), 0
+    if isinstance(spec, recipe.Files):
+        excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
+        general = spec.documentation_texts
     options = spec.model_dump(mode="json", exclude={"seed", "licences"})
-    general = spec.documentation_texts if isinstance(spec, recipe.Files) else 0
-    content = [source.content_id for source in sources] + (
-        [files.sha256_file(files.GENERAL_CORPUS)] if general else []
-    )
+    content = [source.content_id for source in sources]
+    content += [files.sha256_file(path) for path in [*excluded, *([files.GENERAL_CORPUS] if general else [])]]
     name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=content)
     folder = session.cache / "corpora" / name
 
     def write(temporary: Path) -> None:
-        session.log(f"reading texts from {sum(1 for source in sources if not source.excluded)} source(s)")
-        meta = _build(spec, sources, seed, temporary, session.progress)
+        session.log(f"reading texts from {len(sources)} source(s)")
+        digests = deduplicate.excluded_digests(excluded)
+        spool = _spool(spec, sources, digests, temporary / "spool", session.progress)
+        meta = _write_split(spec, [source.name for source in sources], spool, digests, seed, temporary)
+        spool.path.unlink()
+        files.write_json(temporary / "corpus.json", meta)
         session.log(f"corpus {meta['fingerprint'][:12]}: {_summary(meta)}")
 
     return Corpus(cached_folder(folder, write, session.log))
@@ -193,175 +179,93 @@ def _summary(meta: dict[str, Any]) -> str:
 
 def _sources(spec: Spec, data: Path | None) -> list[Source]:
     if isinstance(spec, recipe.Hub):
-        return [
-            Source(
-                f"{spec.dataset}@{spec.revision}",
-                [spec.dataset, spec.revision],
-                lambda: readers.hub_texts(spec),
-            )
-        ]
+        name = f"{spec.dataset}@{spec.revision}"
+        return [Source(name, [spec.dataset, spec.revision], readers.hub_texts(spec))]
     if isinstance(spec, recipe.Documentation):
-        return [_file(files.GENERAL_CORPUS, "text")._replace(name="documentation")]
+        path = files.GENERAL_CORPUS
+        return [Source("documentation", files.sha256_file(path), readers.texts_in(path))]
+    columns = [spec.column] if isinstance(spec.column, str) else spec.column
     return [
-        *(
-            _file(path, spec.column, spec.unit)
-            for path in file_patterns.matching_files(spec.texts, data, "corpus.texts")
-        ),
-        *(_file(path, None) for path in file_patterns.matching_files(spec.exclude, data, "corpus.exclude")),
+        Source(path.name, files.sha256_file(path), _texts(path, columns, spec.unit))
+        for path in file_patterns.matching_files(spec.texts, data, "corpus.texts")
     ]
 
 
-def _file(path: Path, column: str | list[str] | None, unit: str = "line") -> Source:
-    """A file of texts, those of one column after the other; without a column, a file of excluded texts, in
-    any of its columns."""
-    content_id = files.sha256_file(path)
-    if column is None:
-        return Source(path.name, content_id, lambda: readers.texts_in_every_column(path), excluded=True)
-    columns = [column] if isinstance(column, str) else column[:1] if readers.is_text_file(path) else column
-    return Source(
-        path.name,
-        content_id,
-        lambda: chain.from_iterable(readers.texts_in(path, each, "corpus.column", unit) for each in columns),
-    )
+def _texts(path: Path, columns: list[str], unit: str) -> Iterator[str]:
+    """The texts of a file, those of one column after the other."""
+    for column in columns[:1] if readers.is_text_file(path) else columns:
+        yield from readers.texts_in(path, column, "corpus.column", unit)
 
 
-def _build(spec: Spec, sources: list[Source], seed: int, folder: Path, progress: bool) -> dict[str, Any]:
-    buckets = DigestBuckets(folder / "buckets")
+def _spool(spec: Spec, sources: list[Source], excluded: set[bytes], path: Path, progress: bool) -> Spool:
+    """Every usable text of the sources. Raises UserError where a limit is none of a source's."""
+    most = spec.max_words or readers.MAX_TEXT_CHARACTERS
+
+    def usable(row: deduplicate.Row) -> bool:
+        return row[0] != "" and spec.min_words <= row[0].count(" ") + 1 <= most
+
+    rows = (((readers.normalize(text),) for text in source.texts) for source in sources)
     with progress_bar(None, progress, "reading") as advance:
-        spool, read = _spool(spec, sources, folder / "spool", buckets, advance)
-    distinct = first_occurrences(buckets, spool.size)
-    names = [source.name for source in sources if not source.excluded]
-    kept = _sample(spec, names, spool, distinct)
-    count = kept.count()
-    if count <= spec.held_out:
-        fact = f"{count:,} of {read:,} texts are left after cleaning, {spec.held_out:,} are to be held out"
-        raise NothingToTrainOn(
-            f"corpus: nothing to train on: {fact}; add texts, or lower corpus.held_out", count
-        )
-    held_out = kept.at_ranks(
-        np.random.default_rng(seed).choice(count, spec.held_out, replace=False, shuffle=False)
-    )
-    usable = distinct.without(held_out)
-    added = dict[str, Iterator[bytes]]()
-    if spec.paragraphs:
-        added[PARAGRAPHS] = added_texts.joined_lines(spec.paragraphs, spool, kept, usable, seed)
-    if isinstance(spec, recipe.Files) and spec.documentation_texts:
-        added[DOCUMENTATION] = added_texts.general_sentences(spec.documentation_texts)
-    split = _Split(spool, kept, set(held_out.tolist()))
-    written = _write_split(split, _passages(spec, sources, seed), added, folder)
-    per_source = [
-        {"name": name, "texts": kept.count(*span)} for name, span in zip(names, spool.spans(), strict=True)
-    ]
-    meta = {
-        "format": FORMAT,
-        "fingerprint": written.fingerprint,
-        "read": read,
-        "texts": written.trained + written.held_out,
-        "trained": written.trained,
-        "sources": [
-            *per_source,
-            *({"name": name, "texts": texts} for name, texts in written.added.items() if texts),
-        ],
-    }
-    spool.path.unlink()
-    files.write_json(folder / "corpus.json", meta)
-    return meta
+        return deduplicate.gather(rows, usable, excluded, path, advance)
 
 
-def _passages(spec: Spec, sources: list[Source], seed: int) -> PassageCutter | None:
-    """What cuts the texts into the passages that the recipe asks for; excluded texts are never a passage."""
-    if not isinstance(spec, recipe.Files) or spec.passages is None:
-        return None
-    excluded = {
-        digest(readers.normalize(text)) for source in sources if source.excluded for text in source.texts()
-    }
-    return PassageCutter(spec.passages, seed, excluded)
-
-
-def _spool(
-    spec: Spec, sources: list[Source], path: Path, buckets: DigestBuckets, advance: Callable[[int], None]
-) -> tuple[Spool, int]:
-    """Write every usable text as a line, and its digest into a bucket. Returns the spool, and how many texts
-    were read."""
-    counts: list[int] = []
-    read = row = 0
-    max_words = spec.max_words or readers.MAX_TEXT_CHARACTERS
-    with path.open("wb") as lines:
-        for source in sources:
-            start = row
-            for text in map(readers.normalize, source.texts()):
-                if source.excluded:
-                    buckets.add(digest(text), EXCLUDED)
-                    continue
-                read += 1
-                if read % PROGRESS == 0:
-                    advance(PROGRESS)
-                if text and spec.min_words <= text.count(" ") + 1 <= max_words:
-                    lines.write(text.encode("utf-8", "replace") + b"\n")
-                    buckets.add(digest(text), row)
-                    row += 1
-            if not source.excluded:
-                counts.append(row - start)
-    return Spool(path, counts), read
-
-
-def _sample(spec: Spec, names: list[str], spool: Spool, distinct: RowSet) -> RowSet:
-    """Apply the limits per file and in all. Raises UserError for a limit of a file that is none of the
-    corpus."""
-    kept = distinct
-    if isinstance(spec, recipe.Files) and (spec.limit_per_file or spec.limits):
-        unknown = sorted(set(spec.limits) - set(names))
-        if unknown:
+def _kept(spec: Spec, names: list[str], spool: Spool) -> np.ndarray:
+    """The distinct texts within the limits per file and in all. Raises UserError for a limit of a file that
+    is none of the corpus, and where no text is left to train on."""
+    limits: list[int | None] = [None] * len(names)
+    if isinstance(spec, recipe.Files):
+        for unknown in sorted(set(spec.limits) - set(names)):
             known = ", ".join(names[:8])
             raise UserError(
-                f"corpus.limits: {unknown[0]} is none of the files of corpus.texts ({known}); correct the "
+                f"corpus.limits: {unknown} is none of the files of corpus.texts ({known}); correct the "
                 "name, or leave it out"
             )
-        limits = [
-            spec.limits.get(name, spec.limit_per_file or count)
-            for name, count in zip(names, spool.counts, strict=True)
-        ]
-        kept = sample_evenly(
-            kept, [(*span, limit) for span, limit in zip(spool.spans(), limits, strict=True)]
+        limits = [spec.limits.get(name, spec.limit_per_file) for name in names]
+    kept = spool.sample(limits, spec.limit)
+    if len(kept) <= spec.held_out:
+        fact = f"{len(kept):,} of {spool.read:,} texts are left after cleaning, {spec.held_out:,} are to be"
+        raise NothingToTrainOn(
+            f"corpus: nothing to train on: {fact} held out; add texts, or lower corpus.held_out", len(kept)
         )
-    return sample_evenly(kept, [(0, len(kept), spec.limit)]) if spec.limit else kept
-
-
-class _Split(NamedTuple):
-    """The lines of a spool that make a corpus, and which of them are held out."""
-
-    spool: Spool
-    kept: RowSet
-    held_out: set[int]
-
-    def lines(self, held_out: bool) -> Iterator[bytes]:
-        return (line for row, line in self.spool.lines(self.kept) if (row in self.held_out) == held_out)
-
-
-class _Written(NamedTuple):
-    """What a corpus was written as. added: the number of added texts by their name, with held-out ones."""
-
-    fingerprint: str
-    trained: int
-    held_out: int
-    added: dict[str, int]
+    return kept
 
 
 def _write_split(
-    split: _Split, passages: PassageCutter | None, added: dict[str, Iterator[bytes]], folder: Path
-) -> _Written:
+    spec: Spec, names: list[str], spool: Spool, excluded: set[bytes], seed: int, folder: Path
+) -> dict[str, Any]:
     """Write the lines to train on and what is added to them, then the held-out lines. Both are followed by
-    their passages."""
+    their passages. Returns the content of corpus.json."""
+    kept = _kept(spec, names, spool)
+    random = np.random.default_rng(seed)
+    drawn = np.sort(random.choice(len(kept), spec.held_out, replace=False, shuffle=False))
+    held_out, trained = kept[drawn], np.delete(kept, drawn)
+    added = dict[str, Iterable[bytes]]()
+    passages = None
+    if spec.paragraphs:
+        usable = np.setdiff1d(spool.distinct, held_out, assume_unique=True)
+        added[PARAGRAPHS] = added_texts.joined_lines(spec.paragraphs, spool, kept, usable, seed)
+    if isinstance(spec, recipe.Files) and spec.documentation_texts:
+        added[DOCUMENTATION] = added_texts.general_sentences(spec.documentation_texts)
+    if isinstance(spec, recipe.Files) and spec.passages:
+        passages = added_texts.PassageCutter(spec.passages, seed, excluded)
+        added[PASSAGES] = passages.of(spool.lines(trained))
     with CorpusWriter(folder) as writer:
-        for line in split.lines(held_out=False):
-            writer.write(line)
-        counts = {name: writer.write_all(texts) for name, texts in added.items()}
-        if passages:
-            counts[PASSAGES] = writer.write_all(passages.of(split.lines(held_out=False)))
-        trained = writer.texts_written
+        training_count = writer.write(spool.lines(trained))
+        counts = {name: writer.write(texts) for name, texts in added.items()}
+        training_count += sum(counts.values())
         writer.sha256.update(b"\0held out\0")
-        for line in split.lines(held_out=True):
-            writer.write(line)
+        texts = training_count + writer.write(spool.lines(held_out))
         if passages:
-            counts[PASSAGES] += writer.write_all(passages.of(split.lines(held_out=True)))
-    return _Written(writer.sha256.hexdigest(), trained, writer.texts_written - trained, counts)
+            of_held_out = writer.write(passages.of(spool.lines(held_out)))
+            counts[PASSAGES] += of_held_out
+            texts += of_held_out
+    listed = list(zip(names, spool.counts(kept), strict=True))
+    listed += [(name, count) for name, count in counts.items() if count]
+    return {
+        "format": FORMAT,
+        "fingerprint": writer.sha256.hexdigest(),
+        "read": spool.read,
+        "texts": texts,
+        "trained": training_count,
+        "sources": [{"name": name, "texts": count} for name, count in listed],
+    }

@@ -1,20 +1,26 @@
-"""Find duplicate texts on disk: digests go to buckets, and one bucket at a time is sorted in memory."""
+"""Rows of texts that are read from many sources: distinct ones without excluded texts, in one temporary file.
+
+A row is a text, a pair or a triple. Its texts go to disk, and eight bytes of it stay in memory: ten million
+rows take half a gigabyte while they are compared.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, compress
 from pathlib import Path
 
 import numpy as np
 
 from edgedistill.data import readers
-from edgedistill.data.disk_spool import RowSet
 
-BUCKETS = 256  # one per first byte of a digest
-FLUSH = 200_000  # records held in memory
-EXCLUDED = -1  # the row of a text that must not be trained on: it sorts before every row of a source
-RECORD = [("digest", "<u8"), ("row", "<i8")]
+PROGRESS = 10_000  # rows read between two reports of the progress
+BUFFER = 1 << 20  # bytes
+
+Row = tuple[str, ...]  # texts without tabs, as `readers.normalize` leaves them
 
 
 def digest(text: str) -> bytes:
@@ -29,60 +35,74 @@ def excluded_digests(paths: list[Path]) -> set[bytes]:
     } - {digest("")}
 
 
-class DigestBuckets:
-    """Records (digest, row) in a folder, one file per first byte of the digest."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self.folder = folder
-        self.pending: list[list[bytes]] = [[] for _ in range(BUCKETS)]
-        self.waiting = 0
-
-    def add(self, digest: bytes, row: int) -> None:
-        self.pending[digest[0]].append(digest + row.to_bytes(8, "little", signed=True))
-        self.waiting += 1
-        if self.waiting >= FLUSH:
-            self._flush()
-
-    def _flush(self) -> None:
-        for bucket, records in enumerate(self.pending):
-            if records:
-                with (self.folder / str(bucket)).open("ab") as file:
-                    file.write(b"".join(records))
-                records.clear()
-        self.waiting = 0
-
-    def drain(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(records sorted by digest, then row; which of them is the first of its digest, bool) of each
-        bucket.
-
-        Each bucket's file is deleted once its records were used, and the folder at the end.
-        """
-        self._flush()
-        for bucket in sorted(self.folder.iterdir()):
-            records = np.fromfile(bucket, dtype=RECORD)
-            records = records[np.lexsort((records["row"], records["digest"]))]
-            first = np.ones(len(records), bool)
-            first[1:] = records["digest"][1:] != records["digest"][:-1]
-            yield records, first
-            bucket.unlink()
-        self.folder.rmdir()
+def sample_evenly(rows: np.ndarray, limit: int | None) -> np.ndarray:
+    """At most `limit` of the rows (n,), spread evenly over them; None: all."""
+    if limit is None or len(rows) <= limit:
+        return rows
+    return rows[np.arange(limit) * len(rows) // limit]
 
 
-def first_occurrences(buckets: DigestBuckets, rows: int) -> RowSet:
-    """The first row of each digest, without the digests that also occur as EXCLUDED."""
-    found = RowSet(rows)
-    for records, first in buckets.drain():
-        chosen = records["row"][first]
-        found.add(chosen[chosen >= 0])
-    return found
+@dataclass(frozen=True)
+class Spool:
+    """The usable rows of all sources as lines of one file, in the order they were read.
+
+    `offsets` holds the first line of each source, and the number of lines; `distinct` the lines that repeat
+    no earlier one, (n,) int64. `read` rows were read, of which `leaked` were left out for an excluded text.
+    """
+
+    path: Path
+    offsets: list[int]
+    distinct: np.ndarray
+    read: int
+    leaked: int
+
+    def sample(self, limits: list[int | None], limit: int | None) -> np.ndarray:
+        """Distinct lines, at most `limits` of each source and `limit` in all, spread evenly: (n,) int64."""
+        parts = np.split(self.distinct, np.searchsorted(self.distinct, self.offsets[1:-1]))
+        of_each = [sample_evenly(part, most) for part, most in zip(parts, limits, strict=True)]
+        return sample_evenly(np.concatenate(of_each), limit)
+
+    def counts(self, lines: np.ndarray) -> list[int]:
+        """How many of these lines, (n,) ascending, come from each source."""
+        found: list[int] = np.diff(np.searchsorted(lines, self.offsets)).tolist()
+        return found
+
+    def lines(self, wanted: np.ndarray) -> Iterator[bytes]:
+        """These lines, (n,) ascending, without their ends."""
+        mask = np.zeros(self.offsets[-1], bool)
+        mask[wanted] = True
+        with self.path.open("rb", BUFFER) as file:
+            yield from (line[:-1] for line in compress(file, mask.tobytes()))
 
 
-def first_row_of_each(buckets: DigestBuckets, rows: int, path: Path) -> np.memmap:
-    """For every row, the first row with the same digest: (rows,) int64, memory-mapped at `path`."""
-    found = np.memmap(path, dtype=np.int64, mode="w+", shape=(rows,))
-    for records, first in buckets.drain():
-        found[records["row"]] = records["row"][
-            np.maximum.accumulate(np.where(first, np.arange(len(records)), 0))
-        ]
-    return found
+def gather(
+    sources: Iterable[Iterable[Row]],
+    usable: Callable[[Row], bool],
+    excluded: set[bytes],
+    path: Path,
+    advance: Callable[[int], None] = lambda rows: None,
+) -> Spool:
+    """Read all sources, and write the usable rows without an excluded text to `path`.
+
+    `advance` is called with a number of rows whenever so many more were read.
+    """
+    digests, counts = array("Q"), list[int]()
+    read = leaked = 0
+    with path.open("wb") as lines:
+        for source in sources:
+            before = len(digests)
+            for row in source:
+                read += 1
+                if read % PROGRESS == 0:
+                    advance(PROGRESS)
+                if not usable(row):
+                    continue
+                if excluded and any(digest(text) in excluded for text in row):
+                    leaked += 1
+                    continue
+                line = "\t".join(row)
+                lines.write(line.encode("utf-8", "replace") + b"\n")
+                digests.append(int.from_bytes(digest(line), "little"))
+            counts.append(len(digests) - before)
+    _, first = np.unique(np.array(digests, np.uint64), return_index=True)
+    return Spool(path, [0, *accumulate(counts)], np.sort(first), read, leaked)

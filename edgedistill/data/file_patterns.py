@@ -12,36 +12,40 @@ from edgedistill.errors import UserError
 
 
 def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
-    """The files that match any of the globs, in order, each once. `data`: the folder that relative globs
-    start from.
+    """The files that match any of the globs, in order, each once. Relative globs start from the folder
+    `data`; `**` stands for a folder and all below it, linked ones too.
 
-    `**` stands for a folder and all below it, linked ones too. `place`: the option that names the globs, for
-        errors. Raises UserError:
-    no file matches, unknown file type, no data folder.
+    The option `place` names the globs, for errors. Raises UserError: no file matches, unknown file type, no
+    data folder.
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
-        absolute = Path(pattern).is_absolute()
-        if not absolute and data is None:
-            raise UserError(
-                f"{place}: {pattern!r} is relative, and there is no data folder; give --data DIR or set "
-                "EDGEDISTILL_DATA"
-            )
-        root = Path(pattern).anchor if absolute else data or ""
-        parts = Path(pattern).relative_to(root).parts if absolute else Path(pattern).parts
-        paths = sorted(path for path in set(_expanded(Path(root), parts)) if os.path.isfile(path))
+        path = in_data(pattern, data, place)
+        parts = path.relative_to(path.anchor).parts if path.is_absolute() else path.parts
+        expanded = set(_expanded(Path(path.anchor), parts))
+        paths = sorted(each for each in expanded if os.path.isfile(each))
+        if not paths and os.path.isdir(path):
+            files = str(Path(pattern) / "**/*.txt")
+            raise UserError(f"{place}: {pattern!r} is a folder; give a pattern of files, such as {files!r}")
+        if not paths and Path(pattern).is_absolute():
+            raise UserError(f"{place}: no file matches {pattern!r}; check the pattern")
         if not paths:
-            if os.path.isdir(Path(root, *parts)):
-                raise UserError(
-                    f"{place}: {pattern!r} is a folder; give a pattern of files, such as "
-                    f"{str(Path(pattern) / '**/*.txt')!r}"
-                )
-            where, also = ("", "") if absolute else (f" in {root}", " and --data")
-            raise UserError(f"{place}: no file matches {pattern!r}{where}; check the pattern{also}")
-        for path in paths:
-            input_file.kind(path)
+            raise UserError(f"{place}: no file matches {pattern!r} in {data}; check the pattern and --data")
+        for each in paths:
+            input_file.kind(each)
         found |= dict.fromkeys(paths)
     return list(found)
+
+
+def in_data(name: str, data: Path | None, place: str) -> Path:
+    """A path or glob, where a relative one starts from the folder `data`. Raises UserError where there is
+    none."""
+    if data is None and not Path(name).is_absolute():
+        raise UserError(
+            f"{place}: {name!r} is relative, and there is no data folder; give --data DIR or set "
+            "EDGEDISTILL_DATA"
+        )
+    return (data or Path()) / name
 
 
 def from_here(patterns: list[str]) -> list[str]:
@@ -69,13 +73,13 @@ def _folders(top: Path) -> list[Path]:
     """A folder and every folder below it, each once; what is reached only by a link comes last."""
     found, links, seen = list[Path](), [top], set[str]()
     while links:
-        waiting = [links.pop(0)]
-        while waiting:
-            folder = waiting.pop()
-            if os.path.isdir(folder) and (real := os.path.realpath(folder)) not in seen:
-                seen.add(real)
-                found.append(folder)
-                for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-                    if entry.is_dir():
-                        (links if entry.is_symlink() else waiting).append(Path(entry.path))
+        for folder, names, _ in os.walk(links.pop(0)):
+            real = os.path.realpath(folder)
+            if real in seen:
+                names.clear()
+                continue
+            seen.add(real)
+            found.append(Path(folder))
+            names.sort()
+            links += [Path(folder, name) for name in names if os.path.islink(os.path.join(folder, name))]
     return found

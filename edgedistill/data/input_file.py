@@ -16,13 +16,9 @@ from edgedistill.errors import UserError, first_line, unknown_name
 
 MAX_LINE_BYTES = 16_000_000  # of a .jsonl, .tsv or .csv row, which may hold more than the text
 
-KINDS = (".txt", ".md", ".rst", ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet")
-WHOLE_TEXT = (".txt", ".md", ".rst")  # all of it is text; the others have columns
-NUMBERED = {
-    ".parquet": "row",
-    ".json": "item",
-    ".rst": "paragraph",
-}  # what is counted in a file of that kind, where it is not lines
+KINDS = (".txt", ".md", ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet")
+WHOLE_TEXT = (".txt", ".md")  # all of it is text; the others have columns
+NUMBERED = {".parquet": "row", ".json": "item"}  # what is counted in a file, where it is not lines
 
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
 _UTF16 = ("UTF-16 or UTF-32", "save it as UTF-8, for example with iconv")
@@ -59,7 +55,7 @@ def kind(path: Path) -> str:
 
 
 def numbered(path: Path) -> str:
-    """What is counted in a file: row, item, paragraph or line."""
+    """What is counted in a file: row, item or line."""
     return NUMBERED.get(kind(path), "line")
 
 
@@ -82,7 +78,7 @@ def lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, st
 
 
 def stream_lines(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[int, str]]:
-    """The same of a stream. `name`: the stream's, for errors.
+    """The same of a stream, which `name` names in errors.
 
     Raises UserError, with the line's number, for a byte that is not UTF-8, a line that never ends or holds a
     carriage return, as all of a file whose lines end in CR alone; for damaged gzip, UTF-16 and binary files.
@@ -120,7 +116,7 @@ def damage_as_user_error(name: str, place: Callable[[], str]) -> Iterator[None]:
     """The one border to zlib, json, csv, pyarrow and numpy: what they raise for a damaged file is raised as
     UserError.
 
-    `place`: where in the file the reader is. Errors of the file system, and our own, pass.
+    `place` says where in the file the reader is. Errors of the file system, and our own, pass.
     """
     try:
         yield

@@ -1,99 +1,173 @@
-"""Parallel corpora: texts and their translations, deduplicated, split and kept on disk.
+"""Parallel corpora: texts that belong together, deduplicated, split and kept on disk. A row is a pair of a
+text and its translation, or a triple of a text, one that means the same and one that does not.
 
-The distinct texts of each side form a corpus of their own, so that a teacher embeds a source text once,
-however many languages it was translated to; pair i is a row of each side. Held out are source texts with all
-their translations.
+The distinct texts of each column form a corpus of their own, so that a teacher embeds a source text once,
+however many languages it was translated to; row i of the index names a text of each column. Held out are
+texts of the first column, with all that belongs to them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from itertools import pairwise
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, deduplicate, file_patterns, pair_tables
+from edgedistill.data import corpus, deduplicate, file_patterns, readers
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.deduplicate import DigestBuckets
-from edgedistill.data.disk_spool import RowSet, Spool, row_blocks, row_offsets, sample_evenly
-from edgedistill.data.pair_tables import PairTable
+from edgedistill.data.deduplicate import Row, Spool
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
-SIDES = ("first", "second")  # folder names of the source and the target side
+COLUMNS = ("first", "second", "third")  # folder names
 
 
 class ParallelCorpus:
-    """Source texts, target texts and pairs of their rows; pairs 0 … training_count − 1 are for training, the
-    rest are held out.
+    """The distinct texts of each column, and rows that name one of each; rows 0 … training_count − 1 are for
+    training, the rest are held out.
 
-    `index` (n, 2) int64: for each pair, its row in `source_side` and in `target_side`. `sources`: name, part
-        of the recipe,
-    languages, pairs and training pairs of each table.
+    `index` (n, columns) int64 holds for each row its text in each of the `columns`; `sources` holds name,
+    part of the recipe, languages, pairs and training pairs of each table.
     """
 
     def __init__(self, folder: Path) -> None:
         meta = files.read_json(folder / "parallel.json")
         self.folder = folder
-        self.source_side, self.target_side = (Corpus(folder / side) for side in SIDES)
+        self.columns = [Corpus(folder / name) for name in COLUMNS if (folder / name).exists()]
         self.fingerprint: str = meta["fingerprint"]
         self.sources: list[dict[str, Any]] = meta["sources"]
         self.training_count: int = meta["trained"]
-        self.index = np.memmap(folder / "index.bin", dtype=np.int64, mode="r").reshape(-1, 2)
+        flat = np.memmap(folder / "index.bin", dtype=np.int64, mode="r")
+        self.index = flat.reshape(-1, len(self.columns))
 
     def __len__(self) -> int:
         return len(self.index)
 
     @property
+    def source_side(self) -> Corpus:
+        """The source texts of pairs."""
+        return self.columns[0]
+
+    @property
+    def target_side(self) -> Corpus:
+        """The target texts of pairs."""
+        return self.columns[1]
+
+    @property
     def held_out(self) -> np.ndarray:
-        """The held-out pairs, (n,) int64."""
+        """The held-out rows, (n,) int64."""
         return np.arange(self.training_count, len(self))
 
     def side(self, name: str) -> Corpus:
-        """The corpus of one side, `source` or `target`."""
+        """The corpus of one side of pairs, `source` or `target`."""
         return {"source": self.source_side, "target": self.target_side}[name]
 
     def training_pairs(self, parts: list[str] | None) -> np.ndarray:
         """The `index` rows (m, 2) of the training pairs of those parts of the recipe; None: of all parts."""
         if parts is None:
             return self.index[: self.training_count]
-        offsets = row_offsets([source["trained"] for source in self.sources])
+        offsets = accumulate((source["trained"] for source in self.sources), initial=0)
         spans = [
-            span
-            for source, span in zip(self.sources, pairwise(offsets), strict=True)
+            self.index[start:end]
+            for source, (start, end) in zip(self.sources, pairwise(offsets), strict=True)
             if source["part"] in parts
         ]
-        return np.concatenate([self.index[:0], *(self.index[start:end] for start, end in spans)])
+        return np.concatenate([self.index[:0], *spans])
+
+
+class Table(NamedTuple):
+    """A file or a hub data set of pairs or triples. `part` and `languages` are those of pairs; `content_id`
+    identifies the content; at most `limit` rows are kept."""
+
+    name: str
+    content_id: Any
+    rows: Iterator[Row]
+    limit: int | None = None
+    part: str = ""
+    languages: tuple[str, str] = ("", "")
+
+
+class _Rows(NamedTuple):
+    """What a parallel corpus is made of, as the recipe describes it at `place`; `what` is the word for a
+    row."""
+
+    what: str
+    place: str
+    tables: list[Table]
+    excluded: list[Path]
+    usable: Callable[[Row], bool]
+    limit: int | None
+    held_out: int = 0
 
 
 def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
-    """Open the parallel corpus that a recipe describes; build it first where the cache has none of the same
-    content, options and seed.
+    """Open the pairs that a recipe describes; build them first where the cache has none of the same content,
+    options and seed.
 
     Raises UserError: no file matches, a missing column, a score that is no number, bytes that are not UTF-8,
-        nothing left to train on.
+    nothing left to train on.
     """
+
+    def usable(pair: Row) -> bool:
+        return all(
+            text and len(text) <= spec.max_chars and text.count(" ") + 1 >= spec.min_words for text in pair
+        )
+
     seed = seed if spec.seed is None else spec.seed
-    tables = pair_tables.open_tables(spec, session.data)
+    entries = range(len(spec.pairs))
+    tables = [table for entry in entries for table in _pair_tables(spec, entry, session.data)]
     excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
-    content = [[table.content_id for table in tables], [files.sha256_file(path) for path in excluded]]
-    options = spec.model_dump(mode="json", exclude={"seed", "licences"})
-    name = files.cache_key(format=FORMAT, spec=options, seed=seed, made_of=content)
-    folder = session.cache / "parallel" / name
+    rows = _Rows("pair", "corpus", tables, excluded, usable, spec.limit, spec.held_out)
+    options = {"spec": spec.model_dump(mode="json", exclude={"seed", "licences"}), "seed": seed}
+    return _cached(rows, options, session, seed)
+
+
+def build_triples(
+    spec: recipe.TripleFiles | recipe.TripleHub, exclude: list[str], session: Session, place: str
+) -> ParallelCorpus:
+    """Open the triples that a stage names; build them first where the cache has none of the same content and
+    options.
+
+    `exclude` holds globs of files whose texts must not be trained on: a triple with one of them is left out.
+    The recipe names the triples at `place`. Raises UserError: no file matches, a missing column, no triple
+    is left.
+    """
+    tables = _triple_tables(spec, session.data, place)
+    excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
+    rows = _Rows("triple", place, tables, excluded, all, spec.limit)
+    return _cached(rows, {"spec": spec.model_dump(mode="json", exclude={"licence"})}, session, 0)
+
+
+def _cached(rows: _Rows, options: dict[str, Any], session: Session, seed: int) -> ParallelCorpus:
+    """The corpus of these rows. `options` are the part of the cache's key that the recipe decides."""
+    content = [
+        [table.content_id for table in rows.tables],
+        [files.sha256_file(path) for path in rows.excluded],
+    ]
+    folder = session.cache / "parallel" / files.cache_key(format=FORMAT, **options, made_of=content)
 
     def write(temporary: Path) -> None:
-        session.log(f"reading pairs from {len(tables)} table(s)")
-        meta = _build(spec, tables, excluded, seed, temporary)
-        counts = f"{meta['pairs']:,} of {meta['read']:,} pairs kept, {meta['leaked']:,} excluded"
+        session.log(f"reading {rows.what}s from {len(rows.tables)} table(s)")
+        digests = deduplicate.excluded_digests(rows.excluded)
+        read = (table.rows for table in rows.tables)
+        spool = deduplicate.gather(read, rows.usable, digests, temporary / "spool")
+        kept = spool.sample([table.limit for table in rows.tables], rows.limit)
+        if len(kept) == 0:
+            fact = f"no {rows.what} is left of {spool.read:,} read, {spool.leaked:,} of them with an excluded"
+            raise UserError(f"{rows.place}: {fact} text; add tables, or check corpus.exclude")
+        meta = _write(rows, spool, kept, seed, temporary)
+        spool.path.unlink()
+        files.write_json(temporary / "parallel.json", meta)
         session.log(
-            f"parallel corpus {meta['fingerprint'][:12]}: {counts}, {meta['pairs'] - meta['trained']:,} held "
-            "out"
+            f"parallel corpus {meta['fingerprint'][:12]}: {len(kept):,} of {spool.read:,} {rows.what}s kept, "
+            f"{spool.leaked:,} excluded, {len(kept) - meta['trained']:,} held out"
         )
 
     return ParallelCorpus(cached_folder(folder, write, session.log))
@@ -104,194 +178,160 @@ def languages(spec: recipe.Parallel) -> list[str]:
     return list(dict.fromkeys(language for part in spec.pairs for language in part.of_columns))
 
 
-class _Side(NamedTuple):
-    """One side of the kept pairs: `column` in the spooled lines, its distinct texts, and where they are in
-    its corpus.
+def _pair_tables(spec: recipe.Parallel, number: int, data: Path | None) -> Iterator[Table]:
+    """The tables of one entry of a recipe's pairs; their rows are read on demand. Raises UserError: no file
+    matches."""
+    part, place = spec.pairs[number], f"corpus.pairs[{number}]"
+    columns = [*part.columns] if part.score_column is None else [*part.columns, part.score_column]
 
-    `first_pair` (n,): for each pair, the first pair with the same text. `rows` (n,): for each pair, the row
-        of its text.
+    def table(name: str, content_id: Any, rows: Iterator[Row]) -> Table:
+        limit = part.limit or spec.limit_per_file
+        return Table(
+            name, content_id, _well_scored(rows, part, name, place), limit, part.title, part.of_columns
+        )
+
+    if part.dataset is not None:
+        names = [str(column) for column in columns]
+        rows = readers.hub_columns(part, names, f"{place}.dataset", f"{place}.columns", names[2:], "")
+        content_id = [part.dataset, part.config, part.split, part.revision]
+        yield table(f"{part.dataset}@{part.revision}", content_id, rows)
+    for path in file_patterns.matching_files(part.files, data, f"{place}.files"):
+        rows = readers.columns_in(path, columns, f"{place}.columns", columns[2:])
+        yield table(path.name, files.sha256_file(path), rows)
+
+
+def _triple_tables(spec: recipe.TripleFiles | recipe.TripleHub, data: Path | None, place: str) -> list[Table]:
+    """The tables of a stage's triples; their rows are read on demand. Raises UserError: no file matches."""
+    field = f"{place}.columns"
+    if isinstance(spec, recipe.TripleHub):
+        rows = readers.hub_columns(spec, spec.columns, f"{place}.dataset", field, null="")
+        return [Table(spec.dataset, None, _normalized(rows))]
+    return [
+        Table(path.name, files.sha256_file(path), readers.columns_in(path, spec.columns, field))
+        for path in file_patterns.matching_files(spec.files, data, f"{place}.files")
+    ]
+
+
+def _normalized(rows: Iterator[Row]) -> Iterator[Row]:
+    return (tuple(map(readers.normalize, row)) for row in rows)
+
+
+def _well_scored(rows: Iterator[Row], part: recipe.Pairs, name: str, place: str) -> Iterator[Row]:
+    """The two texts of each row whose score is high enough."""
+    for number, row in enumerate(_normalized(rows), 1):
+        if part.min_score is not None:
+            try:
+                good = float(row[2]) >= part.min_score
+            except ValueError:
+                fact = f"pair {number}: score {row[2][:40]!r} is not a number"
+                raise UserError(f"{name}: {fact}; correct {place}.score_column") from None
+            if not good:
+                continue
+        yield row[:2]
+
+
+class _Column(NamedTuple):
+    """One column of the kept rows.
+
+    `rows` (n,) holds for each row its text in the corpus of the column; `first` (distinct texts,) holds for
+    each text the first row with it. Texts from `training_count` on are held out.
     """
 
-    column: int
-    first_pair: np.ndarray
     rows: np.ndarray
+    first: np.ndarray
     training_count: int
 
 
-def _build(
-    spec: recipe.Parallel, tables: list[PairTable], excluded: list[Path], seed: int, folder: Path
-) -> dict[str, Any]:
-    buckets = DigestBuckets(folder / "buckets")
-    spool, read, leaked = _spool(
-        spec, tables, deduplicate.excluded_digests(excluded), folder / "spool", buckets
-    )
-    kept = deduplicate.first_occurrences(buckets, spool.size)
-    kept = sample_evenly(
-        kept, [(*span, table.limit or len(kept)) for span, table in zip(spool.spans(), tables, strict=True)]
-    )
-    kept = sample_evenly(kept, [(0, len(kept), spec.limit or len(kept))])
-    counts = [kept.count(*span) for span in spool.spans()]
-    sides = _split(_first_pairs(spool, kept, sum(counts), folder), spec.held_out, seed, folder)
-    held_out = sides[0].rows >= sides[0].training_count
-    sources: list[dict[str, Any]] = [
-        {"name": table.name, "part": table.part, "languages": list(table.languages)} for table in tables
-    ]
-    for side, name in zip(sides, SIDES, strict=True):
-        (folder / name).mkdir()
-        corpus.write(
-            folder / name,
-            _texts(spool, kept, side),
-            side.training_count,
-            [{"name": table.name} for table in tables],
-        )
-    fingerprint = _write_index(sides, held_out, folder)
-    for source, (start, end) in zip(sources, pairwise(row_offsets(counts)), strict=True):
-        source |= {"pairs": end - start, "trained": int((~held_out[start:end]).sum())}
-    meta = {
+def _write(rows: _Rows, spool: Spool, kept: np.ndarray, seed: int, folder: Path) -> dict[str, Any]:
+    """Write the corpus of each column, and index.bin with the training rows first. Returns the content of
+    parallel.json. kept (n,): the lines of the spool that are the rows."""
+    columns = _split(_digests(spool, kept), rows, seed)
+    sources = [{"name": table.name} for table in rows.tables]
+    fingerprint = hashlib.sha256()
+    for number, column in enumerate(columns):
+        own = folder / COLUMNS[number]
+        own.mkdir()
+        lines = [kept[part] for part in np.split(column.first, [column.training_count])]
+        texts = chain.from_iterable(_texts(spool, part, number) for part in lines)
+        corpus.write(own, texts, column.training_count, sources)
+        fingerprint.update(files.read_json(own / "corpus.json")["fingerprint"].encode())
+    is_late = columns[0].rows >= columns[0].training_count
+    index = np.stack([column.rows for column in columns], 1)[np.argsort(is_late, kind="stable")].tobytes()
+    fingerprint.update(index)
+    (folder / "index.bin").write_bytes(index)
+    counts = spool.counts(kept)
+    late = [int(part.sum()) for part in np.split(is_late, np.cumsum(counts)[:-1])]
+    return {
         "format": FORMAT,
-        "fingerprint": fingerprint,
-        "read": read,
-        "leaked": leaked,
-        "pairs": len(held_out),
+        "fingerprint": fingerprint.hexdigest(),
+        "read": spool.read,
+        "leaked": spool.leaked,
+        "pairs": len(kept),
+        "trained": len(kept) - int(is_late.sum()),
+        "sources": [
+            {
+                "name": table.name,
+                "part": table.part,
+                "languages": list(table.languages),
+                "pairs": count,
+                "trained": count - held,
+            }
+            for table, count, held in zip(rows.tables, counts, late, strict=True)
+        ],
     }
-    meta |= {"trained": int((~held_out).sum()), "sources": sources}
-    for name in ("spool", *(f"{part}-{side}" for part in ("same", "rows") for side in SIDES)):
-        (folder / name).unlink(missing_ok=True)
-    files.write_json(folder / "parallel.json", meta)
-    return meta
 
 
-def _write_index(sides: list[_Side], held_out: np.ndarray, folder: Path) -> str:
-    """Write index.bin, training pairs first. Returns the fingerprint: of the texts of both sides and of the
-    index."""
-    fingerprint = hashlib.sha256(
-        "".join(files.read_json(folder / side / "corpus.json")["fingerprint"] for side in SIDES).encode()
-    )
-    with (folder / "index.bin").open("wb") as index:
-        for wanted in (False, True):
-            for block in row_blocks(0, len(held_out)):
-                data = np.stack([side.rows[block] for side in sides], 1)[held_out[block] == wanted].tobytes()
-                fingerprint.update(data)
-                index.write(data)
-    return fingerprint.hexdigest()
+def _texts(spool: Spool, lines: np.ndarray, column: int) -> Iterator[str]:
+    """One column of these lines of the spool, ascending."""
+    return (line.split(b"\t")[column].decode("utf-8") for line in spool.lines(lines))
 
 
-def _spool(
-    spec: recipe.Parallel, tables: list[PairTable], excluded: set[bytes], path: Path, buckets: DigestBuckets
-) -> tuple[Spool, int, int]:
-    """Write every usable pair as a line, and its digest into a bucket. Returns the spool, pairs read, and
-    pairs with an excluded text."""
-    counts: list[int] = []
-    read = leaked = row = 0
-    with path.open("wb") as lines:
-        for table in tables:
-            start = row
-            for pair in table.pairs():
-                read += 1
-                if not all(pair) or not all(_fits(text, spec) for text in pair):
-                    continue
-                if excluded and any(deduplicate.digest(text) in excluded for text in pair):
-                    leaked += 1
-                    continue
-                line = "\t".join(pair)  # normalized texts hold no tabs
-                lines.write(line.encode("utf-8", "replace") + b"\n")
-                buckets.add(deduplicate.digest(line), row)
-                row += 1
-            counts.append(row - start)
-    if row == 0:
-        fact = f"no pair is left of {read:,} read, {leaked:,} of them with an excluded text"
-        raise UserError(f"corpus: {fact}; add tables, or check corpus.exclude")
-    return Spool(path, counts), read, leaked
+def _digests(spool: Spool, kept: np.ndarray) -> np.ndarray:
+    """A digest of each text of the kept rows: (n, columns) uint64."""
+    found, columns = array("Q"), 0
+    for line in spool.lines(kept):
+        texts = line.split(b"\t")
+        columns = len(texts)
+        for text in texts:
+            found.append(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
+    return np.array(found, np.uint64).reshape(-1, columns)
 
 
-def _fits(text: str, spec: recipe.Parallel) -> bool:
-    return len(text) <= spec.max_chars and text.count(" ") + 1 >= spec.min_words
+def _split(digests: np.ndarray, rows: _Rows, seed: int) -> list[_Column]:
+    """Draw the held-out texts of the first column, and number the texts of all columns.
 
-
-def _kept_pairs(spool: Spool, kept: RowSet) -> Iterator[tuple[int, list[bytes]]]:
-    """(rank among the kept pairs, its two texts) of every kept pair."""
-    return ((rank, line.split(b"\t")) for rank, (_, line) in enumerate(spool.lines(kept)))
-
-
-def _first_pairs(spool: Spool, kept: RowSet, pairs: int, folder: Path) -> list[np.memmap]:
-    """For each side, the rank of the first pair that has the same text: (pairs,) int64 each."""
-    buckets = [DigestBuckets(folder / f"buckets-{side}") for side in SIDES]
-    for rank, texts in _kept_pairs(spool, kept):
-        for side, text in zip(buckets, texts, strict=True):
-            side.add(hashlib.blake2b(text, digest_size=8).digest(), rank)
-    return [
-        deduplicate.first_row_of_each(side, pairs, folder / f"same-{name}")
-        for side, name in zip(buckets, SIDES, strict=True)
-    ]
-
-
-def _split(first_pairs: list[np.memmap], held_out: int, seed: int, folder: Path) -> list[_Side]:
-    """Draw the held-out source texts, and number the texts of both sides.
-
-    A target text is for training where any training pair has it.
+    A text of another column is for training where any training row has it.
     """
-    count = _distinct(first_pairs[0])
-    if count <= held_out:
-        fact = f"{count:,} source texts are left, {held_out:,} are to be held out"
+    first, text_of = _distinct(digests[:, 0])
+    if len(first) <= rows.held_out:
+        fact = f"{len(first):,} source texts are left, {rows.held_out:,} are to be held out"
         raise corpus.NothingToTrainOn(
-            f"corpus: nothing to train on: {fact}; add pairs, or lower corpus.held_out", count
+            f"corpus: nothing to train on: {fact}; add pairs, or lower corpus.held_out", len(first)
         )
-    source_late = np.zeros(count, bool)
-    source_late[np.random.default_rng(seed).choice(count, held_out, replace=False, shuffle=False)] = True
-    source_rows = _number(first_pairs[0], source_late, folder / "rows-first")
-    training = RowSet(len(source_rows))
-    for block in row_blocks(0, len(source_rows)):
-        training.add(np.asarray(first_pairs[1][block])[source_rows[block] < count - held_out])
-    target_late = np.ones(_distinct(first_pairs[1]), bool)
-    done = 0
-    for block in row_blocks(0, len(source_rows)):
-        new = _new_texts(first_pairs[1], block)
-        target_late[done : done + len(new)] = ~training.contains(new)
-        done += len(new)
-    target_rows = _number(first_pairs[1], target_late, folder / "rows-second")
-    return [
-        _Side(0, first_pairs[0], source_rows, count - held_out),
-        _Side(1, first_pairs[1], target_rows, len(target_late) - int(target_late.sum())),
-    ]
+    late = np.zeros(len(first), bool)
+    late[np.random.default_rng(seed).choice(len(first), rows.held_out, replace=False, shuffle=False)] = True
+    columns = [_numbered(first, text_of, late)]
+    in_training = ~late[text_of]
+    for column in digests.T[1:]:
+        first, text_of = _distinct(column)
+        late = np.ones(len(first), bool)
+        late[text_of[in_training]] = False
+        columns.append(_numbered(first, text_of, late))
+    return columns
 
 
-def _new_texts(first_pair: np.ndarray, block: slice) -> np.ndarray:
-    """The pairs of a block whose text no earlier pair has, (n,)."""
-    ranks = np.arange(block.start, block.stop)
-    return ranks[first_pair[ranks] == ranks]
+def _distinct(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """((m,) the first row with each distinct text, ascending; (n,) which of the texts each row has)."""
+    _, first, text_of = np.unique(digests, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[text_of]
 
 
-def _distinct(first_pair: np.ndarray) -> int:
-    """How many distinct texts a side has."""
-    return sum(len(_new_texts(first_pair, block)) for block in row_blocks(0, len(first_pair)))
-
-
-def _number(first_pair: np.ndarray, late: np.ndarray, path: Path) -> np.memmap:
-    """Number the distinct texts by first occurrence, those marked `late` (held out) after all others.
-
-    Returns the number of each pair's text: (n,) int64, memory-mapped at `path`.
-    """
-    rows = np.memmap(path, dtype=np.int64, mode="w+", shape=(len(first_pair),))
-    done, next_row = 0, [0, int((~late).sum())]
-    for block in row_blocks(0, len(first_pair)):
-        new = _new_texts(first_pair, block)
-        is_late = late[done : done + len(new)]
-        for kind, chosen in enumerate((~is_late, is_late)):
-            rows[new[chosen]] = next_row[kind] + np.arange(int(chosen.sum()))
-            next_row[kind] += int(chosen.sum())
-        rows[block] = rows[first_pair[block]]
-        done += len(new)
-    return rows
-
-
-def _texts(spool: Spool, kept: RowSet, side: _Side) -> Iterator[str]:
-    """The distinct texts of one side, in the order of their rows."""
-    later: list[str] = []
-    for rank, texts in _kept_pairs(spool, kept):
-        if side.first_pair[rank] == rank:
-            text = texts[side.column].decode("utf-8")
-            if side.rows[rank] < side.training_count:
-                yield text
-            else:
-                later.append(text)
-    yield from later
+def _numbered(first: np.ndarray, text_of: np.ndarray, late: np.ndarray) -> _Column:
+    """Number the distinct texts by first occurrence, those marked `late` (held out) after all others."""
+    order = np.argsort(late, kind="stable")
+    rows = np.empty_like(order)
+    rows[order] = np.arange(len(order))
+    return _Column(rows[text_of], first[order], len(late) - int(late.sum()))

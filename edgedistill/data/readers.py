@@ -1,7 +1,7 @@
-"""Read texts and table rows from files (.txt, .md, .rst, .tsv, .csv, .jsonl, .json, .parquet, each also .gz)
+"""Read texts and table rows from files (.txt, .md, .tsv, .csv, .jsonl, .json, .parquet, each also .gz)
 and from hub data sets.
 
-Everything but .md, .rst and a .json array is streamed: memory does not grow with the file.
+Everything but .md and a .json array is streamed: memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -19,19 +19,15 @@ from edgedistill.data.input_file import MAX_LINE_BYTES, damage_as_user_error, li
 from edgedistill.errors import UserError, require, unknown_name
 
 MAX_TEXT_CHARACTERS = 100_000  # a longer text is a file without line ends
-MAX_DOCUMENT = (
-    8_000_000  # bytes of a file that is read whole; its parsed form takes some fifty times as much memory
-)
+# bytes of a file that is read whole; its parsed form takes some fifty times as much memory
+MAX_DOCUMENT = 8_000_000
 BATCH = 64  # rows of a .parquet file: a dictionary may hold one long text, and every row of it name that text
 
 PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # at the ends of a word
 
 LINES_JUDGED = 2_000  # of a .txt file, to see whether they are wrapped
-WRAPPED = (
-    0.5  # share of lines that end inside a sentence, from which on a file's lines are taken to be wrapped
-)
-
-_TEXT_OR_NUMBER = (str, int, float)
+# share of lines that end inside a sentence, from which on a file's lines are taken to be wrapped
+WRAPPED = 0.5
 
 Numbered = Iterator[tuple[int, str]]
 
@@ -43,15 +39,13 @@ def texts_in(
     unit: str = "line",
     longest: int = MAX_TEXT_CHARACTERS,
 ) -> Iterator[str]:
-    """The texts of one file, unchanged: a .txt file's lines, the passages of a .md or .rst file, one column
+    """The texts of one file, unchanged: a .txt file's lines, the passages of a .md file, one column
     of any other.
 
-    `field`: the option that names the column, for errors. `unit`: `paragraph` joins the lines of a .txt file
-        up to a blank one, `auto`
-    does where they are wrapped. `longest`: the most characters of a text. Raises UserError, which names file
-        and line or row: unknown
-    file type, no such column, no text there, bytes that are not UTF-8, a damaged file, a text that is too
-    long.
+    `field` is the option that names the column, for errors. The unit `paragraph` joins the lines of a .txt
+    file up to a blank one, `auto` does so where they are wrapped. `longest` is the most characters of a text.
+    Raises UserError, which names file and line or row: unknown file type, no such column, no text there,
+    bytes that are not UTF-8, a damaged file, a text that is too long.
     """
     numbered: Numbered
     match input_file.kind(path):
@@ -59,8 +53,8 @@ def texts_in(
             numbered = _paragraphs(path, longest)
         case ".txt":
             numbered = lines(path, min(4 * longest, MAX_LINE_BYTES))
-        case ".md" | ".rst" as kind:
-            numbered = _passages(path, kind)
+        case ".md":
+            numbered = _passages(path)
         case _:
             numbered = ((number, text) for number, (text,) in _cells(path, (column,), field))
     word = input_file.numbered(path)
@@ -68,13 +62,13 @@ def texts_in(
 
 
 def columns_in(
-    path: Path, columns: tuple[str, ...], field: str, numeric: tuple[str, ...] = ()
+    path: Path, columns: Sequence[str | int], field: str, numeric: Sequence[str | int] = ()
 ) -> Iterator[tuple[str, ...]]:
     """Those columns of the rows of a table file, normalized.
 
-    `field`: the option that names the columns, for errors. `numeric`: columns that .jsonl and .parquet files
-        may hold as numbers
-    (scores, labels). Raises UserError as `texts_in`, and for a file without columns.
+    Columns are names, or numbers from 0 where a .tsv or .csv file has no header. `field` is the option that
+    names them, for errors; `numeric` are those that .jsonl and .parquet files may hold as numbers (scores,
+    labels). Raises UserError as `texts_in`, and for a file without columns.
     """
     if is_text_file(path):
         raise UserError(
@@ -86,7 +80,7 @@ def columns_in(
 
 
 def is_text_file(path: Path) -> bool:
-    """Whether this is a .txt, .md or .rst file, which is all text; others have columns."""
+    """Whether this is a .txt or .md file, which is all text; others have columns."""
     return input_file.kind(path) in input_file.WHOLE_TEXT
 
 
@@ -111,12 +105,11 @@ def texts_in_every_column(path: Path) -> Iterator[str]:
         yield from texts_in(path)
         return
     table = numbered_rows(path)
-    for _, row in table or (
-        _parquet(path, None, None) if input_file.kind(path) == ".parquet" else objects(path)
-    ):
-        yield from (
-            value for value in (row.values() if isinstance(row, dict) else row) if isinstance(value, str)
-        )
+    if table is not None:
+        yield from (cell for _, cells in table for cell in cells)
+        return
+    for _, row in _parquet(path, None, None) if input_file.numbered(path) == "row" else objects(path):
+        yield from (value for value in row.values() if isinstance(value, str))
 
 
 def checked(text: str, name: str, number: int, longest: int, word: str = "line") -> str:
@@ -158,8 +151,8 @@ def _paragraphs(path: Path, longest: int) -> Numbered:
         yield first, " ".join(gathered)
 
 
-def _passages(path: Path, kind: str) -> Numbered:
-    """The passages of a document with markup, which is read whole."""
+def _passages(path: Path) -> Numbered:
+    """The passages of a Markdown document, which is read whole."""
     gathered: list[str] = []
     size = 0
     for _, line in lines(path, 4 * MAX_TEXT_CHARACTERS):
@@ -167,57 +160,84 @@ def _passages(path: Path, kind: str) -> Numbered:
         size += len(line) + 1
         if size > MAX_DOCUMENT:
             raise UserError(
-                f"{path}: over {MAX_DOCUMENT:,} characters, and a {kind} file is read whole; split it"
+                f"{path}: over {MAX_DOCUMENT:,} characters, and a .md file is read whole; split it"
             )
     with damage_as_user_error(str(path), lambda: "its markup"):
         from edgedistill.data import markup_text
 
-        yield from (markup_text.markdown if kind == ".md" else markup_text.restructured)("\n".join(gathered))
+        yield from markup_text.markdown("\n".join(gathered))
 
 
 def _cells(
-    path: Path, columns: tuple[str, ...], field: str | None, numeric: tuple[str, ...] = ()
+    path: Path, columns: Sequence[str | int], field: str | None, numeric: Sequence[str | int] = ()
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(number, the cells of those columns) of every row of a table. Raises UserError for a cell without
     text."""
-    table = numbered_rows(path)
-    if table is not None:
-        yield from _of_header(table, path, columns, field)
+    table, word = numbered_rows(path), input_file.numbered(path)
+    if isinstance(columns[0], int):
+        yield from _by_number(table, path, [int(column) for column in columns], field)
         return
-    word = input_file.numbered(path)
-    kinds = [_TEXT_OR_NUMBER if column in numeric else (str,) for column in columns]
-    rows = (
-        _parquet(path, columns, field)
-        if input_file.kind(path) == ".parquet"
-        else _of_objects(path, columns, kinds, word, field)
+    names = [str(column) for column in columns]
+    rows: Iterator[tuple[int, dict[str, Any]]]
+    if table is not None:
+        rows = _of_header(table, path, names, field)
+    else:
+        rows = _parquet(path, names, field) if word == "row" else objects(path)
+    for number, row in rows:
+        place, found = f"{path}: {word} {number}", []
+        for column in names:
+            if column not in row:
+                known = [name for name, value in row.items() if isinstance(value, str)]
+                _no_column(place, unknown_name("text column", column, known), field)
+            found.append(_text(column, row[column], place, numeric))
+        yield number, tuple(found)
+
+
+def _text(column: str, value: Any, place: str, numeric: Sequence[str | int]) -> str:
+    """The text of a cell. Raises UserError where it holds none."""
+    if isinstance(value, str) or (column in numeric and isinstance(value, int | float)):
+        return str(value)
+    if value is None:
+        raise UserError(f"{place}: column {column!r} is null; give it a text, or remove the row")
+    raise UserError(
+        f"{place}: column {column!r} holds {type(value).__name__}, not text; choose another column"
     )
-    for number, values in rows:
-        for column, value, allowed in zip(columns, values, kinds, strict=True):
-            if not isinstance(value, allowed):
-                found = "is null" if value is None else f"holds {type(value).__name__}, not text"
-                way_out = (
-                    "choose another column" if value is not None else "give it a text, or remove the row"
-                )
-                raise UserError(f"{path}: {word} {number}: column {column!r} {found}; {way_out}")
-        yield number, tuple(map(str, values))
 
 
-def _no_column(path: Path, fact: str, field: str | None) -> NoReturn:
-    raise UserError(f"{path}: {fact}; {f'set {field}' if field else 'name another column'}")
+def _by_number(
+    rows: Iterator[tuple[int, list[str]]] | None, path: Path, columns: list[int], field: str | None
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Rows of a table without a header, as TED2020, WikiMatrix, News Commentary and Europarl are
+    distributed."""
+    last = max(columns)
+    if rows is None:
+        raise UserError(
+            f"{field}: column numbers are for .tsv and .csv files, {path} names its columns; give names"
+        )
+    for number, cells in rows:
+        if len(cells) <= last:
+            fact = (
+                f"line {number} has {len(cells)} column(s), and column {last}, counted from 0, was requested"
+            )
+            raise UserError(f"{path}: {fact}; correct the line, or {field}")
+        yield number, tuple(cells[column] for column in columns)
 
 
-def _find_columns(path: Path, columns: tuple[str, ...], known: Sequence[str], field: str | None) -> list[int]:
-    """Where the columns are. Raises UserError for one that is missing, or there twice."""
+def _no_column(name: object, fact: str, field: str | None) -> NoReturn:
+    raise UserError(f"{name}: {fact}; {f'set {field}' if field else 'name another column'}")
+
+
+def _check_columns(path: Path, columns: Sequence[str], known: Sequence[str], field: str | None) -> None:
+    """Raise UserError for a column that is missing, or there twice."""
     for column in columns:
         if column not in known:
-            sign = next((sign for sign in ";\t|," if len(known) == 1 and sign in known[0]), None)
-            if sign:
-                fact = f"its one column is {known[0][:60]!r}: the columns seem to be divided by {sign!r}"
-                raise UserError(f"{path}: {fact}; save it with commas as .csv, or with tabs as .tsv")
+            for sign in ";\t|,":
+                if len(known) == 1 and sign in known[0]:
+                    fact = f"its one column is {known[0][:60]!r}: the columns seem to be divided by {sign!r}"
+                    raise UserError(f"{path}: {fact}; save it with commas as .csv, or with tabs as .tsv")
             _no_column(path, unknown_name("column", column, known), field)
         if known.count(column) > 1:
             raise UserError(f"{path}: {known.count(column)} columns are named {column!r}; rename all but one")
-    return [known.index(column) for column in columns]
 
 
 def numbered_rows(path: Path) -> Iterator[tuple[int, list[str]]] | None:
@@ -262,70 +282,56 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _of_header(
-    rows: Iterator[tuple[int, list[str]]], path: Path, columns: tuple[str, ...], field: str | None
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    first = next(rows, None)
-    if first is None:
-        return
-    header = first[1]
-    places = _find_columns(path, columns, header, field)
+    rows: Iterator[tuple[int, list[str]]], path: Path, columns: list[str], field: str | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The numbered rows of a table whose first one names the columns."""
+    _, header = next(rows, (0, []))
+    if header:
+        _check_columns(path, columns, header, field)
     for number, row in rows:
         if len(row) != len(header):
             raise UserError(
                 f"{path}: line {number} has {len(row)} columns, the header {len(header)}; correct the line"
             )
-        yield number, tuple(row[at] for at in places)
+        yield number, dict(zip(header, row, strict=True))
 
 
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The numbered objects of a .jsonl file, blank lines skipped, or of a .json array, where a string is an
     object's `text`."""
-    if input_file.kind(path) == ".json":
-        yield from _array(path)
-        return
+    word, expected = input_file.numbered(path), "object"
+    items = _json_lines(path)
+    if word == "item":
+        items, expected = _array(path), "object or a string"
+    for number, item in items:
+        if isinstance(item, str) and word == "item":
+            yield number, {"text": item}
+        elif isinstance(item, dict):
+            yield number, item
+        else:
+            fact = f"a JSON {type(item).__name__}; every {word} must be an {expected}"
+            raise UserError(f"{path}: {word} {number}: {fact}")
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     number = 0
     with damage_as_user_error(str(path), lambda: f"line {number}"):
         for number, line in lines(path):
             if line.strip():
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise UserError(
-                        f"{path}: line {number}: a JSON {type(row).__name__}; every line must be an object"
-                    )
-                yield number, row
+                yield number, json.loads(line)
 
 
-def _array(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _array(path: Path) -> Iterator[tuple[int, Any]]:
     with input_file.opened(path) as file, damage_as_user_error(str(path), lambda: "the array"):
         data = file.read(MAX_LINE_BYTES + 1)
         if len(data) > MAX_LINE_BYTES:
-            raise UserError(
-                f"{path}: over {MAX_LINE_BYTES:,} bytes, and a .json array is read whole; save it as .jsonl, "
-                "an object a line"
-            )
-        items = json.loads(data.decode("utf-8-sig"))
-    for number, item in enumerate(items, 1):
-        if not isinstance(item, dict | str):
-            raise UserError(
-                f"{path}: item {number}: a JSON {type(item).__name__}; every item must be an object or a "
-                "string"
-            )
-        yield number, item if isinstance(item, dict) else {"text": item}
-
-
-def _of_objects(
-    path: Path, columns: tuple[str, ...], kinds: Sequence[tuple[type, ...]], word: str, field: str | None
-) -> Iterator[tuple[int, list[Any]]]:
-    for number, row in objects(path):
-        for column, allowed in zip(columns, kinds, strict=True):
-            if column not in row:
-                known = [name for name, value in row.items() if isinstance(value, allowed)]
-                _no_column(path, f"{word} {number}: {unknown_name('text column', column, known)}", field)
-        yield number, [row[column] for column in columns]
+            fact = f"over {MAX_LINE_BYTES:,} bytes, and a .json array is read whole"
+            raise UserError(f"{path}: {fact}; save it as .jsonl, an object a line")
+        return enumerate(json.loads(data.decode("utf-8-sig")), 1)
 
 
 def parquet_batches(
-    path: Path, columns: tuple[str, ...] | None, field: str | None, size: int = BATCH
+    path: Path, columns: list[str] | None, field: str | None, size: int = BATCH
 ) -> Iterator[Any]:
     """Batches of those columns of a .parquet file, pyarrow.RecordBatch each; None: of all columns.
 
@@ -339,50 +345,33 @@ def parquet_batches(
         with damage_as_user_error(str(path), lambda: f"after row {done}" if done else "at its start"):
             table = parquet.ParquetFile(file)
             if columns is not None:
-                _find_columns(path, columns, table.schema_arrow.names, field)
-            for batch in table.iter_batches(
-                batch_size=size, columns=None if columns is None else list(columns)
-            ):
+                _check_columns(path, columns, table.schema_arrow.names, field)
+            for batch in table.iter_batches(batch_size=size, columns=columns):
                 yield batch
                 done += batch.num_rows
 
 
 def _parquet(
-    path: Path, columns: tuple[str, ...] | None, field: str | None
-) -> Iterator[tuple[int, list[Any]]]:
-    """(number, the values of those columns) of every row."""
+    path: Path, columns: list[str] | None, field: str | None
+) -> Iterator[tuple[int, dict[Any, Any]]]:
+    """The numbered rows: those columns by name, or all of them by number."""
     number = 0
     with damage_as_user_error(str(path), lambda: f"row {number + 1}"):
         for batch in parquet_batches(path, columns, field):
-            names = batch.schema.names if columns is None else columns
-            rows: Iterator[tuple[Any, ...]]
-            try:
-                rows = iter(list(zip(*(batch.column(name).to_pylist() for name in names), strict=True)))
-            except UnicodeDecodeError:  # value by value, to find its row
-                rows = zip(*(map(_value, batch.column(name)) for name in names), strict=True)
-            for values in rows:
+            names = batch.schema.names if columns else range(batch.num_columns)
+            # value by value, so that the row of one that is not UTF-8 is known
+            for scalars in zip(*batch.columns, strict=True):
+                values = [scalar.as_py() for scalar in scalars]
                 number += 1
-                yield number, list(values)
-
-
-def _value(scalar: Any) -> Any:
-    return scalar.as_py()
-
-
-def hub_rows(spec: Any, split: str, place: str) -> Iterator[dict[str, Any]]:
-    """The rows of a hub data set, streamed. `spec` has `dataset`, `config` and `revision`; `place`: where the
-    recipe names it.
-
-    Raises UserError: no such data set, configuration, split or revision, no network.
-    """
-    try:
-        yield from hub_table(spec, split, place, streaming=True)
-    except OSError as error:  # while streaming
-        raise _not_fetched(spec, split, place, error) from None
+                yield number, dict(zip(names, values, strict=True))
 
 
 def hub_table(spec: Any, split: str, place: str, streaming: bool = False) -> Any:
-    """A `datasets` data set, opened. Arguments and errors are those of `hub_rows`."""
+    """A `datasets` data set, opened. `spec` has `dataset`, `config` and `revision`; the recipe names it at
+    `place`.
+
+    Raises UserError: no such data set, configuration, split or revision, no network.
+    """
     datasets = require("datasets", "train", "train")
     try:
         return datasets.load_dataset(
@@ -401,13 +390,42 @@ def _not_fetched(spec: Any, split: str, place: str, error: Exception) -> UserErr
 
 
 def hub_texts(spec: recipe.Hub) -> Iterator[str]:
-    """The texts of a hub data set, streamed. Raises UserError as `hub_rows`, and for a row without a text in
-    `spec.column`."""
-    for number, row in enumerate(hub_rows(spec, spec.split, "corpus.dataset")):
-        if not isinstance(row.get(spec.column), str):
-            known = [name for name, value in row.items() if isinstance(value, str)]
-            raise UserError(
-                f"{spec.dataset}: row {number}: {unknown_name('text column', spec.column, known)}; set "
-                "corpus.column"
-            )
-        yield row[spec.column]
+    """The texts of a hub data set, streamed. Raises UserError as `hub_columns`, and for a row without a
+    text."""
+    return (text for (text,) in hub_columns(spec, [spec.column], "corpus.dataset", "corpus.column"))
+
+
+def hub_columns(
+    spec: Any,
+    columns: Sequence[str],
+    place: str,
+    field: str,
+    numeric: Sequence[str] = (),
+    null: str | None = None,
+) -> Iterator[tuple[str, ...]]:
+    """Those columns of the rows of a hub data set, streamed and not normalized.
+
+    The column `translation.de` is the key `de` inside the column `translation`. `place` is where the recipe
+    names the data set, `field` where it names the columns; `null` is read where a cell is empty, if that is
+    allowed. Raises UserError: no such column, a cell without text, and as `hub_table`.
+    """
+    try:
+        for number, row in enumerate(hub_table(spec, spec.split, place, streaming=True), 1):
+            found = []
+            for column in columns:
+                value = _cell(row, column, spec.dataset, field)
+                value = null if value is None else value
+                found.append(_text(column, value, f"{spec.dataset}: row {number}", numeric))
+            yield tuple(found)
+    except OSError as error:  # while streaming
+        raise _not_fetched(spec, spec.split, place, error) from None
+
+
+def _cell(row: dict[str, Any], column: str, name: str, field: str) -> Any:
+    """The value of a column, or of a key inside one."""
+    value: Any = row
+    for key in [column] if column in row else column.split("."):
+        if not isinstance(value, dict) or key not in value:
+            _no_column(name, unknown_name("column", column, value if isinstance(value, dict) else []), field)
+        value = value[key]
+    return value

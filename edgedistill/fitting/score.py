@@ -15,7 +15,7 @@ from edgedistill.fitting.cost import in_precision
 from edgedistill.runtime import onnx_session
 from edgedistill.session import Session
 from edgedistill.students import kinds
-from edgedistill.teacher import embedding_cache, token_batches
+from edgedistill.teacher import embedding_cache, tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder, embed_in_batches
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
@@ -32,7 +32,7 @@ class Judge:
         self, teacher: TeacherEncoder, corpus: Corpus, suite: scoring.Suite | None, session: Session
     ) -> None:
         self.texts, self.embeddings = held_out(teacher, corpus, MOST_TEXTS, session)
-        ids = token_batches.encode_ids(teacher.tokenizer, self.texts, teacher.max_tokens)
+        ids = tokenizer_files.encode_ids(teacher.tokenizer, self.texts, teacher.max_tokens)
         self.lengths = np.array([len(row) for row in ids])
         self.suite = suite
         self.suite_score = 0.0
@@ -87,7 +87,7 @@ def encoder(student: PreparedStudent, precision: str) -> Encode:
 
     def encode(texts: list[str]) -> np.ndarray:
         prompted = [student.prompt + text for text in texts]
-        ids = token_batches.encode_ids(student.tokenizer, prompted, student.max_tokens)
+        ids = tokenizer_files.encode_ids(student.tokenizer, prompted, student.max_tokens)
         pad, dims = student.tokenizer.pad_token_id or 0, kinds.dims(student.module)
         return embed_in_batches(forward, ids, pad, dims, BATCH_TOKENS)
 

@@ -8,6 +8,5 @@ __all__ = [
     "encoder",
     "precomputed_embeddings",
     "targets",
-    "token_batches",
     "tokenizer_files",
 ]

@@ -14,7 +14,7 @@ from edgedistill.resolve import MODEL_FILES, is_run
 from edgedistill.session import QUIET, Session
 from edgedistill.students.bert import BertStudent
 from edgedistill.teacher import encoder
-from edgedistill.teacher.encoder import Forward, TeacherEncoder, UnchangedFiles, torch_forward
+from edgedistill.teacher.encoder import Forward, TeacherEncoder, torch_forward
 
 ANY_DEVICE = Session(device="auto")
 
@@ -36,7 +36,7 @@ class RunTeacher(TeacherEncoder):
                 "`prompt_name` out"
             )
         self.spec, self.place, self.folder, self.run = spec, place, opened.folder, opened
-        self.files = UnchangedFiles(opened.folder, MODEL_FILES)
+        self.hashes = self.file_hashes()
         self.tokenizer = opened.tokenizer()
         self.module: Any = opened.student()
         self.prompt = spec.prompt or opened.prompt
@@ -44,12 +44,13 @@ class RunTeacher(TeacherEncoder):
         self.dtype = encoder.resolve_dtype(spec.dtype, device)
         self._open = None
 
+    def file_hashes(self) -> dict[str, Any]:
+        """The hashes of weights, shape and tokenizer."""
+        return {"run": run_hashes(self.run)}
+
     def model_identity(self) -> dict[str, Any]:
-        """What determines the embeddings but for the arithmetic: the hashes of weights, shape and tokenizer,
-        prompt and max tokens."""
-        hashes = run_hashes(self.run)
-        self.files.check()
-        return {"run": hashes, "prompt": self.prompt, "max_tokens": self.max_tokens}
+        """What determines the embeddings but for the arithmetic: the run's files, prompt and max tokens."""
+        return {**self.hashes, "prompt": self.prompt, "max_tokens": self.max_tokens}
 
 
 class MeanEmbeddingLayer(nn.Module):
@@ -80,19 +81,17 @@ class EmbeddingLayer(TeacherEncoder):
                 f"assistant: {teacher.spec.name} has no BERT-like embedding layer; leave `layer: embeddings` "
                 "out"
             )
-        self.teacher, self.spec, self.folder, self.tokenizer = (
-            teacher,
+        self.teacher, self.module, self.dtype = teacher, MeanEmbeddingLayer(inner).eval(), torch.float32
+        self.spec, self.place, self.folder, self.hashes = (
             teacher.spec,
-            teacher.folder,
-            teacher.tokenizer,
-        )
-        self.module: Any = MeanEmbeddingLayer(inner).eval()
-        self.place, self.prompt, self.max_tokens, self.dtype = (
             teacher.place,
-            teacher.prompt,
-            teacher.max_tokens,
-            torch.float32,
+            teacher.folder,
+            teacher.hashes,
         )
+        self.tokenizer, self.prompt, self.max_tokens = teacher.tokenizer, teacher.prompt, teacher.max_tokens
+
+    def file_hashes(self) -> dict[str, Any]:
+        return self.teacher.file_hashes()
 
     def model_identity(self) -> dict[str, Any]:
         return {**self.teacher.model_identity(), "layer": "embeddings"}
@@ -121,7 +120,8 @@ def open_assistant(
 ) -> TeacherEncoder:
     """The assistant named by the folder of a run, the folder of a model, or a hub id with a revision.
 
-    place: as for TeacherEncoder. session: its device, and whether remote code may run.
+    The recipe names it in the section `place`; the session decides the device, and whether remote code may
+    run.
     """
     kind = RunTeacher if is_run(spec.model) else TeacherEncoder
     return kind(spec, place, session.device, session.remote_code)

@@ -1,36 +1,68 @@
-"""The teacher cache: a teacher's embeddings of a corpus, computed once and stored in shards on disk (keys:
-`cache_key`).
+"""The teacher cache: a teacher's embeddings of a corpus, computed once and stored in shards on disk.
 
 Next to every shard are the hashes of its texts, so that a text that the same teacher has embedded for another
-corpus is not embedded again.
+corpus is not embedded again. What a killed process had embedded of a shard is kept in parts, which are
+shards of their own until the whole one is written.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Protocol
 
 import numpy as np
-from rich.progress import Progress
 
 from edgedistill import files
 from edgedistill.data.cached_folder import is_unchanged, recorded
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, quote
-from edgedistill.session import QUIET, Log, Session
-from edgedistill.teacher.cache_key import cache_key, encoder_key, text_hashes
-from edgedistill.teacher.encoder import TeacherEncoder
+from edgedistill.session import QUIET, Log, Session, progress_bar
 
+FORMAT = 1  # part of every key: raise it when the cached files change
 SHARD = 32_768  # texts
 PART = 1_024  # of them: the window that is sorted by length
 MOST_FLOAT16 = float(np.finfo(np.float16).max)
 RECORD = "shards.json"  # the sha256 of each of the folder's files
-PART_SECONDS = (
-    20.0  # of embedding, after which the texts done so far are kept; a killed process loses little more
-)
+# of embedding, after which the texts done so far are kept; a killed process loses little more
+PART_SECONDS = 20.0
+
+
+class Embedder(Protocol):
+    """A teacher, or a file of precomputed embeddings."""
+
+    @property
+    def dims(self) -> int: ...
+
+    def identity(self) -> dict[str, Any]: ...
+
+    def prepare(self, session: Session) -> None: ...
+
+    def embed(self, texts: list[str], device: str, unit: bool) -> np.ndarray: ...
+
+
+def cache_key(teacher: Embedder, corpus: Corpus, unit: bool = True) -> str:
+    """The key of a teacher's embeddings of a corpus: the hash of the corpus and of everything that determines
+    the embeddings. `unit` is that of `embed_corpus`."""
+    how = {} if unit else {"unit": False}
+    return files.cache_key(format=FORMAT, corpus=corpus.fingerprint, **how, **teacher.identity())
+
+
+def encoder_key(teacher: Embedder, unit: bool) -> str:
+    """The key of a teacher, whatever the corpus: corpora with equal encoder keys share the embeddings of the
+    texts they share."""
+    return files.cache_key(format=FORMAT, unit=unit, **teacher.identity())
+
+
+def text_hashes(texts: Iterable[str]) -> np.ndarray:
+    """A 64-bit hash of each text, (n,) uint64."""
+    hashes = b"".join(
+        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts
+    )
+    return np.frombuffer(hashes, np.uint64)
 
 
 class CachedEmbeddings:
@@ -62,7 +94,7 @@ class CachedEmbeddings:
 
 
 def embed_corpus(
-    teacher: TeacherEncoder,
+    teacher: Embedder,
     corpus: Corpus,
     session: Session = QUIET,
     unit: bool = True,
@@ -71,87 +103,87 @@ def embed_corpus(
     """Embed every text of a corpus that is not cached yet. Finished shards survive a kill; a shard that was
     damaged is embedded again.
 
-    `unit`: embeddings of unit length, otherwise as the model returns them before it normalizes them. `name`:
-        the label of log and
-    progress bar. Raises UserError when the disk is full.
+    Embeddings are of unit length, or with `unit` False as the model returns them before it normalizes them.
+    `name` is the label of log and progress bar. Raises UserError when the disk is full.
     """
     folder = embeddings_folder(teacher, corpus, session, unit)
     shards = -(-len(corpus) // SHARD)
     done = _intact_shards(folder, session.log)
     if len(done) < shards:
         session.log(f"{name}: embedding {len(corpus):,} texts; {len(done)} of {shards} shards already done")
-        mark, seconds, embedded = {"teacher": encoder_key(teacher, unit)}, 0.0, 0
-        known = [
-            path for path, sha256 in _other_shards(teacher, unit, but=folder) if is_unchanged(path, sha256)
-        ]
-        others = OtherCorpora([*known, *_parts(folder)])
-        with Progress(disable=not session.progress, transient=True) as bar:
-            task = bar.add_task(name, total=len(corpus))
+        work = _Pass(teacher, folder, session, unit)
+        with progress_bar(len(corpus), session.progress, name) as advance:
             for number, texts in enumerate(corpus.chunks(SHARD)):
                 if number not in done:
-                    hashes = text_hashes(texts)
-                    embeddings = np.empty((len(texts), teacher.dims), np.float16)
-                    new = np.flatnonzero(~others.fill(hashes, embeddings))
-                    if len(new):
-                        teacher.prepare(session)
-                        started = time.perf_counter()
-                        filled = _Filled(_shard(folder, number), number * SHARD, texts, hashes, embeddings)
-                        _embed_rows(
-                            lambda rows: teacher.embed(
-                                [texts[row] for row in rows]  # noqa: B023, session.device, unit
-                            ),
-                            new,
-                            filled,
-                        )
-                        seconds, embedded = seconds + time.perf_counter() - started, embedded + len(new)
-                    files.write_json(folder / "teacher.json", mark)
-                    _write_shard(_shard(folder, number), hashes, embeddings)
-                    _remove_parts(_shard(folder, number))
-                bar.update(task, advance=len(texts))
-        reused = f", {others.reused:,} reused from other corpora" if others.reused else ""
-        session.log(
-            f"{name}: {embedded:,} texts in {seconds:.0f} s, {embedded / max(seconds, 1e-9):,.0f} "
-            f"texts/s{reused}"
-        )
+                    work.embed_shard(number, texts)
+                advance(len(texts))
+        reused = f", {work.pool.reused:,} reused from other corpora" if work.pool.reused else ""
+        rate = work.embedded / max(work.seconds, 1e-9)
+        session.log(f"{name}: {work.embedded:,} texts in {work.seconds:.0f} s, {rate:,.0f} texts/s{reused}")
     return CachedEmbeddings(folder, shards)
 
 
-class _Filled(NamedTuple):
-    """A shard that is being embedded: its file, the row of its first text in the corpus, its texts and their
-    hashes (n,), and the embeddings (n, d), which are filled.
+class _Pass:
+    """One pass of a teacher over a corpus: writes the shards that are lacking, and counts the texts that were
+    `embedded` and the `seconds` that this took."""
+
+    def __init__(self, teacher: Embedder, folder: Path, session: Session, unit: bool) -> None:
+        self.teacher, self.folder, self.session, self.unit = teacher, folder, session, unit
+        self.key = encoder_key(teacher, unit)
+        self.pool = Pool(
+            path for path, sha256 in _embedded(folder.parent, self.key) if is_unchanged(path, sha256)
+        )
+        self.embedded, self.seconds = 0, 0.0
+
+    def embed_shard(self, number: int, texts: list[str]) -> None:
+        """Embed the texts of a shard, but for those that the pool has, and write the shard."""
+        path, hashes = _shard(self.folder, number), text_hashes(texts)
+        embeddings = np.empty((len(texts), self.teacher.dims), np.float16)
+        new = np.flatnonzero(~self.pool.fill(hashes, embeddings))
+        if len(new):
+            self.teacher.prepare(self.session)
+        started = since = time.perf_counter()
+        kept = 0
+        for start in range(0, len(new), PART):
+            end = start + PART
+            rows = new[start:end]
+            found = self.teacher.embed([texts[row] for row in rows], self.session.device, self.unit)
+            _check(found, rows, number * SHARD, texts)
+            embeddings[rows] = found
+            if time.perf_counter() - since > PART_SECONDS and end < len(new):
+                part = new[kept:end]
+                self._write(path.with_suffix(f".{part[0]:05d}.part.npy"), hashes[part], embeddings[part])
+                kept, since = end, time.perf_counter()
+        self.seconds += time.perf_counter() - started
+        self.embedded += len(new)
+        self._write(path, hashes, embeddings)
+        _remove_parts(path)
+
+    def _write(self, path: Path, hashes: np.ndarray, embeddings: np.ndarray) -> None:
+        """Write a shard, next to it the hashes of its texts, and the hashes of both files into the folder's
+        record."""
+        files.write_json(self.folder / "teacher.json", {"teacher": self.key})
+        written = {}
+        for place, array in ((_hashes_of(path), hashes), (path, embeddings)):
+            with files.new_file(place) as temporary, temporary.open("wb") as file:
+                np.save(file, array)
+            written[place.name] = files.sha256_file(place)
+        files.write_json(self.folder / RECORD, _record(self.folder) | written)
+
+
+def _check(embeddings: np.ndarray, rows: np.ndarray, first: int, texts: list[str]) -> None:
+    """Raise UserError for embeddings (m, d) that float16 cannot hold, and where all are zeros.
+
+    rows (m,) are those of the shard's texts, `first` is the row of the first of them in the corpus.
     """
-
-    path: Path
-    first: int
-    texts: list[str]
-    hashes: np.ndarray
-    embeddings: np.ndarray
-
-
-def _embed_rows(embed: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, shard: _Filled) -> None:
-    """Embed rows of a shard, PART at a time; what is done is kept in files of its own until the shard is
-    written."""
-    kept, since = 0, time.perf_counter()
-    for start in range(0, len(rows), PART):
-        end = start + PART
-        shard.embeddings[rows[start:end]] = _checked(embed(rows[start:end]), rows[start:end], shard)
-        if time.perf_counter() - since > PART_SECONDS and end < len(rows):
-            new = rows[kept:end]
-            number = len(list(shard.path.parent.glob(f"{shard.path.stem}.*.part.npy")))
-            _write_shard(
-                shard.path.with_suffix(f".{number:04d}.part.npy"), shard.hashes[new], shard.embeddings[new]
-            )
-            kept, since = end, time.perf_counter()
-
-
-def _checked(embeddings: np.ndarray, rows: np.ndarray, shard: _Filled) -> np.ndarray:
-    """The embeddings (m, d) of those rows of the shard. Raises UserError for one that float16 cannot hold."""
     largest = np.abs(embeddings).max(1)
-    if not (good := largest <= MOST_FLOAT16).all():  # NaN is not
+    good = largest <= MOST_FLOAT16  # NaN is not
+    if not good.all():
         at = int(np.argmin(good))
-        too_large = f"holds {largest[at]:.4g}, and the cache's float16 ends at {MOST_FLOAT16:,.0f}"
-        fact = too_large if np.isfinite(largest[at]) else "is not finite"
-        text = f"text {shard.first + int(rows[at]) + 1:,} of the corpus ({quote(shard.texts[int(rows[at])])})"
+        fact = "is not finite"
+        if np.isfinite(largest[at]):
+            fact = f"holds {largest[at]:.4g}, and the cache's float16 ends at {MOST_FLOAT16:,.0f}"
+        text = f"text {first + int(rows[at]) + 1:,} of the corpus ({quote(texts[int(rows[at])])})"
         raise UserError(
             f"teacher: the embedding of {text} {fact}; choose another teacher or dtype, or leave that text "
             "out"
@@ -162,51 +194,18 @@ def _checked(embeddings: np.ndarray, rows: np.ndarray, shard: _Filled) -> np.nda
             f"teacher: {fact}, so there is nothing to learn from it; correct the weights of its last layers, "
             "or choose another"
         )
-    return embeddings
 
 
-def _parts(folder: Path) -> list[Path]:
-    """What a killed process had embedded of a shard."""
-    hashes = _record(folder)
-    parts = [folder / name for name in sorted(hashes) if name.endswith(".part.npy")]
-    return [part for part in parts if is_unchanged(part, hashes[part.name]) and _has_keys(part)]
-
-
-def _remove_parts(shard: Path) -> None:
-    """Delete the parts of a shard that is written."""
-    of_parts = f"{shard.stem}.*.part*.npy"
-    files.write_json(
-        shard.parent / RECORD,
-        {name: sha for name, sha in _record(shard.parent).items() if not fnmatch(name, of_parts)},
-    )
-    for path in shard.parent.glob(of_parts):
-        path.unlink()
-
-
-def _write_shard(path: Path, hashes: np.ndarray, embeddings: np.ndarray) -> None:
-    """Write a shard, next to it the hashes of its texts, and the hashes of both files into the folder's
-    record."""
-    written = {}
-    for place, array in ((_hashes_of(path), hashes), (path, embeddings)):
-        with files.new_file(place) as temporary, temporary.open("wb") as file:
-            np.save(file, array)
-        written[place.name] = files.sha256_file(place)
-    files.write_json(path.parent / RECORD, _record(path.parent) | written)
-
-
-def embeddings_folder(teacher: TeacherEncoder, corpus: Corpus, session: Session, unit: bool = True) -> Path:
+def embeddings_folder(teacher: Embedder, corpus: Corpus, session: Session, unit: bool = True) -> Path:
     """The cache's folder for this teacher's embeddings of this corpus, which may not exist yet."""
     return session.cache / "teachers" / cache_key(teacher, corpus, unit)
 
 
-def count_cached(teacher: TeacherEncoder, corpus: Corpus, session: Session, unit: bool = True) -> int:
+def count_cached(teacher: Embedder, corpus: Corpus, session: Session, unit: bool = True) -> int:
     """The number of the corpus' texts whose embeddings are cached already."""
-    folder = embeddings_folder(teacher, corpus, session, unit)
-    done, others = _listed(folder), OtherCorpora(path for path, _ in _other_shards(teacher, unit, but=folder))
-    return sum(
-        len(texts) if number in done else int((others.index.find(text_hashes(texts)) >= 0).sum())
-        for number, texts in enumerate(corpus.chunks(SHARD))
-    )
+    found = _embedded(session.cache / "teachers", encoder_key(teacher, unit))
+    index = Pool(path for path, _ in found).index
+    return sum(int((index.find(text_hashes(texts)) >= 0).sum()) for texts in corpus.chunks(SHARD))
 
 
 class HashIndex:
@@ -223,9 +222,8 @@ class HashIndex:
         return np.where(self._hashes[at] == wanted, self._first[at], -1)
 
 
-class OtherCorpora:
-    """The cached embeddings of other corpora, by the hashes of their texts. `reused`: how many were
-    copied."""
+class Pool:
+    """The embeddings of shards, by the hashes of their texts. `reused` counts those that were copied."""
 
     def __init__(self, shards: Iterable[Path]) -> None:
         self.reused, self._shards = 0, list(shards)
@@ -245,15 +243,16 @@ class OtherCorpora:
         return found >= 0
 
 
-def _other_shards(teacher: TeacherEncoder, unit: bool, but: Path) -> Iterator[tuple[Path, str]]:
-    """(shard, sha256) of every other corpus that the same teacher has embedded in the same way; the hashes of
-    its texts are intact."""
-    key = encoder_key(teacher, unit)  # computed once: it hashes the model
-    for mark in sorted(but.parent.glob("*/teacher.json")):
-        if mark.parent != but and recorded(mark) == {"teacher": key}:
-            for number, sha256 in _listed(mark.parent).items():
-                shard = _shard(mark.parent, number)
-                if shard.exists() and _has_keys(shard):
+def _embedded(teachers: Path, key: str) -> Iterator[tuple[Path, str]]:
+    """(shard or part, sha256) of everything that the encoder of this key has embedded; the hashes of its
+    texts are intact."""
+    for mark in sorted(teachers.glob("*/teacher.json")):
+        if recorded(mark) == {"teacher": key}:
+            record = _record(mark.parent)
+            for name, sha256 in record.items():
+                shard = mark.parent / name
+                keys = _hashes_of(shard)
+                if shard.exists() and is_unchanged(keys, record.get(keys.name, "")):
                     yield shard, sha256
 
 
@@ -266,31 +265,28 @@ def _hashes_of(shard: Path) -> Path:
 
 
 def _record(folder: Path) -> dict[str, str]:
-    """The sha256 of the folder's files as they were written; records of earlier versions are of shards alone,
-    by their number."""
-    return {
-        f"{int(name):05d}.npy" if name.isdecimal() else name: sha256
-        for name, sha256 in recorded(folder / RECORD).items()
-    }
+    """The sha256 of the folder's files as they were written."""
+    return recorded(folder / RECORD)
 
 
-def _listed(folder: Path) -> dict[int, str]:
-    """The finished shards as they were written, number -> sha256."""
-    return {int(name[:-4]): sha256 for name, sha256 in _record(folder).items() if name[:-4].isdecimal()}
-
-
-def _has_keys(shard: Path) -> bool:
-    """Whether the hashes of a shard's texts are as they were written."""
-    keys = _hashes_of(shard)
-    return is_unchanged(keys, _record(shard.parent).get(keys.name, ""))
+def _remove_parts(shard: Path) -> None:
+    """Delete the parts of a shard that is written."""
+    parts = f"{shard.stem}.*.part*.npy"
+    left = {name: sha256 for name, sha256 in _record(shard.parent).items() if not fnmatch(name, parts)}
+    files.write_json(shard.parent / RECORD, left)
+    for path in shard.parent.glob(parts):
+        path.unlink()
 
 
 def _intact_shards(folder: Path, log: Log) -> set[int]:
     """The numbers of the finished shards whose bytes have not changed since they were written."""
     intact = set()
-    for number, sha256 in _listed(folder).items():
-        if is_unchanged(_shard(folder, number), sha256):
-            intact.add(number)
+    for name, sha256 in _record(folder).items():
+        number = name.removesuffix(".npy")
+        if not number.isdecimal():  # a part, or hashes
+            continue
+        if is_unchanged(folder / name, sha256):
+            intact.add(int(number))
         else:
-            log(f"{_shard(folder, number)}: damaged or missing; embedding its texts again")
+            log(f"{folder / name}: damaged or missing; embedding its texts again")
     return intact

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from edgedistill import files, recipe
+from edgedistill import files, machine, recipe
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.quantization.sample_texts import Reader
 from edgedistill.resolve import MODEL_FILES, teacher_files
@@ -21,61 +20,20 @@ from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import QUIET, Session
 from edgedistill.students import graph, model_folder, sentence_transformer
 from edgedistill.teacher import int8_graph
-from edgedistill.teacher.token_batches import budget_batches, encode_ids
-from edgedistill.teacher.tokenizer_files import load_tokenizer, max_input_tokens, prompt_of
+from edgedistill.teacher.tokenizer_files import encode_ids, load_tokenizer, max_input_tokens, prompt_of
 
 TOKENS_PER_BATCH = 2_048
 NOT_ON_CUDA = "int8 is for processors, and this device is cuda; set it to auto, or --device cpu"
-Forward = Callable[
-    [np.ndarray, np.ndarray], np.ndarray
-]  # (ids, mask), each (B, T) int64 -> embeddings (B, d)
-
-
-class UnchangedFiles:
-    """A folder's files as they are now, when the model in it is about to be read. endings: only of files
-    whose paths end so.
-
-    A model whose files change while it is open would be cached under a hash that is not its own.
-    """
-
-    def __init__(self, folder: Path, endings: tuple[str, ...]) -> None:
-        self.folder, self.endings = folder, endings
-        self._before = self._now()
-
-    def sha256(self) -> str:
-        """The hash of their names and bytes. Raises UserError as `check`."""
-        found = files.sha256_folder(self.folder, self.endings)
-        self.check()
-        return found
-
-    def check(self) -> None:
-        """Raise UserError where a file has changed since."""
-        now = self._now()
-        if changed := sorted(name for name in now | self._before if now.get(name) != self._before.get(name)):
-            fact = (
-                f"{changed[0]} has changed since the model was opened, so its embeddings would be cached "
-                "as another model's"
-            )
-            raise UserError(f"{self.folder}: {fact}; start again, and leave the folder alone meanwhile")
-
-    def _now(self) -> dict[str, tuple[int, int]]:
-        """Size and time of change of each file."""
-        found = {
-            path.relative_to(self.folder).as_posix(): path
-            for path in self.folder.rglob("*")
-            if path.is_file()
-        }
-        stats = {name: path.stat() for name, path in found.items() if name.endswith(self.endings)}
-        return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+# (ids, mask), each (B, T) int64 -> embeddings (B, d)
+Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class TeacherEncoder:
     """A sentence encoder ready to embed: its tokenizer, its module, and the identity that is part of its
     cache key.
 
-    place: the recipe's section that names it. device: what it will embed on, which decides the dtype `auto`:
-        auto, cpu or cuda.
-    remote_code: whether Python code that comes with the model may run.
+    The recipe names it in the section `place`. The device it will embed on (auto, cpu or cuda) decides the
+    dtype `auto`. With `remote_code`, Python code that comes with the model may run.
     """
 
     def __init__(
@@ -83,7 +41,8 @@ class TeacherEncoder:
     ) -> None:
         self.spec, self.place = spec, place
         self.folder = teacher_files(spec, place)
-        self.files = UnchangedFiles(self.folder, MODEL_FILES)
+        model_folder.read(self.folder)  # another folder, such as a home, is refused before it is hashed
+        self.hashes = self.file_hashes()
         self.tokenizer = load_tokenizer(self.folder, remote_code)
         self.module: Any = sentence_transformer.read(self.folder, spec.pooling, remote_code)
         self.prompt = prompt_of(spec, self.folder)
@@ -100,12 +59,22 @@ class TeacherEncoder:
         """How it reads texts."""
         return Reader(self.tokenizer, self.prompt, self.max_tokens)
 
+    def file_hashes(self) -> dict[str, Any]:
+        """The hashes of the files that the model is read from, as they are now."""
+        return {"model": files.sha256_folder(self.folder, MODEL_FILES)}
+
     def identity(self) -> dict[str, Any]:
         """Everything that determines the embeddings: `model_identity`, dtype, and in int8 what decides the
         graph.
 
-        Raises UserError where the model's files have changed since it was opened.
+        Raises UserError where the model's files have changed since it was opened: its embeddings would be
+        cached under a hash that is not its own.
         """
+        if self.file_hashes() != self.hashes:
+            raise UserError(
+                f"{self.folder}: its files have changed since the model was opened, so its embeddings would "
+                "be cached as another model's; start again, and leave the folder alone meanwhile"
+            )
         in_int8 = {"int8": int8_graph.identity(self.reader)} if self.dtype == torch.int8 else {}
         return {**self.model_identity(), "dtype": str(self.dtype), **in_int8}
 
@@ -113,17 +82,20 @@ class TeacherEncoder:
         """What determines the embeddings but for the arithmetic: the hash of the model's files, pooling,
         prompt and max tokens."""
         settings = model_folder.read(self.folder)
-        return {
-            "model": self.files.sha256(),
+        found = {
+            **self.hashes,
             "pooling": self.module.poolings,
             "prompt": self.prompt,
             "max_tokens": self.max_tokens,
-            **({"dims": kept} if (kept := settings.kept_dims) is not None else {}),
-            **(
-                {"lower_case": True} if settings.lower_case else {}
-            ),  # ignored before, under the key of the same files
-            **({"truncation": "left"} if self.tokenizer.truncation_side == "left" else {}),
         }
+        # settings that most models do not have are in the keys of those only that have them
+        if settings.kept_dims is not None:
+            found["dims"] = settings.kept_dims
+        if settings.lower_case:
+            found["lower_case"] = True
+        if self.tokenizer.truncation_side == "left":
+            found["truncation"] = "left"
+        return found
 
     def prepare(self, session: Session = QUIET) -> None:
         """Open what `embed` runs on a CPU: in fp32 a graph, in int8 one from the cache, where making it may
@@ -133,17 +105,18 @@ class TeacherEncoder:
         """
         if self.dtype == torch.int8 and session.device != "cpu":
             raise UserError(f"{self.place}.dtype: {NOT_ON_CUDA}")
-        if self._open is None and self.dtype == torch.int8:
+        if self._open is not None:
+            return
+        if self.dtype == torch.int8:
             self._open = int8_graph.read_or_make(self, files.cache_key(**self.identity()), session)
-        elif self._open is None and self.dtype == torch.float32 and session.device == "cpu":
+        elif self.dtype == torch.float32 and session.device == "cpu":
             self._open = self._fp32_graph(session)
 
     def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
         """Embed texts: (n, d) float32 in the order of the texts, of unit length or unnormalized; batches are
         of similar length."""
-        return self.embed_ids(
-            encode_ids(self.tokenizer, [self.prompt + text for text in texts], self.max_tokens), device, unit
-        )
+        prompted = [self.prompt + text for text in texts]
+        return self.embed_ids(encode_ids(self.tokenizer, prompted, self.max_tokens), device, unit)
 
     def embed_ids(self, ids: list[np.ndarray], device: str = "cpu", unit: bool = True) -> np.ndarray:
         """Embed token ids (n_i,) of n texts, special tokens included: (n, d) float32. Raises UserError as
@@ -158,9 +131,8 @@ class TeacherEncoder:
     def _forward(self, device: str) -> Forward:
         """(ids, mask) -> unnormalized embeddings. On a CPU in fp32 by onnxruntime, about twice as fast as
         torch, and in int8; otherwise by torch."""
-        if self.dtype == torch.int8 or (device == "cpu" and self.dtype == torch.float32):
-            self.prepare(Session(device=device))
-            assert self._open is not None
+        self.prepare(Session(device=device))
+        if self._open is not None and device == "cpu":
             return self._open
         return torch_forward(self.module.to(device), torch.device(device), half=self.dtype == torch.bfloat16)
 
@@ -198,25 +170,19 @@ def resolve_dtype(name: str, device: str = "auto") -> torch.dtype:
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
     # torch also reports bf16 as supported where it emulates it, four times slower than fp32; the CPU flags
     # are reliable
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        flags = ""
-    return torch.bfloat16 if "avx512_bf16" in flags or "amx_bf16" in flags else torch.float32
+    in_bf16 = {"avx512_bf16", "amx_bf16"} & set(machine.flags())
+    return torch.bfloat16 if in_bf16 else torch.float32
 
 
 def torch_forward(module: torch.nn.Module, device: torch.device, half: bool = False) -> Forward:
-    """A torch module as a function of numpy arrays, without gradients; `half`: under bf16 autocast."""
+    """A torch module as a function of numpy arrays, without gradients, and with `half` under bf16
+    autocast."""
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=half)
 
     def forward(input_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         with torch.inference_mode(), autocast:
-            return (
-                module(torch.from_numpy(input_ids).to(device), torch.from_numpy(mask).to(device))
-                .float()
-                .cpu()
-                .numpy()
-            )
+            inputs = (torch.from_numpy(array).to(device) for array in (input_ids, mask))
+            return module(*inputs).float().cpu().numpy()
 
     return forward
 
@@ -227,10 +193,22 @@ def embed_in_batches(
     """Embeddings (n, dims) float32 in the order of `ids`, computed in batches of similar length and at most
     `tokens` padded tokens.
 
-    `unit`: scaled to unit length, otherwise as `forward` returns them.
+    With `unit` they are scaled to unit length, otherwise they are as `forward` returns them.
     """
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
     return embed_batches(forward, ids, budget_batches(order, ids, tokens), pad_id, dims, unit)
+
+
+def budget_batches(order: list[int], ids: list[np.ndarray], tokens: int) -> Iterator[list[int]]:
+    """Cut rows sorted by length into batches of at most `tokens` padded tokens, at least one row each."""
+    batch: list[int] = []
+    for row in order:
+        if batch and (len(batch) + 1) * len(ids[row]) > tokens:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
 
 
 def embed_batches(

@@ -17,8 +17,9 @@ from edgedistill.errors import CheckFailed, UserError, quote
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import mixed_precision
 from edgedistill.quantization.sample_texts import Reader, samples
-from edgedistill.quantization.sensitivity import cosines
+from edgedistill.runtime.golden_file import COSINE
 from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session
+from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import Session
 from edgedistill.students import graph
 
@@ -28,7 +29,7 @@ WAY_OUT = "set it to auto, bf16 or fp32"
 
 
 class Source(Protocol):
-    """What a graph is made of: an opened teacher, its section of the recipe, and where in the recipe that
+    """An opened teacher, of which a graph is made: its section of the recipe, and where in the recipe that
     is."""
 
     spec: recipe.Teacher
@@ -60,24 +61,24 @@ def identity(reader: Reader) -> dict[str, Any]:
 
 
 def read_or_make(teacher: Source, key: str, session: Session) -> Int8Graph:
-    """The int8 graph from the cache, otherwise made and cached. key: the hash of all that determines it.
+    """The int8 graph from the cache, otherwise made and cached. `key` is the hash of all that determines it.
 
     Raises UserError for a teacher that cannot be written as a graph, or loses too much in int8.
     """
-    folder = session.cache / "graphs" / key
 
     def write(temporary: Path) -> None:
-        session.log(
-            f"{teacher.place}: making the int8 graph of {teacher.spec.name}; once, and a minute or two for "
-            "twelve layers"
-        )
+        fact = f"making the int8 graph of {teacher.spec.name}"
+        session.log(f"{teacher.place}: {fact}; once, and a minute or two for twelve layers")
         started = time.perf_counter()
         about = _make(teacher, temporary)
+        cosine = f"cosine to torch {about['cosine']['mean']:.4f} mean, {about['cosine']['min']:.4f} min"
+        in_w8 = f", {len(about['products_in_w8'])} products in w8" if about["products_in_w8"] else ""
+        seconds = time.perf_counter() - started
         session.log(
-            f"{teacher.place}: int8 graph made in {time.perf_counter() - started:.0f} s; {_summary(about)}"
+            f"{teacher.place}: int8 graph made in {seconds:.0f} s; {cosine} on the golden texts{in_w8}"
         )
 
-    cached_folder(folder, write, session.log)
+    folder = cached_folder(session.cache / "graphs" / key, write, session.log)
     return Int8Graph(folder / "graph.onnx", files.read_json(folder / "graph.json")["rows"])
 
 
@@ -97,7 +98,6 @@ def _make(teacher: Source, folder: Path) -> dict[str, Any]:
     mean, least = _agreement(teacher, Int8Graph(path, rows))
     about = {
         "rows": rows,
-        "sha256": files.sha256_file(path),
         "products_in_w8": in_w8,
         "cosine": {"mean": round(mean, 6), "min": round(least, 6)},
         "onnxruntime": onnxruntime.__version__,
@@ -107,26 +107,23 @@ def _make(teacher: Source, folder: Path) -> dict[str, Any]:
 
 
 def _agreement(teacher: Source, opened: Int8Graph) -> tuple[float, float]:
-    """(mean, minimum) cosine to torch over the golden texts. Raises UserError where one is below what an
-    export requires of int8."""
-    texts, each = teacher.reader.golden_texts(), list[float]()
-    for row in teacher.reader.token_ids(texts):
-        ids, mask = np.array([row], np.int64), np.ones((1, len(row)), np.int64)
-        with torch.inference_mode():
-            expected = (
-                teacher.module(torch.from_numpy(ids), torch.from_numpy(mask)).float().numpy()
-                if row
-                else np.zeros((1, 1))
-            )
-        each.append(cosines(opened(ids, mask) if row else expected, expected)[1])
-    at, required = int(np.argmin(each)), PRECISIONS["int8"].single_cosine
-    if not each[at] >= required:  # NaN is above nothing
+    """(mean, minimum) cosine to torch over the golden texts, but for those without tokens. Raises UserError
+    where one is below what an export requires of int8."""
+    texts = teacher.reader.golden_texts()
+    tokens = [(text, ids) for text, ids in zip(texts, teacher.reader.token_ids(texts), strict=True) if ids]
+    inputs = [(np.array([ids], np.int64), np.ones((1, len(ids)), np.int64)) for _, ids in tokens]
+    with torch.inference_mode():
+        expected = torch.cat([teacher.module(*map(torch.from_numpy, each)) for each in inputs])
+    found = np.concatenate([opened(*each) for each in inputs])
+    values = COSINE.between(unit_rows(found), unit_rows(expected.float().numpy()))
+    at, required = COSINE.worst_of(values), PRECISIONS["int8"].single_cosine
+    if not values[at] >= required:  # NaN is above nothing
         fact = (
-            f"int8 gives text {at + 1} of {len(texts)} ({quote(texts[at])}) at cosine {each[at]:.4f} to "
-            f"torch, {required} is required"
+            f"int8 gives text {at + 1} of {len(tokens)} ({quote(tokens[at][0])}) at cosine {values[at]:.4f} "
+            f"to torch, {required} is required"
         )
         raise UserError(f"{teacher.place}.dtype: of {teacher.spec.name} {fact}; {WAY_OUT}")
-    return float(np.mean(each)), each[at]
+    return float(values.mean()), float(values[at])
 
 
 def _samples(reader: Reader) -> list[list[int]]:
@@ -136,11 +133,3 @@ def _samples(reader: Reader) -> list[list[int]]:
 def _golden(reader: Reader) -> list[list[int]]:
     """Token ids of the golden texts, but for those without any."""
     return [row for row in reader.token_ids(reader.golden_texts()) if row]
-
-
-def _summary(about: dict[str, Any]) -> str:
-    kept = f", {len(about['products_in_w8'])} products in w8" if about["products_in_w8"] else ""
-    return (
-        f"cosine to torch {about['cosine']['mean']:.4f} mean, {about['cosine']['min']:.4f} min on the "
-        f"golden texts{kept}"
-    )

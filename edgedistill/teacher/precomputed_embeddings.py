@@ -1,9 +1,11 @@
-"""Precomputed embeddings: a file of texts and their embeddings in place of a teacher model, matched to the
-corpus text by text."""
+"""Precomputed embeddings: a file of texts and their embeddings in place of a teacher model. A text is
+"embedded" by looking it up in the file."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -12,15 +14,15 @@ import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
-from edgedistill.data.cached_folder import cached_folder
-from edgedistill.data.corpus import Corpus
+from edgedistill.data.file_patterns import in_data
 from edgedistill.data.input_file import damage_as_user_error
-from edgedistill.errors import UserError, first_line, require, unknown_name
+from edgedistill.errors import UserError, first_line, unknown_name
 from edgedistill.session import QUIET, Session
-from edgedistill.teacher.cache_key import precomputed_key, text_hashes
-from edgedistill.teacher.embedding_cache import CachedEmbeddings, HashIndex
+from edgedistill.teacher.embedding_cache import HashIndex, text_hashes
 
 BLOCK = 8_192  # rows read at a time
+# what a damaged .npy header raises, which numpy parses as Python
+HEADER_ERRORS = (ValueError, OverflowError, TypeError, SyntaxError, TokenError)
 
 
 class PrecomputedEmbeddings:
@@ -28,7 +30,7 @@ class PrecomputedEmbeddings:
     texts.
 
     Raises UserError: no such file, an unsupported file type, no such column, or embeddings that are not a
-        matrix of floats.
+    matrix of floats.
     """
 
     def __init__(self, spec: recipe.Teacher, data: Path | None) -> None:
@@ -40,26 +42,70 @@ class PrecomputedEmbeddings:
             raise UserError(
                 f"teacher.embeddings: {unknown_name('file type of embeddings', suffix, ('.npy', '.parquet'))}"
             )
-        self.is_parquet = suffix == ".parquet"
-        if self.is_parquet:
-            self.texts = self.path
-        else:
-            self.texts = _existing(
-                spec.texts or str(Path(spec.embeddings).with_suffix(".txt")), data, "teacher.texts"
-            )
-        self.dims = self._dims()
+        self.is_parquet, self.texts = suffix == ".parquet", self.path
+        if not self.is_parquet:
+            texts = spec.texts or str(Path(spec.embeddings).with_suffix(".txt"))
+            self.texts = _existing(texts, data, "teacher.texts")
+        first = next(self.blocks(1), None)
+        if first is None:
+            raise UserError(f"{self.path}: holds no embeddings; give a file with embeddings")
+        self.dims = int(first.shape[1])
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines the embeddings: the hashes of the files, and the columns that are
         read."""
-        shas = {"vectors": files.sha256_file(self.path), "texts": files.sha256_file(self.texts)}
-        return {**shas, "columns": [self.spec.text_column, self.spec.embedding_column]}
+        return {"precomputed": self._hashes, "columns": [self.spec.text_column, self.spec.embedding_column]}
 
-    def _dims(self) -> int:
-        rows = next(self.blocks(1), None)
-        if rows is None:
-            raise UserError(f"{self.path}: holds no embeddings; give a file with embeddings")
-        return int(rows.shape[1])
+    @cached_property
+    def _hashes(self) -> list[str]:
+        return [files.sha256_file(path) for path in (self.path, self.texts)]
+
+    def prepare(self, session: Session = QUIET) -> None:
+        """Read the file.
+
+        Raises UserError: counts or dimensions that differ, values that are not finite, an embedding of zeros.
+        """
+        session.log(f"teacher: {self.path.name}, {len(self._rows):,} {self.dims}-dimensional embeddings")
+
+    def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
+        """The embeddings (n, d) float16 of texts, of unit length whatever is asked for; of equal texts in the
+        file the first counts. Raises UserError as `prepare`, and for a text that is not in the file."""
+        rows = self._index.find(text_hashes(texts))
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            fact = f"{len(missing):,} of {len(texts):,} texts that were looked up are not in it, the first is"
+            raise UserError(
+                f'{self.texts}: {fact} "{texts[missing[0]][:60]}"; embed them too, or use the file\'s texts '
+                "as the corpus"
+            )
+        return self._rows[rows]
+
+    @cached_property
+    def _index(self) -> HashIndex:
+        """Where the texts are, in the file's order."""
+        hashes = text_hashes(map(readers.normalize, readers.texts_in(self.texts, self.spec.text_column)))
+        if len(hashes) != len(self._rows):
+            fact = f"{len(self._rows):,} embeddings, but {len(hashes):,} texts in {self.texts.name}"
+            raise UserError(f"{self.path}: {fact}; row i must be the embedding of text i")
+        return HashIndex(hashes)
+
+    @cached_property
+    def _rows(self) -> np.ndarray:
+        """(n, d) float16: the embeddings in the file's order, of unit length; a memory map of a temporary
+        file, so that any number of them can be looked up."""
+        done = 0
+        with tempfile.TemporaryFile() as file:
+            for block in self.blocks():
+                norms = np.linalg.norm(block.astype(np.float64), axis=1, keepdims=True)
+                finite = np.isfinite(norms)
+                for good, what in ((finite, "a value that is not finite"), (norms != 0, "only zeros")):
+                    if not good.all():
+                        fact = f"row {done + 1 + int(np.argmin(good))} holds {what}"
+                        raise UserError(f"{self.path}: {fact}; embed that text again")
+                file.write((block / norms).astype(np.float16).tobytes())
+                done += len(block)
+            file.flush()
+            return np.memmap(file, np.float16, "r", shape=(done, self.dims))
 
     def blocks(self, size: int = BLOCK) -> Iterator[np.ndarray]:
         """The embeddings in the file's order, up to `size` rows (m, d) float32 at a time."""
@@ -68,16 +114,9 @@ class PrecomputedEmbeddings:
             return
         try:
             with damage_as_user_error(str(self.path), lambda: "at its start"):
-                rows = np.lib.format.open_memmap(
-                    self.path, mode="r"
-                )  # np.load opens zip archives and pickles too
-        except (
-            ValueError,
-            OverflowError,
-            TypeError,
-            SyntaxError,
-            TokenError,
-        ) as error:  # numpy parses the header as Python
+                # np.load would open zip archives and pickles too
+                rows = np.lib.format.open_memmap(self.path, mode="r")
+        except HEADER_ERRORS as error:
             raise UserError(
                 f"{self.path}: not a numeric .npy file ({first_line(error)}); save it with numpy.save"
             ) from None
@@ -90,98 +129,22 @@ class PrecomputedEmbeddings:
             yield _float32(rows[start : start + size])
 
 
-def corpus_embeddings(
-    precomputed: PrecomputedEmbeddings, corpus: Corpus, session: Session = QUIET
-) -> CachedEmbeddings:
-    """The unit embeddings of a corpus' texts, float16 in the corpus' order, read from the file once and
-    cached.
-
-    Texts of the file that are not in the corpus are ignored; of equal texts the first counts. Raises
-    UserError: a text of the corpus without embedding, counts or dimensions that differ, values that are not
-    finite, an embedding of zeros.
-    """
-    folder = session.cache / "teachers" / precomputed_key(precomputed, corpus)
-
-    def write(temporary: Path) -> None:
-        session.log(f"teacher: {precomputed.path.name}, {precomputed.dims}-dimensional embeddings")
-        rows, count = _match_texts(precomputed, corpus)
-        out = np.lib.format.open_memmap(
-            temporary / "00000.npy", "w+", np.float16, (len(corpus), precomputed.dims)
-        )
-        files.reserve(temporary / "00000.npy")
-        _write(precomputed, rows, count, out)
-        out.flush()
-
-    return CachedEmbeddings(cached_folder(folder, write, session.log), 1)
-
-
-def _match_texts(precomputed: PrecomputedEmbeddings, corpus: Corpus) -> tuple[np.ndarray, int]:
-    """((n,) the row of the file that holds each text of the corpus, the number of texts in the file)."""
-    hashes = text_hashes(
-        map(readers.normalize, readers.texts_in(precomputed.texts, precomputed.spec.text_column))
-    )
-    index = HashIndex(hashes)
-    out = np.empty(len(corpus), np.int64)
-    done, missing, example = 0, 0, ""
-    for chunk in corpus.chunks(BLOCK):
-        rows = index.find(text_hashes(map(readers.normalize, chunk)))
-        absent = rows < 0
-        if absent.any():
-            example = example or chunk[int(np.argmax(absent))]
-            missing += int(absent.sum())
-        else:
-            out[done : done + len(chunk)] = rows
-        done += len(chunk)
-    if missing:
-        way_out = "embed them too, or use the file's texts as the corpus"
-        raise UserError(
-            f"{precomputed.texts}: {missing:,} of {len(corpus):,} texts of the corpus are not in it, the "
-            "first is "
-            f'"{example[:60]}"; {way_out}'
-        )
-    return out, len(hashes)
-
-
-def _write(precomputed: PrecomputedEmbeddings, rows: np.ndarray, count: int, out: np.ndarray) -> None:
-    """Copy each block of the file, at unit length, to its rows in the corpus' order."""
-    order = np.argsort(rows, kind="stable")
-    ordered, at = rows[order], 0
-    for block in precomputed.blocks():
-        norms = np.linalg.norm(block.astype(np.float64), axis=1, keepdims=True)
-        for bad, what in ((~np.isfinite(norms), "a value that is not finite"), (norms == 0, "only zeros")):
-            if bad.any():
-                raise UserError(
-                    f"{precomputed.path}: row {at + 1 + int(np.argmax(bad))} holds {what}; embed that text "
-                    "again"
-                )
-        low, high = np.searchsorted(ordered, [at, at + len(block)])
-        out[order[low:high]] = (block / norms)[ordered[low:high] - at].astype(np.float16)
-        at += len(block)
-    if at != count:
-        raise UserError(
-            f"{precomputed.path}: {at:,} embeddings, but {count:,} texts in {precomputed.texts.name}; row i "
-            "must be the embedding of text i"
-        )
-
-
 def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
-    compute = require("pyarrow.compute", "train", "train")
-    done, dims = 0, 0
-    for batch in readers.parquet_batches(path, (column,), "teacher.embedding_column", size):
+    done = dims = 0
+    for batch in readers.parquet_batches(path, [column], "teacher.embedding_column", size):
         values = batch.column(0)
         if str(getattr(values.type, "value_type", "")) not in ("halffloat", "float", "double"):
             raise UserError(
                 f"{path}: column {column!r} is {values.type}, not lists of floats; set "
                 "teacher.embedding_column to another"
             )
-        lengths = compute.fill_null(compute.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+        lengths = np.array(values.value_lengths().fill_null(0))
         dims = dims or int(lengths[0])
-        if (wrong := (lengths != dims) | (lengths < 1)).any():
+        wrong = (lengths != dims) | (lengths < 1)
+        if wrong.any():
             at = int(np.argmax(wrong))
-            raise UserError(
-                f"{path}: row {done + at + 1} has {lengths[at]} dimensions, the first {dims}; give "
-                "embeddings of one model"
-            )
+            fact = f"row {done + at + 1} has {lengths[at]} dimensions, the first {dims}"
+            raise UserError(f"{path}: {fact}; give embeddings of one model")
         yield _float32(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(lengths), dims)
         done += len(lengths)
 
@@ -193,13 +156,7 @@ def _float32(values: np.ndarray) -> np.ndarray:
 
 
 def _existing(name: str, data: Path | None, place: str) -> Path:
-    path = Path(name)
-    if not path.is_absolute() and data is None:
-        raise UserError(
-            f"{place}: {name!r} is a relative path, and there is no data folder; give --data DIR or set "
-            "EDGEDISTILL_DATA"
-        )
-    path = (data or Path()) / path
+    path = in_data(name, data, place)
     if not path.is_file():
         raise UserError(f"{place}: no file {path}; check the name and --data")
     return path

@@ -19,8 +19,7 @@ from edgedistill.errors import UserError
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import Log, silent
 from edgedistill.students.affine import Affine, read_maps, write_maps
-from edgedistill.teacher.alignment import procrustes, signed_permutation
-from edgedistill.teacher.dimension_reduction import cca, gaussian, pca, ridge
+from edgedistill.teacher.dimension_reduction import cca, gaussian, pca, procrustes, ridge, signed_permutation
 
 LEAST_SPAN = 1e-6  # by which embeddings differ, as a share of their largest value; what is below is rounding
 
@@ -50,10 +49,9 @@ class TargetBlock(NamedTuple):
 class FittingData:
     """What the maps of targets are fitted on.
 
-    embeddings: the embeddings of the corpus by a teacher (None: the recipe's). rows: the number of training
-        texts, the first rows of the
-    corpus. student: rows (n,) -> the initial student's unit embeddings (n, d), read only where a projection
-        is fitted to them.
+    `embeddings` gives the embeddings of the corpus by a teacher (None: the recipe's); its first `rows` texts
+    are for training. `student` gives for rows (n,) the initial student's unit embeddings (n, d), and is
+    called only where a projection is fitted to them.
     """
 
     embeddings: Callable[[recipe.Teacher | None], EmbeddingRows]
@@ -72,8 +70,7 @@ class StudentTargets:
     def __init__(
         self, blocks: list[TargetBlock], maps: list[Affine], embeddings: list[list[EmbeddingRows]]
     ) -> None:
-        self.blocks, self.embeddings = blocks, embeddings
-        self.maps = [Affine(each.weight.astype(np.float32), each.bias.astype(np.float32)) for each in maps]
+        self.blocks, self.maps, self.embeddings = blocks, maps, embeddings
         self.dims = sum(len(each.bias) for each in maps)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
@@ -178,11 +175,12 @@ def _place(spec: Spec, number: int) -> str:
 
 def _summary(note: dict[str, Any]) -> str:
     """A line of the log, such as "pca to 128 dimensions, 0.912 of the variance, procrustes"."""
-    aligned = "" if note["align"] == "none" else f", {note['align']}"
-    variance = f", {note['variance_kept']:.3f} of the variance" if "variance_kept" in note else ""
-    rank = f" of rank {note['rank']}" if "rank" in note else ""
-    scaled = f", scaled by the variance to the power {note['power']:g}" if "power" in note else ""
-    return f"{note['reduce']}{rank} to {note['dims']} dimensions{variance}{scaled}{aligned}"
+    parts = [f"{note['reduce']} to {note['dims']} dimensions"]
+    if "variance_kept" in note:
+        parts.append(f"{note['variance_kept']:.3f} of the variance")
+    if note["align"] != "none":
+        parts.append(note["align"])
+    return ", ".join(parts)
 
 
 def fit(
@@ -190,9 +188,9 @@ def fit(
 ) -> tuple[Affine, dict[str, Any]]:
     """Fit the map of one block: its dimension reduction, then its alignment.
 
-    embeddings (n, e) float64. student (n, d) is only read by ridge, CCA and the alignments. `place`: the
-    recipe's section, for errors. Returns (map (e, d), what targets.json records about it). Raises UserError:
-    `dims` that the reduction cannot give, or fewer texts than dimensions.
+    embeddings (n, e) float64. student (n, d) is only read by ridge, CCA and the alignments. The recipe's
+    section `place` is named in errors. Returns (map (e, d), what targets.json records about it). Raises
+    UserError: `dims` that the reduction cannot give, or fewer texts than dimensions.
     """
     teacher_dims, dims, reduce = embeddings.shape[1], spec.dims, spec.reduce
     if problems := _problems(spec, [teacher_dims], len(embeddings), place):
@@ -200,9 +198,8 @@ def fit(
     _check_embeddings(embeddings, place)
     note: dict[str, Any] = {"reduce": reduce.kind, "dims": dims, "align": spec.align}
     if isinstance(reduce, recipe.Pca):
-        exponent = (
-            reduce.variance_exponent / 2 if reduce.rank else reduce.variance_exponent
-        )  # the reconstruction applies it once more
+        # a reconstruction applies it twice
+        exponent = reduce.variance_exponent / 2 if reduce.rank else reduce.variance_exponent
         affine, note["variance_kept"] = pca(embeddings, reduce.rank or dims, reduce.centre, exponent)
         if reduce.rank:
             note["rank"] = reduce.rank
@@ -229,8 +226,8 @@ def fit(
 
 
 def _problems(spec: recipe.Projected, sizes: list[int], texts: int, place: str) -> list[str]:
-    """What keeps a projection from being fitted on so many texts, one line per problem. sizes: the dimensions
-    of its teachers."""
+    """What keeps a projection from being fitted on so many texts, one line per problem. `sizes` are the
+    dimensions of its teachers."""
     dims, reduce, problems, teacher_dims = spec.dims, spec.reduce, list[str](), sum(sizes)
     if isinstance(reduce, recipe.Unreduced) and dims != teacher_dims:
         kept = f"the teacher's embeddings keep {teacher_dims} dimensions; set `reduce`"

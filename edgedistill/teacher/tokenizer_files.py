@@ -1,4 +1,5 @@
-"""A model's tokenizer and what its files say about reading texts: load, save, max input tokens, prompt."""
+"""A model's tokenizer and what its files say about reading texts: load, save, token ids, max input tokens,
+prompt."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -37,8 +39,7 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedT
     transformer.
 
     Raises UserError: no tokenizer, one that cannot be read, a slow one, one that does not belong to the
-        model, or a setting that
-    other readers of its tokenizer.json would not follow.
+    model, or a setting that other readers of its tokenizer.json would not follow.
     """
     opened = model_folder.read(folder)
     model_folder.check_architecture(opened, trust_remote_code)
@@ -60,8 +61,8 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedT
 def _lowered(tokenizer: Any) -> Any:
     """The tokenizer with sentence-transformers' Lowercase in front of its normalizer, where there is none.
 
-    Of a class without a normalizer of its own: those of BERT and its relatives build theirs when a saved one
-    is opened again.
+    Its class is one without a normalizer of its own: those of BERT and its relatives build theirs when a
+    saved one is opened again.
     """
     backend = tokenizer.backend_tokenizer
     own: Any = backend.normalizer
@@ -117,6 +118,14 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     backend.no_padding()
     backend.no_truncation()
     tokenizer.save_pretrained(folder)
+
+
+def encode_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens: int) -> list[np.ndarray]:
+    """Token ids of each text, special tokens included, truncated at max_tokens; (n_i,) int32 each."""
+    backend: Any = tokenizer.backend_tokenizer
+    backend.no_padding()
+    backend.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
+    return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(texts)]
 
 
 def prompt_of(spec: recipe.Teacher, folder: Path) -> str:

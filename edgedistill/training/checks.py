@@ -7,7 +7,7 @@ import re
 from typing import Any, NamedTuple
 
 from edgedistill import objectives, recipe
-from edgedistill.data import parallel_corpus, triples
+from edgedistill.data import parallel_corpus
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import Problems, UserError
@@ -27,7 +27,7 @@ class StageRows(NamedTuple):
     """What a stage trains on: its own triples, or the corpus where it has none; how many rows, without those
     that fill its queue."""
 
-    triples: triples.Triples | None
+    triples: ParallelCorpus | None
     rows: int
 
 
@@ -54,7 +54,8 @@ def _rows_of(
 ) -> StageRows:
     if stage.spec.triples is not None:
         excluded = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files | recipe.Parallel) else []
-        of_stage = triples.build(stage.spec.triples, excluded, session, f"{stage.place}.triples")
+        place = f"{stage.place}.triples"
+        of_stage = parallel_corpus.build_triples(stage.spec.triples, excluded, session, place)
         return StageRows(of_stage, len(of_stage))
     rows = (
         len(texts.training_pairs(stage.spec.pairs))

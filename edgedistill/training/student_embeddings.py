@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill.students import kinds
 from edgedistill.teacher import encoder as teachers
-from edgedistill.teacher import token_batches
+from edgedistill.teacher import tokenizer_files
 
 TOKENS_PER_BATCH = 8_192  # padding included
 
@@ -26,7 +26,7 @@ def embed(
     unit: scaled to unit length, otherwise as the module returns them.
     """
     forward = teachers.torch_forward(student, next(student.parameters()).device)
-    ids = token_batches.encode_ids(tokenizer, texts, max_tokens)
+    ids = tokenizer_files.encode_ids(tokenizer, texts, max_tokens)
     return teachers.embed_in_batches(
         forward, ids, tokenizer.pad_token_id or 0, kinds.dims(student), TOKENS_PER_BATCH, unit
     )

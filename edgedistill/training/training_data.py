@@ -24,7 +24,7 @@ from edgedistill.data.token_cache import TokenCache
 from edgedistill.session import Session
 from edgedistill.students import static
 from edgedistill.students.output import own
-from edgedistill.teacher import precomputed_embeddings, targets
+from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training import checkpoint, checks, student_embeddings
@@ -149,10 +149,7 @@ def target_embeddings(
 
     @cache
     def of_teacher(which: recipe.Teacher | None) -> EmbeddingRows:
-        teacher = models.of(which)
-        if isinstance(teacher, precomputed_embeddings.PrecomputedEmbeddings):
-            return precomputed_embeddings.corpus_embeddings(teacher, texts, session)
-        return embed_corpus(teacher, texts, session, unit=not raw)
+        return embed_corpus(models.of(which), texts, session, unit=not raw)
 
     def of_student(rows: np.ndarray) -> np.ndarray:
         assert student is not None, "the recipe's own checks guarantee it"

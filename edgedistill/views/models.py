@@ -11,7 +11,7 @@ import numpy as np
 
 from edgedistill.errors import UserError
 from edgedistill.runtime import batching
-from edgedistill.teacher import token_batches
+from edgedistill.teacher import encoder
 from edgedistill.training.inputs.random_keys import draws, rounded_fraction, row_keys
 
 TOKENS_PER_BATCH = 1_024  # on a CPU, padding included
@@ -40,7 +40,7 @@ def _batches(
     import torch
 
     budget = TOKENS_PER_BATCH if device == "cpu" else 32 * TOKENS_PER_BATCH
-    for rows in token_batches.budget_batches(sorted(order, key=lambda row: len(ids[row])), ids, budget):
+    for rows in encoder.budget_batches(sorted(order, key=lambda row: len(ids[row])), ids, budget):
         padded = [
             torch.from_numpy(part).to(device) for part in batching.pad([ids[row] for row in rows], pad_id)
         ]

@@ -24,7 +24,7 @@ from edgedistill.session import QUIET, Session, progress_bar
 from edgedistill.students import model_folder
 from edgedistill.students import sentence_transformer as encoder
 from edgedistill.students.bert_layers import COUNTED_FROM_PADDING
-from edgedistill.teacher import token_batches, tokenizer_files
+from edgedistill.teacher import tokenizer_files
 from edgedistill.vocabulary import trim_report, trim_tokenizer
 
 MAX_DIFFERENCE = 1e-5  # between two runs of the same arithmetic, of token embeddings of size 1
@@ -309,7 +309,7 @@ def _difference(
             outputs = []
             for each, model in zip((tokenizer, opened), models, strict=True):
                 ids = torch.from_numpy(
-                    token_batches.encode_ids(each, [text], max_tokens)[0].astype(np.int64)
+                    tokenizer_files.encode_ids(each, [text], max_tokens)[0].astype(np.int64)
                 )[None]
                 outputs.append(model(input_ids=ids, attention_mask=torch.ones_like(ids))[0])
             if outputs[0].shape != outputs[1].shape:

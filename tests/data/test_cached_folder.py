@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import files, recipe
-from edgedistill.data import cached_folder, corpus, parallel_corpus, token_cache, triples
+from edgedistill.data import cached_folder, corpus, parallel_corpus, token_cache
 from edgedistill.session import Session
 
 DAMAGE: dict[str, Callable[[Path], Any]] = {
@@ -35,19 +35,9 @@ def built(session: Session) -> corpus.Corpus:
     return corpus.build(recipe.Files(texts=["a.txt"], held_out=1), session, 0)
 
 
-def given(session: Session) -> Any:
-    from edgedistill.teacher import precomputed_embeddings
-
-    spec = recipe.Teacher(embeddings="a.npy")
-    return precomputed_embeddings.corpus_embeddings(
-        precomputed_embeddings.PrecomputedEmbeddings(spec, session.data), built(session), session
-    )
-
-
 CACHES: dict[str, Callable[[Session], Any]] = {
     "corpora": built,
     "tokens": lambda session: token_cache.tokenize(built(session), tokenizer(), 8, 0, session),
-    "words": lambda session: token_cache.tokenize_by_word(built(session), tokenizer(), 0, session),
     "parallel": lambda session: parallel_corpus.build(
         recipe.Parallel.model_validate(
             {
@@ -59,13 +49,6 @@ CACHES: dict[str, Callable[[Session], Any]] = {
         session,
         0,
     ),
-    "triples": lambda session: triples.build(
-        recipe.TripleFiles(files=["triples.tsv"], columns=("anchor", "entailment", "contradiction")),
-        [],
-        session,
-        "stages[0].triples",
-    ),
-    "teachers": given,
 }
 
 
@@ -82,10 +65,6 @@ def test_a_damaged_file_is_named_and_made_again(tmp_path: Path, cache: str) -> N
     texts = [f"a text {number}" for number in range(9)]
     (tmp_path / "a.txt").write_text("\n".join(texts))
     (tmp_path / "pairs.tsv").write_text("en\tde\n" + "".join(f"{text}\tein {text}\n" for text in texts))
-    (tmp_path / "triples.tsv").write_text(
-        "anchor\tentailment\tcontradiction\n" + "".join(f"{text}\tb {text}\tc\n" for text in texts)
-    )
-    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
     lines: list[str] = []
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache", log=lines.append)
     CACHES[cache](session)

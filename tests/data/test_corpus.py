@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedistill import files, recipe
-from edgedistill.data import added_texts, corpus, disk_spool
+from edgedistill.data import added_texts, corpus, deduplicate
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 
@@ -34,7 +34,7 @@ def all_of(made: corpus.Corpus) -> list[str]:
 
 
 def write(path: Path, kind: str) -> None:
-    if kind in ("txt", "md", "rst"):
+    if kind in ("txt", "md"):
         path.write_text(("\n" if kind == "txt" else "\n\n").join(TEXTS) + "\n", encoding="utf-8")
     elif kind == "tsv":
         path.write_text("id\ttext\n" + "".join(f"{i}\t{t}\n" for i, t in enumerate(TEXTS)), encoding="utf-8")
@@ -57,7 +57,7 @@ def write(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-@pytest.mark.parametrize("kind", ["txt", "md", "rst", "tsv", "csv", "jsonl", "ndjson", "json", "parquet"])
+@pytest.mark.parametrize("kind", ["txt", "md", "tsv", "csv", "jsonl", "ndjson", "json", "parquet"])
 def test_every_file_type_gives_the_same_texts(tmp_path: Path, kind: str, packed: bool) -> None:
     path = tmp_path / f"x.{kind}"
     write(path, kind)
@@ -342,26 +342,25 @@ def test_bad_files_of_leaks_are_named_too(tmp_path: Path, name: str, content: by
         build(tmp_path, "a.txt", exclude=["leak.*"])
 
 
-def test_row_sets_are_sampled_evenly_over_spans_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_spool, "BLOCK", 13)
-    random = np.random.default_rng(0)
-    kept = np.flatnonzero(random.random(501) < 0.6)
-    rows = disk_spool.RowSet(501)
-    rows.add(kept)
-    spans = [(0, 100), (100, 103), (103, 501)]
-    sample = disk_spool.sample_evenly(rows, [(*span, 40) for span in spans])
-    wanted: list[int] = []
-    for start, end in spans:
-        here = kept[(kept >= start) & (kept < end)]
-        wanted += here[np.arange(40) * len(here) // 40].tolist() if len(here) > 40 else here.tolist()
-    assert np.concatenate(list(sample.blocks(0, 501))).tolist() == wanted
-    assert rows.count(100, 501) == int((kept >= 100).sum())
-    assert np.flatnonzero(rows.contains(np.arange(501))).tolist() == kept.tolist()
-    some = rows.without(kept[::3])
-    assert np.concatenate(list(some.blocks())).tolist() == sorted(
-        set(kept.tolist()) - set(kept[::3].tolist())
-    )
-    assert rows.at_ranks(np.array([40, 0, 7])).tolist() == kept[[0, 7, 40]].tolist()
+def test_distinct_rows_are_sampled_evenly_by_source(tmp_path: Path) -> None:
+    """Three sources of 501 texts: every fifth is excluded, and those from 450 on repeat earlier ones."""
+    texts = [
+        [f"text {number % 450}" for number in span] for span in (range(100), range(100, 103), range(103, 501))
+    ]
+    excluded = {deduplicate.digest(f"TEXT {number}") for number in range(0, 450, 5)}
+    rows = (((text,) for text in source) for source in texts)
+    spool = deduplicate.gather(rows, lambda row: row[0] != "text 7", excluded, tmp_path / "spool")
+    wanted: list[str] = []
+    for source in texts:
+        here = [each for each in dict.fromkeys(source) if int(each[5:]) % 5 and each != "text 7"]
+        here = [
+            each for each in here if each not in wanted and (source is not texts[2] or int(each[5:]) >= 103)
+        ]
+        wanted += [here[at * len(here) // 40] for at in range(40)] if len(here) > 40 else here
+    lines = spool.sample([40, 40, 40], None)
+    assert [line.decode() for line in spool.lines(lines)] == wanted
+    assert spool.counts(lines) == [40, 2, 40] and (spool.read, spool.leaked) == (501, 101)
+    assert spool.sample([40, None, 40], 7).tolist() == lines[np.arange(7) * 82 // 7].tolist()
 
 
 def test_where_the_data_is_not(tmp_path: Path) -> None:
@@ -380,7 +379,7 @@ def test_hub_data_sets_come_through_datasets(tmp_path: Path) -> None:
     )
     spec = recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main")
     assert all_of(corpus.build(spec, QUIET, 0)) == TEXTS
-    with pytest.raises(UserError, match="no text column 'body'"):
+    with pytest.raises(UserError, match="no column 'body'.*set corpus.column"):
         corpus.build(
             recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main", column="body"), QUIET, 0
         )

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from edgedistill import recipe
-from edgedistill.data import corpus, file_patterns, labelled_tasks, pair_tables, readers
+from edgedistill.data import corpus, file_patterns, labelled_tasks, parallel_corpus, readers
 from edgedistill.embed_file import TextFile
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import suite_files
@@ -51,7 +51,6 @@ def table(separator: str) -> bytes:
 CONTENT: dict[str, Callable[[], bytes]] = {
     ".txt": lambda: "\n".join(TEXTS).encode(),
     ".md": lambda: "\n\n".join(TEXTS).encode(),
-    ".rst": lambda: "\n\n".join(TEXTS).encode(),
     ".tsv": lambda: table("\t"),
     ".csv": lambda: table(","),
     ".jsonl": lambda: objects(TEXTS),
@@ -114,7 +113,7 @@ def test_what_is_no_text_is_refused_by_name(tmp_path: Path, name: str, content: 
         READERS["embed"](tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["a", "a.log", "a.xlsx", "a.html.gz"])
+@pytest.mark.parametrize("name", ["a", "a.log", "a.xlsx", "a.html.gz", "a.rst"])
 def test_an_unknown_type_is_never_text(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"a text\n")
     for read in READERS.values():
@@ -198,14 +197,10 @@ def test_a_damaged_file_is_named_with_its_line(
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
-def pairs(path: Path) -> list[Any]:
-    spec = recipe.Pairs.model_validate(
-        {"files": [str(path)], "languages": ["en", "de"], "columns": ["text", "label"]}
-    )
-    return [
-        list(table.pairs())
-        for table in pair_tables.open_tables(recipe.Parallel(kind="parallel", pairs=[spec]), None)
-    ]
+def pairs(path: Path) -> Any:
+    part = {"files": [str(path)], "languages": ["en", "de"], "columns": ["text", "label"]}
+    spec = recipe.Parallel.model_validate({"kind": "parallel", "pairs": [part]})
+    return parallel_corpus.build(spec, Session(cache_folder=path.parent / "cache"), 0)
 
 
 def given(path: Path) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedistill import files, recipe
-from edgedistill.data import disk_spool, pair_tables, parallel_corpus
+from edgedistill.data import parallel_corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.session import Session
@@ -122,10 +122,7 @@ def rows(count: int) -> Iterator[tuple[str, str]]:
         )
 
 
-def test_held_out_texts_take_all_their_translations_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_spool, "BLOCK", 7)
+def test_held_out_texts_take_all_their_translations_along(tmp_path: Path) -> None:
     everything = list(rows(120))
     write(tmp_path, "a.tsv", [("en", "de"), *everything[:70]])
     write(tmp_path, "b.tsv", [("en", "de"), *everything[70:]])
@@ -187,7 +184,7 @@ def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -
         (
             [("en",), ("Hello",)],
             {"columns": ["en", "de"]},
-            r"one column \('en'\), and a pair is a text and its translation",
+            r"no column 'de'; choose en; set corpus.pairs\[0\].columns",
         ),
         (
             [("Hello",), ("Bye",)],
@@ -269,32 +266,46 @@ def test_scores_may_be_numbers(tmp_path: Path) -> None:
             build(tmp_path, [{"files": [name], "columns": ["en", "margin"]}])
 
 
-def test_a_hub_data_set_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def hub(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> recipe.Parallel:
+    """Pairs of a data set that `load` opens."""
     import datasets
 
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    part = {"dataset": "owner/name", "revision": "main", "columns": ["translation.en", "translation.de"]}
+    return recipe.Parallel.model_validate({"kind": "parallel", "pairs": [part]})
+
+
+def test_a_hub_data_set_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*asked: Any, **options: Any) -> Any:
         raise FileNotFoundError("Dataset 'owner/name' doesn't exist on the Hub")
 
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    part = recipe.Pairs.model_validate({"dataset": "owner/name", "revision": "main", "columns": ["en", "de"]})
     with pytest.raises(
         UserError, match=r"corpus.pairs\[0\].dataset: 'owner/name' at 'main', split 'train': .*doesn't exist"
     ):
-        list(pair_tables._hub_pairs(part, "corpus.pairs[0]"))
+        parallel_corpus.build(hub(monkeypatch, load), Session(), 0)
 
 
-def test_a_hub_data_set_by_nested_column() -> None:
-    row = {"id": 1, "translation": {"en": "Hello.", "de": "Hallo."}}
-    assert pair_tables._cell(row, "translation.de", "owner/name", "corpus.pairs[0]") == "Hallo."
-    with pytest.raises(UserError, match=r"owner/name: no column 'translation.fr'.*corpus.pairs\[0\].columns"):
-        pair_tables._cell(row, "translation.fr", "owner/name", "corpus.pairs[0]")
+def test_a_hub_data_set_by_nested_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "translation": {"en": " Hello.", "de": "Hallo."}},
+        {"id": 2, "translation": {"en": "No translation.", "de": None}},
+    ]
+    spec = hub(monkeypatch, lambda *asked, **options: rows)
+    assert pairs_of(parallel_corpus.build(spec, Session(), 0)) == [("Hello.", "Hallo.")]
+    for odd, message in (
+        ({"en": "Hello."}, r"owner/name: no column 'translation.de'.*corpus.pairs\[0\].columns"),
+        ({"en": "Hello.", "de": 3}, "owner/name: row 3: column 'translation.de' holds int, not text"),
+    ):
+        spec = hub(monkeypatch, lambda *asked, odd=odd, **options: [*rows, {"translation": odd}])
+        with pytest.raises(UserError, match=message):
+            parallel_corpus.build(spec, Session(), odd.get("de", 1))
 
 
 def test_splits_agree_with_a_plain_reading() -> None:
-    """`_number` numbers first occurrences in order, late ones behind."""
-    same = np.array([0, 1, 0, 3, 1, 5])
-    late = np.array([False, True, False, False])  # of the distinct 0, 1, 3, 5
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        assert parallel_corpus._number(same, late, Path(folder) / "rows").tolist() == [0, 3, 0, 1, 3, 2]
+    """Texts are numbered by first occurrence, held-out ones behind."""
+    texts = np.array([7, 4, 7, 9, 4, 1], np.uint64)
+    first, text_of = parallel_corpus._distinct(texts)
+    assert first.tolist() == [0, 1, 3, 5] and text_of.tolist() == [0, 1, 0, 2, 1, 3]
+    side = parallel_corpus._numbered(first, text_of, np.array([False, True, False, False]))
+    assert side.rows.tolist() == [0, 3, 0, 1, 3, 2] and side.first.tolist() == [0, 3, 5, 1]
+    assert side.training_count == 3

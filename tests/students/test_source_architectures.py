@@ -26,7 +26,7 @@ from edgedistill.students.pooling import pool
 from edgedistill.students.sentence_transformer import load_model
 from edgedistill.teacher import tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder
-from edgedistill.teacher.token_batches import encode_ids
+from edgedistill.teacher.tokenizer_files import encode_ids
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import corpus_sample, initial_weights, student_tokenizer
 from edgedistill.training.load_models import Models, open_teacher

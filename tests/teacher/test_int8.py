@@ -143,11 +143,7 @@ def test_the_graph_is_made_once_and_again_where_it_is_damaged(world: World, tmp_
     assert len(lines) == 2 and "making the int8 graph" in lines[0] and "cosine to torch 0.9" in lines[1]
     (path,) = (tmp_path / "cache" / "graphs").glob("*/graph.onnx")
     about = files.read_json(path.with_name("graph.json"))
-    assert (
-        about["sha256"] == files.sha256_file(path)
-        and about["products_in_w8"] == []
-        and 0.97 < about["cosine"]["min"] < 1
-    )
+    assert about["products_in_w8"] == [] and 0.97 < about["cosine"]["min"] < 1
     before = teacher.embed(sentences(3))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     again = opened(world.teacher)

@@ -22,8 +22,15 @@ from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import QUIET, Session
 from edgedistill.students import affine
 from edgedistill.teacher import encoder, precomputed_embeddings, targets
-from edgedistill.teacher.alignment import procrustes, signed_permutation
-from edgedistill.teacher.dimension_reduction import cca, fix_signs, gaussian, pca, ridge
+from edgedistill.teacher.dimension_reduction import (
+    cca,
+    fix_signs,
+    gaussian,
+    pca,
+    procrustes,
+    ridge,
+    signed_permutation,
+)
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.targets import fit
 from edgedistill.training import student_embeddings, train
@@ -450,7 +457,7 @@ def test_precomputed_embeddings_are_matched_text_by_text(world: World, tmp_path:
     spec = closed(world, tmp_path)
     expected = embed_corpus(encoder.TeacherEncoder(recipe.parse(world.recipe(), "x").teacher), texts, QUIET)
     rows = np.arange(len(texts))
-    found = precomputed_embeddings.corpus_embeddings(
+    found = embed_corpus(
         precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher.model_validate(spec), None), texts, QUIET
     )
     assert (len(found), found.dims) == (len(texts), 32)
@@ -460,7 +467,7 @@ def test_precomputed_embeddings_are_matched_text_by_text(world: World, tmp_path:
     for kind in (pa.list_(pa.float32()), pa.list_(pa.float64(), 32)):
         name = parquet(tmp_path, lines, numbers.tolist(), kind)
         assert np.array_equal(
-            precomputed_embeddings.corpus_embeddings(
+            embed_corpus(
                 precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher(embeddings=name), None),
                 texts,
                 QUIET,
@@ -498,7 +505,7 @@ def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) 
     def refused(match: str, **spec: Any) -> None:
         before = sorted((files.cache_folder() / "teachers").glob("*"))
         with pytest.raises(UserError, match=match):
-            precomputed_embeddings.corpus_embeddings(
+            embed_corpus(
                 precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher.model_validate(spec), tmp_path),
                 texts,
                 QUIET,
@@ -510,7 +517,7 @@ def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) 
     refused("439 embeddings, but 440 texts in closed.txt", **closed(world, tmp_path, rows[:439], all_of_them))
     refused("441 embeddings, but 440 texts", **closed(world, tmp_path, np.ones((441, 6)), all_of_them))
     refused(
-        '2 of 440 texts of the corpus are not in it, the first is "',
+        '2 of 440 texts that were looked up are not in it, the first is "',
         **closed(world, tmp_path, rows[2:], all_of_them[2:]),
     )
     broken = rows.copy()

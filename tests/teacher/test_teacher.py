@@ -17,7 +17,7 @@ from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
-from edgedistill.teacher import assistant, embedding_cache, encoder, token_batches
+from edgedistill.teacher import assistant, embedding_cache, encoder, tokenizer_files
 from edgedistill.training import load_models, train
 from tests.conftest import World, sentences
 
@@ -73,7 +73,7 @@ def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling:
     if "pooling_mode" in pooling:
         mean, largest = (load_plain(world, mode) for mode in ("mean", "max"))
         texts = sentences(5)
-        ids, mask = batching.pad(token_batches.encode_ids(loaded.tokenizer, texts, 48), 0)
+        ids, mask = batching.pad(tokenizer_files.encode_ids(loaded.tokenizer, texts, 48), 0)
         both = torch.cat(
             [t.module(torch.from_numpy(ids), torch.from_numpy(mask)) for t in (mean, largest)], -1
         )
@@ -166,7 +166,7 @@ def test_a_matryoshka_model_keeps_the_dimensions_that_its_settings_name(
 
 def whole_rows(loaded: encoder.TeacherEncoder, texts: list[str]) -> np.ndarray:
     """By torch, one text at a time, before the unit length."""
-    rows = token_batches.encode_ids(loaded.tokenizer, texts, loaded.max_tokens)
+    rows = tokenizer_files.encode_ids(loaded.tokenizer, texts, loaded.max_tokens)
     with torch.inference_mode():
         each = [
             loaded.module(
@@ -187,7 +187,7 @@ def test_a_model_that_changes_while_it_is_open_is_not_cached(
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     with pytest.raises(
-        UserError, match="t: model.safetensors has changed since the model was opened, .*; start again"
+        UserError, match="t: its files have changed since the model was opened, .*; start again"
     ):
         embedding_cache.embed_corpus(loaded, built, QUIET)
     assert not list((tmp_path / "cache").glob("teachers/*"))
@@ -282,6 +282,15 @@ def test_shards_hold_the_embeddings_and_are_written_once(world: World, built: co
     heard = len(said)
     embedding_cache.embed_corpus(load(world.teacher), built, Session(log=said.append))
     assert len(said) == heard
+
+
+def test_embeddings_are_kept_as_they_are_asked_for(world: World, built: corpus.Corpus) -> None:
+    """Of unit length, or as the model returns them: by the values, not only by the key."""
+    loaded, rows = load(world.teacher), np.arange(50)
+    for unit in (True, False):
+        found = embedding_cache.embed_corpus(loaded, built, QUIET, unit)[rows]
+        assert np.abs(found - loaded.embed(built.texts(rows), unit=unit)).max() < 3e-3
+        assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-2) == unit
 
 
 def test_a_kill_costs_one_shard_and_a_damaged_shard_is_embedded_again(

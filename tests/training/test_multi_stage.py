@@ -20,7 +20,7 @@ from edgedistill.planning import cost
 from edgedistill.runtime import batching, bundle
 from edgedistill.session import QUIET, Session
 from edgedistill.students.pooling import pool
-from edgedistill.teacher import assistant, encoder, token_batches
+from edgedistill.teacher import assistant, encoder, tokenizer_files
 from edgedistill.training import checkpoint, checks, student_embeddings, train
 from edgedistill.training.initial_student import earlier_training, initial_weights
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
@@ -137,7 +137,7 @@ def test_a_run_as_a_teacher(taught: Path) -> None:
     opened = assistant.open_assistant(recipe.Teacher(model=str(taught), dtype="fp32"))
     texts = [*sentences(3), translated(sentences(1)[0])]
     ids, mask = batching.pad(
-        token_batches.encode_ids(opened.tokenizer, texts, 32), opened.tokenizer.pad_token_id or 0
+        tokenizer_files.encode_ids(opened.tokenizer, texts, 32), opened.tokenizer.pad_token_id or 0
     )
     student: Any = run.open_run(taught).student()
     with torch.inference_mode():
@@ -212,7 +212,7 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
         for ids, side, corpus in ((one, 0, pairs.source_side), (other, 1, pairs.target_side)):
             texts = corpus.texts(pairs.index[rows, side])
             assert [row[row != 1].tolist() for row in ids] == [
-                each.tolist() for each in token_batches.encode_ids(words, texts, 32)
+                each.tolist() for each in tokenizer_files.encode_ids(words, texts, 32)
             ]
     sources, targets = (
         corpus.texts(pairs.index[rows, at])

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedistill import recipe
-from edgedistill.data import corpus, token_cache, triples
+from edgedistill import files, recipe
+from edgedistill.data import corpus, parallel_corpus, token_cache
+from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
-from edgedistill.teacher import token_batches
+from edgedistill.teacher import tokenizer_files
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs import text_batches, word_edits
 from edgedistill.training.inputs.text_batches import TokenizedCorpus
@@ -95,53 +96,30 @@ def built(world: World) -> corpus.Corpus:
     return corpus.build(recipe.Files(texts=["odd.txt"]), Session(data=world.data), 0)
 
 
-@pytest.mark.parametrize(
-    "spec", [DELETION, CROP, ONE, recipe.WordDeletion(kind="word_deletion", fraction=0.5)], ids=str
-)
+@pytest.mark.parametrize("spec", [DELETION, CROP, ONE], ids=lambda s: s.kind)
 @pytest.mark.parametrize("most", [64, 12])
-def test_words_taken_out_of_the_ids_are_words_taken_out_of_the_text(
-    built: corpus.Corpus, spec: Any, most: int
-) -> None:
-    words = make_tokenizer()
-    assert token_cache.tokenizes_words_independently(words.backend_tokenizer)
+def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any, most: int) -> None:
+    tokenizer = StudentTokenizer(make_tokenizer(), most)
+    view = {"name": "a", "objective": {"kind": "skd"}, "view": spec.model_dump(), "max_tokens": most}
+    stage = NumberedStage(recipe.Stage.model_validate(view), 0, 5)
+    tokens = TokenizedCorpus(built, tokenizer.tokenize(built, QUIET))
+    batches = text_batches.of_texts(stage, tokens, tokenizer, None, QUIET)
     rows = np.random.default_rng(0).permutation(len(built))
     passes = np.arange(len(rows)) % 3
-    by_word = token_cache.tokenize_by_word(built, words.backend_tokenizer, 0, QUIET)
-    ids, mask = text_batches._edited_ids(spec, 5, by_word, most)(rows, passes)
-    view = text_batches._of_changed_texts(
-        lambda r, p, old: word_edits.edited(spec, 5, r, p, old), built, StudentTokenizer(words, most)
-    )
-    expected, expected_mask = view(rows, passes)
-    assert ids.tolist() == expected.tolist()
-    assert mask.tolist() == expected_mask.tolist()
-    assert ids.shape[1] == (12 if most == 12 else ids.shape[1])
-    plain, _ = token_cache.tokenize(built, words.backend_tokenizer, most, 0, QUIET).batch(rows, most)
+    (plain, _), (ids, mask) = batches.batch(rows, passes)[0]
+    texts = [built[int(row)].split() for row in rows]
+    stays = word_edits.remaining_words(spec, 5, rows, passes, np.array([len(words) for words in texts]))
+    parts = np.split(stays, np.cumsum([len(words) for words in texts])[:-1])
+    left = [" ".join(np.array(words)[part]) for words, part in zip(texts, parts, strict=True)]
+    expected = tokenizer_files.encode_ids(tokenizer.tokenizer, left, most)
+    assert [row[: int(n)].tolist() for row, n in zip(ids, mask.sum(1), strict=True)] == [
+        row.tolist() for row in expected
+    ]
     assert plain.tolist() != ids.tolist()
 
 
-def test_without_edits_the_words_are_the_text(built: corpus.Corpus) -> None:
-    words = make_tokenizer()
-    rows = np.arange(len(built))
-    by_word = token_cache.tokenize_by_word(built, words.backend_tokenizer, 0, QUIET)
-    everything = np.ones(int(by_word.counts(rows).sum()), bool)
-    for most in (64, 9):
-        ids, mask = by_word.batch(rows, everything, most)
-        same, same_mask = token_cache.tokenize(built, words.backend_tokenizer, most, 0, QUIET).batch(
-            rows, most
-        )
-        assert ids.tolist() == same.tolist() and mask.tolist() == same_mask.tolist()
-
-
-def test_other_tokenizers_go_through_the_text() -> None:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-
-    raw = Tokenizer.from_str(make_tokenizer().backend_tokenizer.to_str())
-    raw.pre_tokenizer = pre_tokenizers.Punctuation()
-    assert not token_cache.tokenizes_words_independently(raw)
-    bpe = Tokenizer(models.BPE())
-    bpe.normalizer = normalizers.NFKC()
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel()
-    assert not token_cache.tokenizes_words_independently(bpe)
+def texts_of(made: ParallelCorpus) -> list[list[str]]:
+    return [column.texts(made.index[:, at]) for at, column in enumerate(made.columns)]
 
 
 def test_triples_are_distinct_whole_and_without_leaks(
@@ -162,25 +140,24 @@ def test_triples_are_distinct_whole_and_without_leaks(
 
     def build(
         limit: int | None = None, columns: tuple[str, str, str] = ("one", "two", "three")
-    ) -> triples.Triples:
+    ) -> ParallelCorpus:
         spec = recipe.TripleFiles(
             files=["*.tsv"] if columns[0] == "x" else ["t.tsv"], columns=columns, limit=limit
         )
-        return triples.build(spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].triples")
+        return parallel_corpus.build_triples(spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].triples")
 
     made = build()
-    assert [column.texts(range(len(made))) for column in made.columns] == [
-        [f"{c} {n}" for n in (1, 5, 6)] for c in "abc"
-    ]
-    assert (made.read, made.leaked) == (7, 2)
-    assert [column.texts(range(2)) for column in build(limit=2).columns] == [
-        [f"{c} {n}" for n in (1, 6)] for c in "abc"
-    ]
+    assert texts_of(made) == [[f"{c} {n}" for n in (1, 5, 6)] for c in "abc"]
+    about = files.read_json(made.folder / "parallel.json")
+    assert (about["read"], about["leaked"], about["pairs"], about["trained"]) == (7, 2, 3, 3)
+    assert texts_of(build(limit=2)) == [[f"{c} {n}" for n in (1, 5)] for c in "abc"]
     with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].triples.columns"):
         build(columns=("one", "two", "for"))
     (tmp_path / "t.txt").write_text("a\n", encoding="utf-8")
     with pytest.raises(UserError, match="a text file has no columns"):
-        triples.build(recipe.TripleFiles(files=["t.txt"]), [], Session(data=tmp_path), "stages[1].triples")
+        parallel_corpus.build_triples(
+            recipe.TripleFiles(files=["t.txt"]), [], Session(data=tmp_path), "stages[1].triples"
+        )
     (tmp_path / "leaks.tsv").write_text("x\ta 1\na leak\ta 5\na 6\t\n", encoding="utf-8")
     with pytest.raises(
         UserError, match=r"stages\[1\].triples: no triple is left of 7 read, 6 of them with an excluded text"
@@ -204,7 +181,9 @@ def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
     )
     rows = np.arange(20)
     (own, _), (other, _) = made.batch(rows, np.zeros(20, int))[0]
-    assert own.tolist() == batching.pad(token_batches.encode_ids(words, built.texts(rows), 48), 0)[0].tolist()
+    assert (
+        own.tolist() == batching.pad(tokenizer_files.encode_ids(words, built.texts(rows), 48), 0)[0].tolist()
+    )
     assert all(
         set(b[b > 0]) <= set(a) and (b > 0).sum() < (a > 0).sum() for a, b in zip(own, other, strict=True)
     )

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill.data.labelled_tasks import Item
 from edgedistill.runtime import batching
 from edgedistill.students.classifier import Classifier
-from edgedistill.teacher import token_batches
+from edgedistill.teacher import encoder, tokenizer_files
 
 TOKENS_PER_BATCH = 4_096  # padding included, where nothing is trained
 
@@ -23,7 +23,7 @@ class ItemTokens:
     ) -> None:
         """prompt: put before every text. max_tokens: of each text; longer ones are truncated."""
         columns = [[prompt + text for text in column] for column in zip(*items, strict=True)]
-        self.columns = [token_batches.encode_ids(tokenizer, column, max_tokens) for column in columns]
+        self.columns = [tokenizer_files.encode_ids(tokenizer, column, max_tokens) for column in columns]
         self.pad_id = tokenizer.pad_token_id or 0
         self.longest = np.max([[len(row) for row in column] for column in self.columns], axis=0)
 
@@ -46,6 +46,6 @@ def logits(module: Classifier, tokens: ItemTokens, device: torch.device) -> np.n
     order: list[int] = np.argsort(tokens.longest, kind="stable").tolist()
     longest = [np.empty(length, np.int8) for length in tokens.longest]
     with torch.inference_mode():
-        for rows in token_batches.budget_batches(order, longest, TOKENS_PER_BATCH):
+        for rows in encoder.budget_batches(order, longest, TOKENS_PER_BATCH):
             out[rows] = module(*tokens.batch(np.array(rows), device)).float().cpu().numpy()
     return out

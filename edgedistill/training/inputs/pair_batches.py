@@ -14,29 +14,13 @@ from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.teacher import assistant, precomputed_embeddings
+from edgedistill.teacher import assistant
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
-from edgedistill.training.inputs.text_batches import Batches, Ids, View
+from edgedistill.training.inputs.text_batches import Batches, SideTokens, View
 from edgedistill.training.load_models import Models
-
-
-class SideTokens:
-    """Token ids of one side of the pairs, by the row of the pair."""
-
-    def __init__(self, tokens: TokenCache, rows: np.ndarray) -> None:
-        """rows (pairs,): the text of each pair."""
-        self.tokens, self.rows = tokens, rows
-
-    def lengths(self, pairs: np.ndarray) -> np.ndarray:
-        """Tokens in this side of each pair, (n,)."""
-        return self.tokens.lengths(self.rows[pairs])
-
-    def batch(self, pairs: np.ndarray, max_tokens: int) -> Ids:
-        """(ids, mask) of this side of each pair."""
-        return self.tokens.batch(self.rows[pairs], max_tokens)
 
 
 class PairBatches(Batches):
@@ -111,8 +95,7 @@ class EmbeddedSides:
     def _embed(self, match: recipe.Match, texts: Corpus, side: str) -> EmbeddingRows:
         model = embedding_model(match, self.models)
         if model is None:
-            assert isinstance(self.models.teacher, precomputed_embeddings.PrecomputedEmbeddings)
-            return precomputed_embeddings.corpus_embeddings(self.models.teacher, texts, self.session)
+            return embed_corpus(self.models.teacher, texts, self.session)
         layer = "" if match.layer == "output" else "'s embedding layer"
         return embed_corpus(model, texts, self.session, unit=False, name=f"{match.of}{layer}, {side} side")
 

@@ -4,6 +4,7 @@ embeddings."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +12,8 @@ from tokenizers import Tokenizer
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.token_cache import (
-    TokenCache,
-    WordTokenCache,
-    tokenize_by_word,
-    tokenizes_words_independently,
-)
-from edgedistill.data.triples import Triples
+from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.token_cache import TokenCache
 from edgedistill.runtime import batching
 from edgedistill.session import Session
 from edgedistill.teacher.targets import EmbeddingRows
@@ -47,15 +43,29 @@ class Batches:
     def short(self, max_tokens: int) -> np.ndarray:
         """The training rows whose text has at most `max_tokens` tokens, (n,) int64; their other views may
         have more."""
-        first = self.tokens[0]
-        assert isinstance(first, TokenCache)
-        return first.rows_up_to(max_tokens, self.texts)
+        return np.flatnonzero(self.tokens[0].lengths(np.arange(self.texts)) <= max_tokens)
 
     def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], np.ndarray | None]:
         """(ids and mask of every view, the target embeddings (n, d) float32)."""
         return [view(rows, passes) for view in self.views], None if self.targets is None else self.targets[
             rows
         ]
+
+
+class SideTokens:
+    """Token ids of one column of pairs or triples, by the row of the pair or triple."""
+
+    def __init__(self, tokens: TokenCache, rows: np.ndarray) -> None:
+        """rows (n,): the text of each pair or triple."""
+        self.tokens, self.rows = tokens, rows
+
+    def lengths(self, pairs: np.ndarray) -> np.ndarray:
+        """Tokens in this column of each row, (n,)."""
+        return self.tokens.lengths(self.rows[pairs])
+
+    def batch(self, pairs: np.ndarray, max_tokens: int) -> Ids:
+        """(ids, mask) of this column of each row."""
+        return self.tokens.batch(self.rows[pairs], max_tokens)
 
 
 class TokenizedCorpus(NamedTuple):
@@ -80,7 +90,7 @@ def of_texts(
     if isinstance(spec, recipe.Identity | recipe.Dropout):
         views.append(views[0])
     elif isinstance(spec, recipe.WordDeletion | recipe.Crop | recipe.DeleteOne):
-        views.append(_edited(spec, stage.seed, texts, limited, session))
+        views.append(_of_changed_texts(partial(word_edits.edited, spec, stage.seed), texts, limited))
     elif isinstance(spec, recipe.Synonym):
         views.append(_of_changed_texts(_made_views().Synonyms(spec, stage.seed, place), texts, limited))
     elif spec is not None:
@@ -102,38 +112,17 @@ def _made_views() -> Any:
     return views
 
 
-def of_triples(triples: Triples, tokenizer: StudentTokenizer, session: Session) -> Batches:
+def of_triples(triples: ParallelCorpus, tokenizer: StudentTokenizer, session: Session) -> Batches:
     """Three views, without targets: a text, one of the same meaning, one of another."""
-    tokens = [tokenizer.tokenize(column, session) for column in triples.columns]
+    tokens = [
+        SideTokens(tokenizer.tokenize(column, session), triples.index[:, at])
+        for at, column in enumerate(triples.columns)
+    ]
     return Batches([_of_tokens(each, tokenizer.max_tokens) for each in tokens], tokens, len(triples), None)
 
 
-def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:
+def _of_tokens(tokens: TokenCache | SideTokens, max_tokens: int) -> View:
     return lambda rows, passes: tokens.batch(rows, max_tokens)
-
-
-def _edited(
-    spec: word_edits.Edit, seed: int, texts: Corpus, tokenizer: StudentTokenizer, session: Session
-) -> View:
-    """Texts without some of their words, on token ids where the tokenizer allows that, otherwise on the
-    texts."""
-    if tokenizes_words_independently(tokenizer.backend):
-        return _edited_ids(
-            spec,
-            seed,
-            tokenize_by_word(texts, tokenizer.backend, tokenizer.pad_id, session),
-            tokenizer.max_tokens,
-        )
-    return _of_changed_texts(
-        lambda rows, passes, old: word_edits.edited(spec, seed, rows, passes, old), texts, tokenizer
-    )
-
-
-def _edited_ids(spec: word_edits.Edit, seed: int, words: WordTokenCache, max_tokens: int) -> View:
-    """Words left out of the token ids; gives the same ids as editing the texts and tokenizing them."""
-    return lambda rows, passes: words.batch(
-        rows, word_edits.remaining_words(spec, seed, rows, passes, words.counts(rows)), max_tokens
-    )
 
 
 def _of_changed_texts(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import restructured_text
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, markup_text, readers
+from edgedistill.data import corpus, readers
 from edgedistill.session import Session
 
 DOCUMENT = """
@@ -54,11 +55,11 @@ not   read
 
 
 def test_the_prose_of_restructured_text() -> None:
-    assert next(markup_text.restructured(DOCUMENT)) == (3, "Title")
-    assert list(markup_text.restructured(DOCUMENT))[1:] == list(
-        markup_text.restructured(DOCUMENT, titles=False)
+    assert next(restructured_text.restructured(DOCUMENT)) == (3, "Title")
+    assert list(restructured_text.restructured(DOCUMENT))[1:] == list(
+        restructured_text.restructured(DOCUMENT, titles=False)
     )
-    assert list(markup_text.restructured(DOCUMENT, titles=False)) == [
+    assert list(restructured_text.restructured(DOCUMENT, titles=False)) == [
         (9, "Add two arrays, element by element; see at, the text and a page."),
         (14, "The text of a function, with code in it."),
         (17, "It may be left out."),
@@ -84,7 +85,7 @@ def test_the_prose_of_restructured_text() -> None:
     ],
 )
 def test_the_start_of_a_line(text: str, left: str | None) -> None:
-    assert [found for _, found in markup_text.restructured(text)] == ([left] if left else [])
+    assert [found for _, found in restructured_text.restructured(text)] == ([left] if left else [])
 
 
 def test_the_general_corpus_is_distinct_normalized_sentences() -> None:
