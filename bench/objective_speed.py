@@ -13,6 +13,7 @@ import json
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,10 @@ from edgedistill.teacher.embedding_cache import CachedEmbeddings
 from edgedistill.training import train
 from edgedistill.training.initial_student import initial_weights
 from edgedistill.training.inputs import text_batches
-from edgedistill.training.inputs.text_batches import TokenizedCorpus
 from edgedistill.training.load_models import Models
 from edgedistill.training.metrics_log import MetricsLog, progress_bar
 from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress
 from edgedistill.training.stages import distillation_stages
-from edgedistill.training.training_data import TrainingData
 
 WARM = 3  # steps before the first round
 OBJECTIVES: dict[str, tuple[str, str | None]] = {
@@ -61,12 +60,12 @@ def in_progress(
     stage = distillation_stages(spec)[0]
     student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, QUIET)
     tokenizer = student.limited_tokenizer.limited(stage.spec.max_tokens)
-    tokenized = TokenizedCorpus(texts, tokenizer.tokenize(texts, QUIET))
-    batches = text_batches.of_texts(stage, tokenized, tokenizer, vectors, Session(log=print))
+    tokens = tokenizer.tokenize(texts, QUIET)
+    batches = text_batches.of_texts(stage, texts, tokens, tokenizer, Session(log=print))
+    batches = replace(batches, targets=vectors)
     metrics = MetricsLog(folder / "metrics.jsonl", progress_bar(False), QUIET.log)
     running = RunInProgress(folder, train.accelerator_for(spec, "cpu"), QUIET, metrics)
-    one = StageInProgress(stage, student, TrainingData(vectors, [batches]), running)
-    one.set_up()
+    one = StageInProgress(stage, student, batches, running)
     if (queue := getattr(one.module.objective, "queue", None)) is not None:
         queue.push(torch.from_numpy(vectors[np.arange(len(queue.ring))]))
     timed(one, WARM)

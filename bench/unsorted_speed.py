@@ -18,7 +18,7 @@ import numpy as np
 from train_speed import our_speed
 
 from edgedistill import files, machine, recipe, run
-from edgedistill.training import by_length
+from edgedistill.training import trained_module
 
 STEPS, EVERY = 60, 20
 
@@ -47,10 +47,10 @@ def main() -> None:
         *arguments.changes,
     ]
     spec = recipe.read(arguments.recipe, changes)
-    tried, rates = by_length.CUTS, dict[str, list[float]](whole=[], parts=[])
+    tried, rates = trained_module.CUTS, dict[str, list[float]](whole=[], parts=[])
     for number in range(arguments.rounds + 1):  # the first one embeds with the teacher and is not counted
         for name, cuts in (("whole", 1), ("parts", tried)):
-            by_length.CUTS = cuts
+            trained_module.CUTS = cuts
             with tempfile.TemporaryDirectory() as folder:
                 rate = our_speed(spec, arguments.data, Path(folder) / "run")
             if number:

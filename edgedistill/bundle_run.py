@@ -47,10 +47,6 @@ class BundleRun(run.Run):
         """{bundle, precision, sha256 of the graph}."""
         return {"bundle": self.folder.name, "precision": self.precision, "sha256": self._entry["sha256"]}
 
-    @property
-    def task(self) -> None:
-        return None
-
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """From tokenizer.json alone, with the names of its special tokens: other settings could have it
         loaded by other code.
@@ -108,7 +104,7 @@ def open_finished(name: str, place: str) -> run.Run:
     found = resolve(name)
     if isinstance(found, RunFolder):
         opened = run.open_run(found.folder, place)
-        if opened.task is not None:
+        if opened.labels:
             raise UserError(
                 f"{place}: {name} is a classifier ({', '.join(opened.labels)}); give a student that embeds"
             )

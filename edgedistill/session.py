@@ -25,12 +25,10 @@ def silent(line: str) -> None:
 class Session:
     """Where files are found and cached, what is computed on, and how it is reported.
 
-    data: the folder that relative data paths start from. cache_folder: where corpora, token ids and teacher
-        embeddings are kept;
-    default: $EDGEDISTILL_CACHE, else ~/.cache/edgedistill. device: auto, cpu or cuda. progress: show progress
-        bars.
-    remote_code: whether Python code that comes with a model may run. Only the user's own command sets it, no
-        file does.
+    Relative data paths start from the folder `data`. Corpora, token ids and teacher embeddings are kept in
+    `cache_folder`, by default $EDGEDISTILL_CACHE, else ~/.cache/edgedistill. The device is auto, cpu or cuda.
+    Progress bars are shown with `progress`. Python code that comes with a model may run with `remote_code`;
+    only the user's own command sets it, no file does.
     """
 
     data: Path | None = None

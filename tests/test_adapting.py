@@ -19,7 +19,7 @@ from edgedistill.export import bundle_writer
 from edgedistill.fitting import texts
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
-from edgedistill.training import train
+from edgedistill.training import record, train
 from tests.conftest import World, sentences
 
 
@@ -119,7 +119,7 @@ def test_it_can_be_resumed_and_says_what_it_chose(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(train, "_write_run", killed)
+        patched.setattr(record, "write_run", killed)
         with pytest.raises(KeyboardInterrupt):
             adapting.adapt(request, Session(data=data))
     assert not (tmp_path / "b").exists() and resolve.unfinished_run(request.run).exists()

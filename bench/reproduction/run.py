@@ -190,7 +190,7 @@ def _retrieval(
 
 def _task(suite: Any, classify: Any) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
     correct = {
-        name: np.array(classify(task.items).labels) == np.array(task.rows.labels)
+        name: np.array(classify(task.items).labels) == np.array(task.labels)
         for name, task in suite.tasks.items()
     }
     return {name: (each, None) for name, each in correct.items()}

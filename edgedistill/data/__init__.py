@@ -1,5 +1,5 @@
-"""Files and data sets go in; distinct texts, pairs, triples, labelled rows and their token ids come out, kept
-on disk."""
+"""Files and data sets go in; distinct texts, pairs, triples, views, labelled rows and their token ids come
+out, kept on disk."""
 
 __all__ = [
     "cached_folder",
@@ -11,4 +11,5 @@ __all__ = [
     "parallel_corpus",
     "readers",
     "token_cache",
+    "view_file",
 ]

@@ -33,14 +33,6 @@ ADDED = (PARAGRAPHS, PASSAGES, DOCUMENTATION)
 Spec = recipe.Files | recipe.Hub | recipe.Documentation
 
 
-class NothingToTrainOn(UserError):
-    """As many texts are to be held out as there are; `texts` says how many that is."""
-
-    def __init__(self, problem: str, texts: int) -> None:
-        super().__init__(problem)
-        self.texts = texts
-
-
 class Corpus:
     """Distinct texts on disk. Rows 0 … training_count − 1 are for training, the rest are held out.
 
@@ -224,9 +216,7 @@ def _kept(spec: Spec, names: list[str], spool: Spool) -> np.ndarray:
     kept = spool.sample(limits, spec.limit)
     if len(kept) <= spec.held_out:
         fact = f"{len(kept):,} of {spool.read:,} texts are left after cleaning, {spec.held_out:,} are to be"
-        raise NothingToTrainOn(
-            f"corpus: nothing to train on: {fact} held out; add texts, or lower corpus.held_out", len(kept)
-        )
+        raise UserError(f"corpus: nothing to train on: {fact} held out; add texts, or lower corpus.held_out")
     return kept
 
 

@@ -4,7 +4,7 @@ by label."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,8 +31,8 @@ class LabelledRows(NamedTuple):
 
 
 class LabelledTask(NamedTuple):
-    """A whole task. `labels`: every label, numbers by value, words by alphabet; a classifier's outputs come
-    in this order."""
+    """A whole task. Its labels are in order, numbers by value and words by alphabet; so are a classifier's
+    outputs."""
 
     train: LabelledRows
     dev: LabelledRows
@@ -49,9 +49,8 @@ def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: 
     """Read a task's splits, set dev rows aside where it has no dev split, and sample a fraction of its
     training rows.
 
-    `place`: where the recipe names the task, for errors. Raises UserError: no such file or column, a blank
-        label, one label only,
-    label sets that differ between splits, too few rows.
+    Raises UserError, which names the recipe key `place`, where there is no such file or column, where a label
+    is blank, where there is one label only, where the splits' labels differ, and where rows are too few.
     """
     train = read_split(spec, "train", data, place)
     dev = read_split(spec, "dev", data, place) if spec.dev is not None else None
@@ -76,29 +75,35 @@ def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: 
 def read_split(spec: Spec, name: str, data: Path | None, place: str) -> LabelledRows:
     """All rows of one split, texts normalized. Raises UserError: no row, a blank label, no such file or
     column."""
-    rows = (
-        _file_rows(spec, name, data, place)
-        if isinstance(spec, recipe.TaskFiles)
-        else _hub_rows(spec, name, place)
-    )
+    if isinstance(spec, recipe.TaskHub):
+        return _labelled(_hub_rows(spec, name, place), spec.label, f"{place}.{name}")
+    patterns = spec.train if name == "train" else [str(getattr(spec, name))]
+    paths = file_patterns.matching_files(patterns, data, f"{place}.{name}")
+    rows = (row for path in paths for row in _table_rows(path, spec.texts, spec.label, place))
+    return _labelled(rows, spec.label, f"{place}.{name}")
+
+
+def read_table(path: Path, texts: list[str], label: str, place: str) -> LabelledRows:
+    """Read the rows of one table file by the names of its columns. Raises UserError as `read_split`."""
+    return _labelled(_table_rows(path, texts, label, place), label, f"{place}: {path.name}")
+
+
+def _table_rows(path: Path, texts: list[str], label: str, place: str) -> Iterator[tuple[str, ...]]:
+    return readers.columns_in(path, (*texts, label), f"{place}.texts and .label", (label,))
+
+
+def _labelled(rows: Iterable[tuple[str, ...]], label: str, place: str) -> LabelledRows:
     items, labels = [], []
     for number, cells in enumerate(rows, 1):
         if not cells[-1]:
             raise UserError(
-                f"{place}.{name}: row {number:,} has a blank {spec.label!r}; give it a label, or remove the "
-                "row"
+                f"{place}: row {number:,} has a blank {label!r}; give it a label, or remove the row"
             )
         items.append(cells[:-1])
         labels.append(cells[-1])
     if not labels:
-        raise UserError(f"{place}.{name}: no rows; give the whole set")
+        raise UserError(f"{place}: no rows; give the whole set")
     return LabelledRows(items, labels)
-
-
-def read_table(path: Path, texts: list[str], label: str, place: str) -> LabelledRows:
-    """The rows of one table file. `texts`, `label`: column names. Raises UserError as `read_split`."""
-    task = recipe.TaskFiles(train=[str(path.absolute())], dev_rows=2, texts=texts, label=label)
-    return read_split(task, "train", None, place)
 
 
 def ordered_labels(labels: list[str], place: str) -> list[str]:
@@ -146,14 +151,6 @@ def _check_labels(labels: list[str], found: list[str], place: str) -> None:
                 f"{place}: {what} ({', '.join(labels)}); all splits must have the same labels: correct the "
                 "files, or change `label`"
             )
-
-
-def _file_rows(spec: recipe.TaskFiles, name: str, data: Path | None, place: str) -> Iterator[tuple[str, ...]]:
-    patterns = spec.train if name == "train" else [str(getattr(spec, name))]
-    for path in file_patterns.matching_files(patterns, data, f"{place}.{name}"):
-        yield from readers.columns_in(
-            path, (*spec.texts, spec.label), f"{place}.texts and .label", (spec.label,)
-        )
 
 
 def _hub_rows(spec: recipe.TaskHub, name: str, place: str) -> Iterator[tuple[str, ...]]:

@@ -305,9 +305,7 @@ def _split(digests: np.ndarray, rows: _Rows, seed: int) -> list[_Column]:
     first, text_of = _distinct(digests[:, 0])
     if len(first) <= rows.held_out:
         fact = f"{len(first):,} source texts are left, {rows.held_out:,} are to be held out"
-        raise corpus.NothingToTrainOn(
-            f"corpus: nothing to train on: {fact}; add pairs, or lower corpus.held_out", len(first)
-        )
+        raise UserError(f"corpus: nothing to train on: {fact}; add pairs, or lower corpus.held_out")
     late = np.zeros(len(first), bool)
     late[np.random.default_rng(seed).choice(len(first), rows.held_out, replace=False, shuffle=False)] = True
     columns = [_numbered(first, text_of, late)]

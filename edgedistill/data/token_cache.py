@@ -36,10 +36,6 @@ class TokenCache:
         """Tokens in each of the rows, (n,)."""
         return np.asarray(self.offsets[rows + 1] - self.offsets[rows])
 
-    def rows_up_to(self, max_tokens: int, among: int) -> np.ndarray:
-        """Those of the first `among` rows that have at most `max_tokens` tokens, (n,) int64."""
-        return np.flatnonzero(np.diff(self.offsets[: among + 1]) <= max_tokens)
-
     def counts(self, vocabulary_size: int, among: int) -> np.ndarray:
         """How often each token occurs in the first `among` rows, (vocabulary_size,) int64."""
         total, end = np.zeros(vocabulary_size, np.int64), int(self.offsets[among])

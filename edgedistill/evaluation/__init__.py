@@ -2,11 +2,11 @@
 
 __all__ = [
     "bench",
-    "classification_metrics",
     "page",
     "report",
     "scoring",
     "speed",
+    "suites",
     "tables",
     "teacher_agreement",
 ]

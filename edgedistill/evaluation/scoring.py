@@ -15,6 +15,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from edgedistill import files
+from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation.suites import FAMILIES, labelled_task
 from edgedistill.evaluation.suites.cosines import Encode
@@ -53,7 +54,7 @@ class Suite:
         for task in self.tasks.values():
             if isinstance(task, Collection):
                 texts += next(task.chunks(), ([], []))[1]
-            elif isinstance(task, labelled_task.TaskTestRows):
+            elif isinstance(task, LabelledRows):
                 texts += task.items
         texts = [text for text in texts if text]
         random = np.random.default_rng(seed)

@@ -18,10 +18,9 @@ from edgedistill.precisions import PRECISIONS, known_precisions
 from edgedistill.quantization import TokenIds, graph_facts, mixed_precision, sample_texts
 from edgedistill.run import Run, versions
 from edgedistill.runtime import bundle, golden_file
-from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
+from edgedistill.runtime.manifest import SCHEMA, digest
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
-from edgedistill.students import classifier as classifiers
 from edgedistill.students import graph, model_folder
 
 PACKAGES = ("onnx", "onnxruntime", "torch", "transformers", "tokenizers", "numpy")
@@ -53,33 +52,44 @@ def export(
     if out.exists() and not (out / "manifest.json").exists():
         raise UserError(f"{out}: already exists and is not a bundle; choose another name")
     with model_source.opened(str(source), pooling, revision, remote_code) as run:
-        content = _classifier(run, out) if run.labels else _encoder(run, precisions, log)
+        content = _content(run, precisions, log)
         found, failed = _write(run, content, precisions, out, log)
         if failed:
             raise _incomplete(out, found, failed)
-        about = {"labels": run.labels} if run.labels else {"dims": [run.dims, *run.matryoshka_dims]}
+        dims = {"dims": [run.dims, *run.matryoshka_dims]}
+        about = content.about if run.labels else dims
         return {"name": run.recipe.name, "parameters": run.parameters, "precisions": found, **about}
 
 
-class _Content(NamedTuple):
+class Content(NamedTuple):
     """What differs between the bundles of encoders and of classifiers.
 
-    golden: what torch gives for the golden texts. fp32: the graph that precisions are converted from.
-    convert: a precision -> its graph, and what is added to the precision's description; raises CheckFailed.
-        write_files: writes tokenizer
-    and configuration into a folder. entries: of the manifest, besides those of every bundle. card: the final
-        manifest -> the model card.
+    golden is what torch gives for the golden texts, and fp32 the graph that precisions are converted from.
+    convert gives the graph of a precision and what is added to the precision's description, or raises
+    CheckFailed. write_files writes tokenizer and configuration into a folder. about is in parity.json: the
+    dims, or the labels. entries go into the manifest, beside those of every bundle. card makes the model card
+    of the final manifest.
     """
 
     golden: golden_file.Golden
     fp32: onnx.ModelProto
     convert: Callable[[str], tuple[onnx.ModelProto, str]]
     write_files: Callable[[Path], None]
+    about: dict[str, Any]
     entries: dict[str, Any]
     card: Callable[[dict[str, Any]], str]
 
 
-def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
+def _content(run: Run, precisions: list[str], log: Log) -> Content:
+    """What goes into the bundle of a run. A classifier has a room beside the line, which is entered here."""
+    if not run.labels:
+        return _encoder(run, precisions, log)
+    from edgedistill.classification import export
+
+    return export.content(run)
+
+
+def _encoder(run: Run, precisions: list[str], log: Log) -> Content:
     student = run.student()
     golden = parity.by_torch(run, student)
     model, measured = graph.build(student), sample_texts.samples(parity.reader(run), golden.ids)
@@ -108,11 +118,12 @@ def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
         log(f"int8: {len(kept)} products stay in w8: {', '.join(kept)}")
         return quantized, f"; {len(kept)} of the products in w8, which lose the most in int8"
 
-    return _Content(
+    return Content(
         golden,
         model,
         convert,
         lambda folder: library_files.write(folder, run, student, precisions),
+        {"dims": run.dims},
         {},
         lambda final: model_card.encoder_card(
             final, library_files.libraries(student, list(final["precisions"]))
@@ -120,33 +131,8 @@ def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
     )
 
 
-def _classifier(run: Run, out: Path) -> _Content:
-    """Raises CheckFailed where the fp32 graph does not give what torch gives."""
-    classifier = run.classifier()
-    golden = parity.by_torch(run, classifier)
-    tokenizer: Any = run.tokenizer()
-    model = classifiers.write(classifier, tokenizer.pad_token_id or 0)
-    measured = sample_texts.samples(parity.reader(run), [row for item in golden.ids for row in item])
-    worst = graph.compare(
-        classifier, model, run.max_tokens, library_files.vocabulary_size(classifier.encoder)
-    )
-    if not worst <= PRECISIONS["fp32"].probability_difference:
-        raise CheckFailed(
-            f"{out} was not written: the graph gives other probabilities than torch on random ids "
-            f"(difference {worst:.4f})"
-        )
-    return _Content(
-        golden,
-        model,
-        lambda precision: (quantization.convert(model, precision, measured), ""),
-        lambda folder: library_files.write_classifier(folder, run),
-        {"labels": run.labels, "inputs": INPUTS[: 4 if classifier.pair else 2], "output": "logits"},
-        model_card.classifier_card,
-    )
-
-
 def _write(
-    run: Run, content: _Content, precisions: list[str], out: Path, log: Log
+    run: Run, content: Content, precisions: list[str], out: Path, log: Log
 ) -> tuple[Found, dict[str, CheckFailed]]:
     """Write the bundle; returns the precisions that passed their checks, and why the others failed."""
     with files.new_folder(out) as folder:
@@ -173,10 +159,9 @@ def _write(
 
         found, failed = _each(precisions, checked, folder, out)
         limits = {precision: content.golden.measure.required(PRECISIONS[precision]) for precision in found}
-        about = {"labels": run.labels} if run.labels else {"dims": run.dims}
         files.write_json(
             folder / "parity.json",
-            golden_file.content(content.golden, about, run.max_tokens, limits),
+            golden_file.content(content.golden, content.about, run.max_tokens, limits),
             compact=True,
         )
         final = manifest(folder, run, found) | content.entries

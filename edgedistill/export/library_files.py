@@ -61,7 +61,7 @@ def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
 
     Weights beside the graphs are as exact as the best of `precisions`.
     """
-    _tokenizer(folder, run)
+    write_tokenizer(folder, run)
     if not is_encoder(student):
         pad = {"pad_token_id": run.shape.get("pad") or 0}  # fastembed pads with it
         files.write_json(
@@ -77,20 +77,7 @@ def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
     _modules(folder, run, student, half="fp32" not in precisions)
 
 
-def write_classifier(folder: Path, run: Run) -> None:
-    """Write a classifier's tokenizer files, and a config with its labels. Other libraries cannot open its
-    bundle directly."""
-    _tokenizer(folder, run)
-    labels = {
-        "id2label": {str(at): label for at, label in enumerate(run.labels)},
-        "label2id": {name: at for at, name in enumerate(run.labels)},
-    }
-    files.write_json(
-        folder / "config.json", {"model_type": f"edgedistill-{run.kind}-classifier", **run.shape, **labels}
-    )
-
-
-def _tokenizer(folder: Path, run: Run) -> None:
+def write_tokenizer(folder: Path, run: Run) -> None:
     """Write the three files that every library reads; each of them truncates to the student's max_tokens, by
     itself or where asked to."""
     tokenizer: Any = run.tokenizer()

@@ -18,7 +18,7 @@ from edgedistill.errors import UserError, unknown_name
 from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
-from edgedistill.training import teacher_record
+from edgedistill.training import record
 from edgedistill.training.load_models import Models
 
 
@@ -37,7 +37,7 @@ class ModelRun(run.Run):
             "corpus": None,
             **counts,
         }
-        info["teachers"] = teacher_record.record(spec, Models(teacher))
+        info["teachers"] = record.teachers(spec, Models(teacher))
         super().__init__(folder, spec, teachers.teacher_shape(spec.student, teacher), info)
         self._teacher = teacher
         self.model_folder = teacher.folder

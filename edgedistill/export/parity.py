@@ -14,7 +14,8 @@ from edgedistill.quantization.sample_texts import Reader
 from edgedistill.run import Run
 from edgedistill.runtime import golden_file
 from edgedistill.runtime.bundle import Bundle
-from edgedistill.runtime.golden_file import COSINE, PROBABILITY, Golden
+from edgedistill.runtime.golden_file import Golden
+from edgedistill.runtime.similarity import COSINE
 from edgedistill.students.model_folder import opening
 
 SHORTEST = 1e-12  # of a length: what torch's normalize divides by at least
@@ -25,16 +26,10 @@ def reader(run: Run) -> Reader:
     return Reader(run.tokenizer(), run.prompt, run.max_tokens)
 
 
-def by_torch(run: Run, module: Any) -> Golden:
-    """The golden texts by the run's own tokenizer, in transformers, and its student or classifier, in torch.
-
-    A classifier of pairs gets each text with the next but one. Raises CheckFailed where torch itself gives a
-    row that is not finite or an embedding of zeros, UserError where an empty text has no tokens, and where a
-    token's id, or one that the tokenizer adds to every text, has no row in the student's embedding table.
-    """
-    read, encoder, pair = reader(run), module, False
-    if run.labels:
-        encoder, pair = module.encoder, module.pair
+def checked_reader(run: Run, encoder: Any) -> Reader:
+    """How a run reads texts. Raises UserError where an empty text has no tokens, and where a token's id, or
+    one that the tokenizer adds to every text, has no row in the student's embedding table."""
+    read = reader(run)
     largest = max(*read.tokenizer.get_vocab().values(), *read.tokenizer("")["input_ids"])
     if largest >= (vocabulary_size := library_files.vocabulary_size(encoder)):
         fact = f"token ids up to {largest}, but an embedding table of {vocabulary_size} rows"
@@ -44,28 +39,23 @@ def by_torch(run: Run, module: Any) -> Golden:
         raise UserError(
             f"tokenizer: {fact}; train a student with another `student.tokenizer`, and export that"
         )
+    return read
+
+
+def by_torch(run: Run, student: Any) -> Golden:
+    """The golden texts by the run's own tokenizer, in transformers, and its student, in torch.
+
+    Raises CheckFailed where torch itself gives an embedding that is not finite, or one of zeros, and as
+    `checked_reader`.
+    """
+    read = checked_reader(run, student)
     texts = read.golden_texts()
-    items = [(text, texts[(at + 2) % len(texts)])[: 1 + pair] for at, text in enumerate(texts)]
-    ids = [read.token_ids(list(item)) for item in items]
-    truncated = [any(read.is_truncated(text) for text in item) for item in items]
-    fails = opening(
-        type(module).__name__, "torch cannot embed with it", "open it in transformers, and see there"
-    )
-    with fails, torch.inference_mode():
-        rows = torch.cat([module(*(each for row in item for each in _inputs(row))) for item in ids])
-    if run.labels:
-        golden = Golden(PROBABILITY, items, ids, truncated, rows.numpy())
-    else:
-        embeddings = torch.nn.functional.normalize(rows, dim=-1).numpy()
-        golden = Golden(COSINE, texts, [item[0] for item in ids], truncated, embeddings)
-    finite = torch.isfinite(rows).all(-1)
-    if not finite.all():
-        raise CheckFailed(
-            f"{golden.name(int(finite.int().argmin()))} has no finite embedding in torch either, in float32: "
-            "values inside the model overflow; restore its weights, or train it again"
-        )
+    ids, truncated = read.token_ids(texts), [read.is_truncated(text) for text in texts]
+    rows = rows_by_torch(student, [[row] for row in ids])
+    golden = Golden(COSINE, texts, ids, truncated, torch.nn.functional.normalize(rows, dim=-1).numpy())
+    check_finite(golden)
     short = rows.norm(dim=-1) <= SHORTEST
-    if short.any() and not run.labels:
+    if short.any():
         raise CheckFailed(
             f"{golden.name(int(short.int().argmax()))} has an embedding of only zeros in torch too, which "
             "has no "
@@ -73,6 +63,25 @@ def by_torch(run: Run, module: Any) -> Golden:
             "(behind a ReLU it can)"
         )
     return golden
+
+
+def rows_by_torch(module: Any, items: list[list[list[int]]]) -> torch.Tensor:
+    """What a module gives for each item, the token ids of its texts, by itself: (n, d)."""
+    fails = opening(
+        type(module).__name__, "torch cannot embed with it", "open it in transformers, and see there"
+    )
+    with fails, torch.inference_mode():
+        return torch.cat([module(*(each for row in item for each in _inputs(row))) for item in items])
+
+
+def check_finite(golden: Golden) -> None:
+    """Raise CheckFailed where torch itself gives a row that is not finite."""
+    finite = np.isfinite(golden.rows).all(-1)
+    if not finite.all():
+        raise CheckFailed(
+            f"{golden.name(int(finite.argmin()))} has no finite embedding in torch either, in float32: "
+            "values inside the model overflow; restore its weights, or train it again"
+        )
 
 
 def _inputs(row: list[int]) -> tuple[torch.Tensor, torch.Tensor]:

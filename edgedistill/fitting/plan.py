@@ -140,12 +140,13 @@ class Fit:
         cannot be built."""
         spec = recipe.parse(self.recipe(choice), choice.name)
         finished = finished_student.find(spec) if isinstance(spec.student, recipe.Finished) else None
-        models, folder = Models(self.teacher, finished=finished), self.folder / VOCABULARIES
+        models = Models(self.teacher, weights=load_models.open_weights(spec.student), finished=finished)
+        folder = self.folder / VOCABULARIES
         kept = starts.tokenizer_folder(folder, choice.vocabulary)
         tokenizer = student_tokenizer.build(spec, models, self.corpus, Session(), kept)
         student = initial_weights.build(spec, models, tokenizer, Session(), fitted=False)
         rows = [checks.StageRows(None, self.corpus.training_count)]
-        return Opened(spec, models, self.corpus, rows, None, student)
+        return Opened(spec, models, self.corpus, rows, student)
 
     def cost(self, choice: Choice) -> Cost:
         """Build, export and measure a candidate. Raises UserError where it cannot be built."""

@@ -20,7 +20,7 @@ from edgedistill.session import Session
 from edgedistill.students import bert_layers
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.initial_student import student_tokenizer, weight_source
-from edgedistill.training.load_models import Models
+from edgedistill.training.load_models import Models, open_weights
 
 KEPT = (3, 12)  # a token is kept where the texts use it so often
 LEARNED = (12_000, 25_000, 40_000)  # sizes of vocabularies learned from the texts
@@ -69,7 +69,7 @@ def _source(
     """An encoder to start from, and its tokenizer. Raises UserError where there is none."""
     spec = _spec(teacher, {"kind": "bert", "weights": weights, "tokenizer": weights})
     assert isinstance(spec.student, recipe.Bert)
-    models = Models(teacher)
+    models = Models(teacher, weights=open_weights(spec.student))
     tokenizer = student_tokenizer.build(spec, models, None, Session())
     found = weight_source.find(spec.student, models, tokenizer)
     assert found is not None

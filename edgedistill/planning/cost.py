@@ -12,6 +12,8 @@ import numpy as np
 from rich.table import Table
 
 from edgedistill import quantization, recipe
+from edgedistill.classification import classifier, finetune
+from edgedistill.classification.finetune import LabelledStage
 from edgedistill.errors import Problems
 from edgedistill.evaluation.tables import plain
 from edgedistill.planning import training_time
@@ -19,7 +21,6 @@ from edgedistill.precisions import PRECISIONS
 from edgedistill.runtime import onnx_session
 from edgedistill.session import Session
 from edgedistill.students import graph, kinds
-from edgedistill.training.finetuning import finetune
 from edgedistill.training.open_recipe import Opened, open_recipe
 
 ROUNDS = 5  # the least of their medians counts: other work on the machine only ever adds
@@ -34,16 +35,16 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
 
     Raises one UserError with the problems of all of them before anything is measured; see `open_recipe`.
     """
-    problems, whole = Problems(), list[Opened]()
+    problems, whole = Problems(), list[tuple[Opened, LabelledStage | None]]()
     names = [f"{spec.name}: " if len(specs) > 1 else "" for spec in specs]
     for spec, name in zip(specs, names, strict=True):
         with problems.collect(name):
-            whole.append(open_recipe(spec, session))
+            whole.append(_open(spec, session))
     problems.raise_any()
-    for opened, name in zip(whole, names, strict=True):
+    for (opened, _), name in zip(whole, names, strict=True):
         for warning in opened.warnings:
             session.log(f"warning: {name}{warning}")
-    return [_cost(opened, session, timed=True) for opened in whole]
+    return [_cost(opened, labelled, session, timed=True) for opened, labelled in whole]
 
 
 def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
@@ -54,10 +55,16 @@ def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
     tokens. Those of a large or deep student are not measured: the sizes are computed from its
     parameters, and neither a latency nor a training time is given. Raises UserError as `open_recipe`.
     """
-    return _cost(open_recipe(spec, session), session, timed=False)
+    return _cost(*_open(spec, session), session, timed=False)
 
 
-def _cost(opened: Opened, session: Session, timed: bool) -> dict[str, Any]:
+def _open(spec: recipe.Recipe, session: Session) -> tuple[Opened, LabelledStage | None]:
+    if spec.finetuning is not None:
+        return finetune.open_recipe(spec, session)
+    return open_recipe(spec, session), None
+
+
+def _cost(opened: Opened, labelled: LabelledStage | None, session: Session, timed: bool) -> dict[str, Any]:
     spec, student, corpus = opened.spec, opened.student.module, opened.texts
     found: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
     found["max_tokens"] = opened.student.max_tokens
@@ -72,22 +79,29 @@ def _cost(opened: Opened, session: Session, timed: bool) -> dict[str, Any]:
         total = found["parameters"]["total"]
         found["size_bytes"] = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
         found["p50_ms"] = {}
-    if spec.finetuning is not None and opened.finetuning is not None:
-        task = opened.finetuning.task
-        with_head = finetune.new_classifier(opened.finetuning, student)
-        found["parameters"] = finetune.parameters(with_head)
-        found["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
-        if spec.finetuning.augment is not None:
-            found["labelled"]["transfer"] = opened.finetuning.rows  # the most that the transfer set can hold
+    if labelled is not None:
+        found |= _finetuning(labelled, student, found["parameters"])
     missing = training_time.texts_to_embed(opened, session)
     if corpus is not None:
         found["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
         found["teacher_texts"] = sum(each.missing for each in missing)
-    if spec.stages:
-        found["training_samples"] = training_time.training_samples(opened)
+    samples = training_time.training_samples(opened) + (labelled.samples if labelled is not None else 0)
+    if samples:
+        found["training_samples"] = samples
     if timed and measured and (spec.distilling or missing):
         found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
     return found | {"warnings": opened.warnings}
+
+
+def _finetuning(labelled: LabelledStage, student: Any, parameters: dict[str, int]) -> dict[str, Any]:
+    """The parameters with the classifier head, and the labelled rows; `transfer` is the most that the
+    transfer set can hold."""
+    task = labelled.task
+    rows = {"train": len(task.train.items), "dev": len(task.dev.items)}
+    if labelled.tagger is not None:
+        rows["transfer"] = labelled.rows
+    whole = classifier.parameters(parameters, labelled.new_classifier(student))
+    return {"parameters": whole, "labelled": rows}
 
 
 def size_and_latency(

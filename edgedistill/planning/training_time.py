@@ -3,7 +3,7 @@
 The teacher's speed is measured on a sample of the texts that it has still to embed. The student's is measured
 on optimizer steps: the initial student behind the stage's objective and optimizer, on batches of a sample of
 the texts, against random embeddings in place of the teacher's. Not included: measuring on the `select` suite,
-making views with other models, tokenizing, and fine-tuning.
+tokenizing, and fine-tuning.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import nn
 
 from edgedistill import objectives, recipe
+from edgedistill.classification.labelled_rows import ItemTokens
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.session import Session
@@ -28,15 +28,13 @@ from edgedistill.students.output import own
 from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import count_cached
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
-from edgedistill.training import plain_attention, train
-from edgedistill.training.finetuning.finetuning_plan import learning_rates
-from edgedistill.training.finetuning.labelled_inputs import ItemTokens
+from edgedistill.training import train
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.optimizers import optimizers
-from edgedistill.training.stage_in_progress import trained_module
 from edgedistill.training.stages import steps
+from edgedistill.training.trained_module import Accelerator, TrainedModule, use_plain_attention
 
 # The most seconds that measuring takes, but for the last batch or step: a check answers at once.
 TEACHER_SECONDS, STUDENT_SECONDS = 0.5, 0.8
@@ -88,11 +86,6 @@ def training_samples(opened: Opened) -> int:
     counts."""
     stages = zip(opened.spec.distilling, opened.stages, strict=True)
     samples = sum(steps(stage, ahead.rows) * stage.batch * stage.views for stage, ahead in stages)
-    stage, planned = opened.spec.finetuning, opened.finetuning
-    if stage is not None and planned is not None:
-        samples += (
-            steps(stage, planned.rows) * stage.batch * len(stage.task.texts) * len(learning_rates(stage))
-        )
     return samples
 
 
@@ -182,14 +175,14 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     most = min(TIMED_ROWS, TIMED_VALUES // (dims or 1), int(TIMED_PRODUCTS / per_row)) // group * group
     timed = stage.model_copy(update={"batch": min(stage.batch, most or stage.batch)})
     student = replace(opened.student, module=copy.deepcopy(opened.student.module))
-    module = trained_module(timed, student, dims, unit=True).to(device).train()
-    plain_attention.use_where_faster(module.student, accelerator)
-    if accelerator.mixed_precision == "bf16":
+    module = TrainedModule(timed, student, dims, unit=True).to(device).train()
+    use_plain_attention(module.student, accelerator)
+    if accelerator.bf16:
         objectives.queues_to_bfloat16(module.objective)
     rows = np.arange(len(tokens))
     short = rows if stage.skip_longer_than is None else rows[lengths <= stage.skip_longer_than]
     rows = short if len(short) else rows  # a sample without short texts does not mean that there are none
-    order, of_stage = BatchOrder(timed, tokens, len(rows), 0, rows), optimizers(module, timed, device.type)
+    order, of_stage = BatchOrder(timed, tokens, rows, 0), optimizers(module, timed, device.type)
     of_batch = (timed.batch, 2) if isinstance(opened.texts, ParallelCorpus) else (timed.batch,)
     embeddings = None
     if dims is not None:

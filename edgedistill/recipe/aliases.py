@@ -5,7 +5,6 @@ from __future__ import annotations
 # What sentence-transformers, transformers and others call the same thing.
 ALIASES: dict[str, str] = {
     "batch_size": "batch",
-    "ema_decay": "ema",
     "embedding_dim": "dims",
     "eval_steps": "every",
     "gradient_clipping": "clip",

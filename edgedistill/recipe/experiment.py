@@ -26,12 +26,6 @@ class Select(Section):
 
     suite: str = Field("sts-dev", description="A shipped suite, or the path of one.")
     every: int = Field(500, ge=1, description="Optimizer steps between evaluations.")
-    tolerance: float = Field(
-        0.0,
-        ge=0,
-        description="Prefer later weights whose score is at most this much below the best: differences the "
-        "suite cannot resolve.",
-    )
     patience: int | None = Field(
         None, ge=1, description="Stop after this many evaluations without improvement."
     )

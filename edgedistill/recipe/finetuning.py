@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
 from edgedistill.recipe.section import LARGEST_BATCH, MOST_EPOCHS, Section, by_kind, check_sorted_rows
 
 
-class TaskFiles(Section):
+class _LabelledTable(Section):
+    """What a labelled task says of its columns, and of the rows that select the weights."""
+
+    texts: list[str] = Field(
+        ["sentence"],
+        min_length=1,
+        max_length=2,
+        description="The column of the text, or the two columns of a pair.",
+    )
+    label: str = Field(
+        "label",
+        description="The column of labels. Numbers are read as text, or, where a data set of the hub names "
+        "its classes, as their names.",
+    )
+    dev: str | None = None
+    dev_rows: int | None = Field(
+        None,
+        ge=2,
+        description="Rows of `train` set aside instead of a `dev` split: sampled by seed, stratified by "
+        "label.",
+    )
+
+    @model_validator(mode="after")
+    def _one_dev(self) -> _LabelledTable:
+        if (self.dev is None) == (self.dev_rows is None):
+            raise ValueError("give either `dev` or `dev_rows`: one of them must select the weights")
+        return self
+
+
+class TaskFiles(_LabelledTable):
     """A labelled task in tables (.tsv, .csv, .jsonl or .parquet, each also as .gz): a text or a pair of
     texts, and a label."""
 
@@ -21,25 +50,9 @@ class TaskFiles(Section):
         None, description="The file that selects the weights. Or set aside `dev_rows` of `train`."
     )
     test: str | None = Field(None, description="Evaluated once, at the end, and by `bench --suite task`.")
-    texts: list[str] = Field(
-        ["sentence"],
-        min_length=1,
-        max_length=2,
-        description="The column of the text, or the two columns of a pair.",
-    )
-    label: str = Field("label", description="The column of labels, read as strings: 0 is the label '0'.")
-    dev_rows: int | None = Field(
-        None,
-        ge=2,
-        description="Rows of `train` set aside instead of a `dev` file: sampled by seed, stratified.",
-    )
-
-    @model_validator(mode="after")
-    def _one_dev(self) -> TaskFiles:
-        return _with_one_dev(self)
 
 
-class TaskHub(Section):
+class TaskHub(_LabelledTable):
     """A labelled task from a hub data set, at a fixed revision."""
 
     kind: Literal["hub"]
@@ -53,31 +66,6 @@ class TaskHub(Section):
     test: str | None = Field(
         None, description="Evaluated once, at the end. GLUE's test labels are hidden: leave it out there."
     )
-    texts: list[str] = Field(
-        ["sentence"],
-        min_length=1,
-        max_length=2,
-        description="The column of the text, or the two columns of a pair.",
-    )
-    label: str = Field(
-        "label", description="The column of labels; numbers become the data set's label names."
-    )
-    dev_rows: int | None = Field(
-        None,
-        ge=2,
-        description="Rows of `train` set aside instead of a `dev` split, sampled by seed, stratified by "
-        "label.",
-    )
-
-    @model_validator(mode="after")
-    def _one_dev(self) -> TaskHub:
-        return _with_one_dev(self)
-
-
-def _with_one_dev(task: Any) -> Any:
-    if (task.dev is None) == (task.dev_rows is None):
-        raise ValueError("give either `dev` or `dev_rows`: one of them must select the weights")
-    return task
 
 
 Task = Annotated[Annotated[TaskFiles, Tag("files")] | Annotated[TaskHub, Tag("hub")], by_kind("files")]
@@ -106,29 +94,20 @@ class Augment(Section):
         0.1,
         ge=0,
         lt=1,
-        description="Probability that a word is replaced by a training word with the same part of speech.",
+        description="Probability that a word is replaced by a training word with the same part of speech; "
+        "above 0 it needs nltk's tagger.",
     )
     ngram: float = Field(
         0.25, ge=0, lt=1, description="Probability that a text is cut to 1 to 5 consecutive words."
     )
-    rounds: int | None = Field(
-        None, ge=1, description="Passes over the training texts. Default: 20; for pairs 10."
-    )
     limit: int = Field(
         800_000, ge=1, description="Stop at this many texts or pairs, the labelled ones included."
-    )
-    tags: str | None = Field(
-        None,
-        description="A table of words and their part-of-speech tags (columns word, tag). Default: nltk's "
-        "tagger, which needs its data.",
     )
 
     @model_validator(mode="after")
     def _edits(self) -> Augment:
         if self.mask + self.pos > 1 or self.mask + self.pos + self.ngram == 0:
             raise ValueError("`mask` + `pos` must be at most 1, and one of `mask`, `pos`, `ngram` above 0")
-        if self.tags is not None and self.pos == 0:
-            raise ValueError("`tags` are only used by `pos`, which is 0; leave one out")
         return self
 
 
@@ -175,10 +154,8 @@ class Finetune(Section):
     )
     clip: float | None = Field(None, gt=0, description="Maximum gradient norm; null: no clipping.")
     metric: Literal["accuracy", "f1"] = Field(
-        "accuracy", description="The dev score that selects the weights."
-    )
-    positive_label: str | None = Field(
-        None, description="The label that F1 is computed for. Default: the last of two labels."
+        "accuracy",
+        description="The dev score that selects the weights; f1 is that of the last of two labels.",
     )
     every: int | None = Field(
         None, ge=1, description="Steps between evaluations on dev. Default: once per epoch."

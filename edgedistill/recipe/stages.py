@@ -161,13 +161,6 @@ class Stage(Section):
         "needs torch 2.9.",
     )
     clip: float | None = Field(1.0, gt=0, description="Maximum gradient norm; null: no clipping.")
-    ema: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Decay of an exponential moving average of the weights; the average is then evaluated "
-        "and kept.",
-    )
     initial_share: float = Field(
         0.0,
         ge=0,

@@ -1,11 +1,10 @@
-"""A bundle goes in, embeddings or labels come out: open, verify, encode and classify with numpy, tokenizers
-and onnxruntime alone."""
+"""A bundle goes in, embeddings come out: open, verify and encode with numpy, tokenizers and onnxruntime
+alone."""
 
 __all__ = [
     "batching",
     "bundle",
     "bundle_location",
-    "classification",
     "golden_file",
     "manifest",
     "onnx_session",

@@ -1,5 +1,4 @@
-"""Open a bundle and encode or classify texts: the reference runner, on numpy, tokenizers and onnxruntime
-alone."""
+"""Open a bundle and encode texts: the reference runner, on numpy, tokenizers and onnxruntime alone."""
 
 from __future__ import annotations
 
@@ -17,18 +16,14 @@ from edgedistill.errors import CheckFailed, UserError, border
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
-from edgedistill.runtime.classification import Classification, softmax
-from edgedistill.runtime.manifest import INPUTS
 from edgedistill.runtime.onnx_session import BundleSession
-from edgedistill.runtime.similarity import similarity, unit_rows
+from edgedistill.runtime.similarity import COSINE, Measure, similarity, unit_rows
 from edgedistill.runtime.trust import graph_check, tokenizer_check
 from edgedistill.session import progress_bar
 
 BATCH_TOKENS = {"cpu": 384, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
 LARGEST_BATCH_TOKENS, MOST_THREADS = 1 << 30, 1024
 WINDOW = 32_768  # texts tokenized and sorted at a time, which bounds memory too
-
-Item = str | Sequence[str]  # what a classifier labels: a text, or a pair of texts
 
 
 def open_tokenizer(folder: Path, max_tokens: int) -> Tokenizer:
@@ -43,8 +38,7 @@ def open_tokenizer(folder: Path, max_tokens: int) -> Tokenizer:
 class Bundle:
     """An opened bundle in one precision; `edgedistill.load` opens it.
 
-    An encoder's bundle has `encode` and `similarity`, the bundle of a student with a classifier head
-    `classify`.
+    An encoder has `encode` and `similarity`, a classifier `classify`; see `ClassifierBundle`.
 
     folder: where its files are. manifest: its manifest.json. precision: "int8", "w8", "fp32", "w4" or "fp16".
         threads: of onnxruntime.
@@ -53,6 +47,8 @@ class Bundle:
     max_tokens: longer texts are truncated to this many tokens. labels: of a classifier, otherwise empty.
     pair: whether a classifier labels pairs of texts.
     """
+
+    measure: Measure = COSINE  # how its rows are compared with torch's
 
     def __init__(
         self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str
@@ -77,12 +73,7 @@ class Bundle:
         return load, (self.folder, self.precision, self.threads, self._device)
 
     def __repr__(self) -> str:
-        output = (
-            f"{len(self.labels)} labels per {'pair' if self.pair else 'text'}"
-            if self.labels
-            else f"{self.dims[0]} dimensions"
-        )
-        return f"<Bundle {self.manifest['name']}:{self.precision}, {output}>"
+        return f"<Bundle {self.manifest['name']}:{self.precision}, {self.dims[0]} dimensions>"
 
     @border()
     def encode(
@@ -105,15 +96,10 @@ class Bundle:
         progress: show a progress bar on stderr.
 
         Raises UserError for an item that is not a string (its index is named), for a `dim` that is none of
-        `dims`, for a classifier, and for what is no such iterable; CheckFailed where the graph returns
+        `dims`, and for what is no such iterable; CheckFailed where the graph returns
         anything but embeddings of unit length.
         """
         dim = self.embedding_dim(dim)
-        if self.labels:
-            raise UserError(
-                f"{self.manifest['name']}: a classifier ({', '.join(self.labels)}), which has no embeddings; "
-                "call classify"
-            )
         if isinstance(texts, str):
             return np.asarray(self.encode([texts], dim, batch_tokens, progress)[0])
         texts = _texts(texts)
@@ -126,33 +112,11 @@ class Bundle:
 
     similarity = staticmethod(similarity)
 
-    @border()
-    def classify(self, items: Iterable[Item], batch_tokens: int | None = None) -> Classification:
-        """Label n texts or, where `pair` is true, n pairs of texts: (labels, probabilities), a list of n and
-        (n, C) float32.
-
-        items: any iterable, as for `encode`, of strings or of pairs such as ("A text.", "Another one."). The
-            columns of the
-        probabilities are in the order of `labels`. batch_tokens: as for `encode`.
-
-        Raises UserError for an item that is neither (its index is named), and for a bundle that is not a
-        classifier.
-        """
-        probabilities = softmax(self.logits(items, batch_tokens))
-        return Classification([self.labels[at] for at in probabilities.argmax(1).tolist()], probabilities)
-
-    def logits(self, items: Iterable[Item], batch_tokens: int | None = None) -> np.ndarray:
-        """(n, C) float32, the classifier head's outputs before softmax. Raises as `classify`."""
-        if not self.labels:
-            way_out = "call encode, or train a classifier with a finetune stage"
-            raise UserError(f"{self.manifest['name']}: an encoder, which has no labels; {way_out}")
-        items = _listed(items, "items", self.pair)
-        logits = np.zeros((len(items), len(self.labels)), np.float32)
-        for start in range(0, len(items), WINDOW):
-            logits[start : start + WINDOW] = self.logits_ids(
-                self.tokenize_items(items[start : start + WINDOW], start), batch_tokens
-            )
-        return logits
+    def classify(self, items: Any, batch_tokens: int | None = None) -> Any:
+        """Label texts, or pairs of texts, see `ClassifierBundle`. Raises UserError: an encoder has no
+        labels."""
+        way_out = "call encode, or train a classifier with a finetune stage"
+        raise UserError(f"{self.manifest['name']}: an encoder, which has no labels; {way_out}")
 
     def tokenize(self, texts: Iterable[str]) -> list[np.ndarray]:
         """The token ids of each text, (T,) int64: with prompt and special tokens, truncated to `max_tokens`.
@@ -170,30 +134,13 @@ class Bundle:
         self._embed(ids, embeddings, batch_tokens, lambda count: None)
         return embeddings
 
-    def tokenize_items(self, items: Sequence[Item], first: int = 0) -> list[list[np.ndarray]]:
-        """The token ids of each item: of its text, or of its two texts. `first`: the index of items[0], for
-        errors."""
-        items = _listed(items, "items", self.pair)
-        self._check_items(items, first)
-        columns = [[item] if isinstance(item, str) else list(item) for item in items]
-        rows = [self._tokenize([item[column] for item in columns], first) for column in range(1 + self.pair)]
-        return [list(each) for each in zip(*rows, strict=True)]
+    def golden_ids(self, texts: list[Any]) -> list[Any]:
+        """The token ids of golden texts, as parity.json holds them."""
+        return [row.tolist() for row in self.tokenize(texts)]
 
-    def logits_ids(self, ids: Sequence[Sequence[np.ndarray]], batch_tokens: int | None = None) -> np.ndarray:
-        """(n, C) float32 of items given as token ids, as `tokenize_items` returns them."""
-        logits = np.zeros((len(ids), len(self.labels)), np.float32)
-        for at, item in enumerate(ids):
-            for row in item:
-                self._check_ids(row, f"ids[{at}]")
-        lengths = [max(len(row) for row in item) * (1 + self.pair) for item in ids]
-        for batch in longest_first(lengths, self._batch_tokens(batch_tokens)):
-            inputs = [
-                each
-                for column in range(1 + self.pair)
-                for each in pad([ids[at][column] for at in batch], self._pad_id)
-            ]
-            logits[batch] = self._session.run(dict(zip(INPUTS, inputs, strict=False)))
-        return logits
+    def golden_rows(self, ids: list[Any], batch_tokens: int | None) -> np.ndarray:
+        """The rows of golden token ids, as parity.json holds them: (n, d)."""
+        return self.encode_ids([np.array(row, np.int64) for row in ids], batch_tokens=batch_tokens)
 
     def embedding_dim(self, dim: int | None = None) -> int:
         """The dimensions of an embedding for `dim`, by default the largest. Raises UserError for one that is
@@ -226,16 +173,6 @@ class Bundle:
     def _check_ids(self, ids: np.ndarray, place: str) -> None:
         if not 0 < len(ids) <= self.max_tokens:
             raise UserError(f"{place}: {len(ids)} tokens; this bundle takes 1 to {self.max_tokens}")
-
-    def _check_items(self, items: Sequence[Item], first: int) -> None:
-        for at, item in enumerate(items):
-            texts = list(item) if isinstance(item, Iterable) and not isinstance(item, str) else [item]
-            if len(texts) != 1 + self.pair or not all(isinstance(text, str) for text in texts):
-                wanted = "a pair of strings" if self.pair else "a string"
-                raise UserError(
-                    f"items[{first + at}]: not {wanted}; {self.manifest['name']} classifies "
-                    f"{'pairs' if self.pair else 'texts'}"
-                )
 
     def _tokenize(self, texts: Sequence[str], first: int) -> list[np.ndarray]:
         """`first`: the index of texts[0], for errors."""
@@ -308,10 +245,19 @@ def load(
     )  # of the tokenizer; read when its thread pool starts
     largest_id = max(tokenizer_check.check(folder / "tokenizer.json"), manifest.get("pad_id", 0))
     graph_check.check(folder / entry["file"], manifest, largest_id, entry.get("operators"))
-    opened = Bundle(folder, manifest, precision, threads, device)
+    opened = kind_of(manifest)(folder, manifest, precision, threads, device)
     with tokenizer_check.readable(folder):
         opened._tokenizer.encode("a")  # a tokenizer whose parts do not fit together fails here
     return opened
+
+
+def kind_of(manifest: dict[str, Any]) -> type[Bundle]:
+    """The class that opens a bundle: Bundle, but for a classifier, which has a room beside the line."""
+    if not manifest.get("labels"):
+        return Bundle
+    from edgedistill.classification.bundle import ClassifierBundle
+
+    return ClassifierBundle
 
 
 def _positive(value: int, name: str, most: int = LARGEST_BATCH_TOKENS) -> int:
@@ -320,9 +266,9 @@ def _positive(value: int, name: str, most: int = LARGEST_BATCH_TOKENS) -> int:
     return int(value)
 
 
-def _listed(items: Iterable[Any], name: str, pair: bool = False) -> list[Any]:
-    """The items of any iterable that has an order and, but for pairs, one dimension: what follows counts and
-    reads the same ones."""
+def listed(items: Iterable[Any], name: str, most_dimensions: int = 1) -> list[Any]:
+    """The items of any iterable that has an order and, where it is an array, one dimension, or as many as are
+    allowed: what follows counts and reads the same ones."""
     if isinstance(items, str):
         raise UserError(f"{name}: one string; put it in a list")
     kind = type(items).__name__
@@ -330,20 +276,18 @@ def _listed(items: Iterable[Any], name: str, pair: bool = False) -> list[Any]:
         raise UserError(f"{name}: {kind}, not a list of strings; give a list")
     if isinstance(items, set | frozenset):
         raise UserError(f"{name}: {kind}, which has no order; give a list")
-    if hasattr(items, "columns") or getattr(items, "ndim", 1) not in (
-        1,
-        1 + pair,
-    ):  # a table of pandas or polars, an array
+    dimensions = getattr(items, "ndim", 1)
+    if hasattr(items, "columns") or not 1 <= dimensions <= most_dimensions:  # a table of pandas, an array
         raise UserError(f"{name}: {kind} of several columns; give one column")
     return list(items)
 
 
 def _texts(texts: Iterable[str]) -> list[str]:
-    listed = _listed(texts, "texts")
-    for at, text in enumerate(listed):
+    found = listed(texts, "texts")
+    for at, text in enumerate(found):
         if not isinstance(text, str):
             raise UserError(f"texts[{at}]: {type(text).__name__}, not a string; give strings")
-    return listed
+    return found
 
 
 def _is_unicode(text: str) -> bool:

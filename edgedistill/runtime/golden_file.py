@@ -11,100 +11,14 @@ import numpy as np
 
 from edgedistill import files
 from edgedistill.errors import UserError, quote
-from edgedistill.precisions import Precision
-from edgedistill.runtime.bundle import Bundle
-from edgedistill.runtime.classification import probability_difference
+from edgedistill.runtime.bundle import Bundle, kind_of
 from edgedistill.runtime.manifest import INPUTS, LARGEST_ID, is_text
+from edgedistill.runtime.similarity import Measure
 
 MOST_TEXTS = 10_000
 LONGEST_TEXT = 1_000_000  # characters
 LARGEST_NUMBER = 1e30
 UNIT_LENGTH = 0.001  # the embeddings are stored with six digits
-
-
-class Measure(NamedTuple):
-    """How rows are compared with torch's: embeddings by their cosine, logits by the difference of their
-    probabilities.
-
-    rows, limits: the names of the rows and of their thresholds in parity.json, which is `explained` there.
-        item: what one text, or pair,
-    is called. about: what a value is. fact: what is wrong with one.
-    name, worst: of a value, as in cosine_min. best: the value of equal rows. sign: -1 where smaller values
-        are better.
-    between: two arrays of n rows -> n values. required, required_drift: of a value to torch's, and of the
-        same text alone and in a batch.
-    """
-
-    rows: str
-    limits: str
-    item: str
-    name: str
-    worst: str
-    explained: str
-    about: str
-    fact: str
-    best: int
-    sign: int
-    between: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    required: Callable[[Precision], float]
-    required_drift: Callable[[Precision], float]
-
-    def worst_of(self, values: np.ndarray) -> int:
-        """The index of the worst value; NaN is the worst of all."""
-        return int(np.argmin(self.sign * values))
-
-    def rounded(self, values: np.ndarray) -> float:
-        """The worst value in six digits, never better than it was. (float32 noise is reported as
-        0.999999.)"""
-        return self.sign * float(np.floor((self.sign * values).min() * 1e6) / 1e6)
-
-    def agreement(self, values: np.ndarray) -> np.ndarray:
-        """1 for equal rows, less for others."""
-        return np.asarray(1 - self.best + self.sign * values)
-
-    def problem(self, value: float, threshold: float, precision: str, where: str) -> str | None:
-        """What is wrong with a value, if anything is."""
-        if self.sign * value >= self.sign * threshold:  # NaN is not
-            return None
-        digits = 4 if threshold < 0.999 else 6  # as many as it takes to compare them
-        return self.fact.format(
-            value=value, threshold=threshold, precision=precision, where=where, digits=digits
-        )
-
-
-COSINE = Measure(
-    rows="vectors",
-    limits="cosine_at_least",
-    item="text",
-    name="cosine",
-    worst="min",
-    explained="text i -> ids i (unpadded, truncated to {} tokens) -> vectors i, unit length, by torch in "
-    "float32",
-    about="cosine",
-    fact="came back at cosine {value:.{digits}f}{where}, {precision} must reach {threshold:.{digits}f}",
-    best=1,
-    sign=1,
-    between=lambda rows, others: (rows.astype(np.float64) * others).sum(1),
-    required=lambda precision: precision.single_cosine,
-    required_drift=lambda precision: precision.batch_cosine,
-)
-PROBABILITY = Measure(
-    rows="logits",
-    limits="probability_within",
-    item="item",
-    name="apart",
-    worst="max",
-    explained="item i (a text, or a pair) -> ids i of each of its texts (unpadded, truncated to {} tokens) "
-    "-> logits i by torch in float32",
-    about="difference of probabilities",
-    fact="has a probability that differs by {value:.{digits}f} from torch's{where}, {precision} must stay "
-    "within {threshold}",
-    best=0,
-    sign=-1,
-    between=probability_difference,
-    required=lambda precision: precision.probability_difference,
-    required_drift=lambda precision: 0,
-)
 
 
 class Golden(NamedTuple):
@@ -155,17 +69,14 @@ def read(folder: Path, manifest: dict[str, Any]) -> Golden:
     golden = files.read_json_object(path, "copy the bundle again")
     if problems := list(_problems(golden, manifest)):
         raise UserError(*(f"{path}: {problem}; copy the bundle again" for problem in problems))
-    measure = PROBABILITY if manifest.get("labels") else COSINE
+    measure = kind_of(manifest).measure
     rows = np.array(golden[measure.rows], np.float32)
     return Golden(measure, golden["texts"], golden["ids"], golden.get("truncated", []), rows)
 
 
 def different_ids(opened: Bundle, golden: Golden) -> Iterator[tuple[int, list[Any], list[Any]]]:
     """(index, the bundle's token ids, the expected ones) of each text whose ids differ."""
-    if opened.labels:
-        found: list[Any] = [[row.tolist() for row in item] for item in opened.tokenize_items(golden.texts)]
-    else:
-        found = [row.tolist() for row in opened.tokenize(golden.texts)]
+    found = opened.golden_ids(golden.texts)
     for at, (ids, expected) in enumerate(zip(found, golden.ids, strict=True)):
         if ids != expected:
             yield at, ids, expected
@@ -174,14 +85,9 @@ def different_ids(opened: Bundle, golden: Golden) -> Iterator[tuple[int, list[An
 def rows(opened: Bundle, golden: Golden, together: bool = False) -> np.ndarray:
     """(n, d) embeddings, or (n, C) logits, of the golden token ids: each text alone, or all in one padded
     batch."""
-    run: Callable[..., np.ndarray] = opened.logits_ids if opened.labels else opened.encode_ids
-    if opened.labels:
-        ids: list[Any] = [[np.array(row, np.int64) for row in item] for item in golden.ids]
-    else:
-        ids = [np.array(row, np.int64) for row in golden.ids]
     if together:
-        return run(ids, batch_tokens=(1 + bool(opened.labels)) * len(ids) * opened.max_tokens)
-    return np.concatenate([run([each]) for each in ids])
+        return opened.golden_rows(golden.ids, len(golden.ids) * opened.max_tokens)
+    return np.concatenate([opened.golden_rows([each], None) for each in golden.ids])
 
 
 def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]:
@@ -197,9 +103,9 @@ def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]
         yield f"ids: not a list of {count}, one for each text"
     elif not all(_are_ids(row if labels else [row], columns, most) for row in ids):
         yield f"ids: not 1 to {most} token ids for each text"
-    measure, width = (PROBABILITY, len(labels)) if labels else (COSINE, manifest["dims"][0])
-    if fact := _matrix_problem(golden.get(measure.rows), (count, width), measure is COSINE):
-        yield f"{measure.rows}: {fact}"
+    rows, width = kind_of(manifest).measure.rows, len(labels) if labels else manifest["dims"][0]
+    if fact := _matrix_problem(golden.get(rows), (count, width), unit=not labels):
+        yield f"{rows}: {fact}"
     is_list = isinstance(truncated, list) and [type(each) for each in truncated] == [bool] * count
     if truncated is not None and not is_list:
         yield f"truncated: not a list of {count} times true or false"

@@ -8,9 +8,8 @@ from typing import Any
 from edgedistill.errors import CheckFailed
 from edgedistill.runtime import golden_file
 from edgedistill.runtime import manifest as manifests
-from edgedistill.runtime.bundle import load
+from edgedistill.runtime.bundle import kind_of, load
 from edgedistill.runtime.bundle_location import locate
-from edgedistill.runtime.golden_file import COSINE, PROBABILITY
 from edgedistill.runtime.trust import GET_AGAIN
 
 OTHER_TOKENIZERS = (
@@ -73,7 +72,7 @@ def summary(name: str, found: dict[str, Any]) -> str:
     """One line for a result of `verify`; a name is followed by the bundle's folder, for runners that take no
     names."""
     precisions = found["precisions"]
-    measure = COSINE if all("cosine_min" in entry for entry in precisions.values()) else PROBABILITY
+    measure = kind_of(manifests.read(Path(found["bundle"]))).measure
     key = f"{measure.name}_{measure.worst}"
     at = min(precisions, key=lambda precision: measure.sign * precisions[precision][key])
     worst = (

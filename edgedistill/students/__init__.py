@@ -6,7 +6,6 @@ __all__ = [
     "bert",
     "bert_layers",
     "bilstm",
-    "classifier",
     "embedding_tables",
     "finite_weights",
     "graph",

@@ -17,9 +17,8 @@ from edgedistill.errors import CheckFailed, UserError, quote
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import mixed_precision
 from edgedistill.quantization.sample_texts import Reader, samples
-from edgedistill.runtime.golden_file import COSINE
 from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session
-from edgedistill.runtime.similarity import unit_rows
+from edgedistill.runtime.similarity import COSINE, unit_rows
 from edgedistill.session import Session
 from edgedistill.students import graph
 

@@ -1,92 +1,77 @@
 """The state in a checkpoint: everything that a killed run needs to end with the same bytes. Safetensors and
 JSON, never pickle.
-
-From which checkpoint a run resumes is decided in resume.py.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import load_file
+from torch import Tensor
 
-from edgedistill import files
+from edgedistill import files, run
 
+FOLDER = "checkpoints"  # in the folder of the unfinished run
 EVERY_SECONDS = 60.0  # between two checkpoints
 
 
 class Checkpoint(NamedTuple):
-    """state: plain data, with the run's position. tensors: groups of named tensors (weights, optimizer,
-    random state, average)."""
+    """The position of a run as plain data (`state`), and groups of named tensors (`tensors`): weights,
+    optimizer, random state."""
 
     state: dict[str, Any]
     tensors: dict[str, dict[str, Tensor]]
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint under `folder` atomically, and delete those before it."""
+def save(partial: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint of the unfinished run in `partial` atomically, and delete those before it."""
     name = f"{checkpoint.state['stage']:02d}-{checkpoint.state['step']:08d}"
-    with files.new_folder(folder / name) as temporary:
+    with files.new_folder(partial / FOLDER / name) as temporary:
         for group, values in checkpoint.tensors.items():
-            save_file(
-                {k: v.detach().cpu().contiguous() for k, v in values.items()},
-                temporary / f"{group}.safetensors",
-            )
+            run.save_weights(values, temporary / f"{group}.safetensors")
         files.write_json(temporary / "state.json", checkpoint.state)
-    for older in _all(folder)[:-1]:
+    for older in _all(partial)[:-1]:
         shutil.rmtree(older)
 
 
-def newest(folder: Path) -> Checkpoint | None:
-    """The last checkpoint under `folder`, or None."""
-    found = _all(folder)
+def newest(partial: Path) -> Checkpoint | None:
+    """The last checkpoint of the unfinished run in `partial`, or None."""
+    found = _all(partial)
     if not found:
         return None
     tensors = {path.stem: load_file(path) for path in sorted(found[-1].glob("*.safetensors"))}
     return Checkpoint(files.read_json(found[-1] / "state.json"), tensors)
 
 
-def exists(folder: Path) -> bool:
-    """Whether there is a checkpoint under `folder`."""
-    return bool(_all(folder))
+def exists(partial: Path) -> bool:
+    """Whether the unfinished run in `partial` has a checkpoint."""
+    return bool(_all(partial))
 
 
-def _all(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.glob("[0-9]*-*") if (p / "state.json").exists())
+def _all(partial: Path) -> list[Path]:
+    return sorted(p for p in (partial / FOLDER).glob("[0-9]*-*") if (p / "state.json").exists())
 
 
-def optimizer_state(
-    optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str]
-) -> dict[str, Tensor]:
-    """The state of optimizers by parameter name: `exp_avg/model.x`, `momentum_buffer/model.y` and so on."""
-    states = ((optimizer.state[p], names[p]) for optimizer in optimizers for p in _parameters(optimizer))
-    return {f"{what}/{name}": value for state, name in states for what, value in state.items()}
+def optimizer_state(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """The state of optimizers: `NUMBER/PARAMETER/exp_avg` and so on, both counted from 0."""
+    found = dict[str, Tensor]()
+    for number, optimizer in enumerate(optimizers):
+        for parameter, values in optimizer.state_dict()["state"].items():
+            found |= {f"{number}/{parameter}/{what}": value for what, value in values.items()}
+    return found
 
 
-def load_optimizer(
-    optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str], saved: dict[str, Tensor]
-) -> None:
-    """Give optimizers the state that `optimizer_state` returned."""
-    for optimizer in optimizers:
-        for p in _parameters(optimizer):
-            values = {
-                key.split("/", 1)[0]: value
-                for key, value in saved.items()
-                if key.split("/", 1)[1] == names[p]
-            }
-            if values:
-                optimizer.state[p] = {
-                    what: value.to(p.device) if what != "step" else value for what, value in values.items()
-                }
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def load_optimizer(optimizers: list[torch.optim.Optimizer], saved: dict[str, Tensor]) -> None:
+    """Give optimizers of the same parameters the state that `optimizer_state` returned."""
+    states: list[dict[int, dict[str, Tensor]]] = [{} for _ in optimizers]
+    for key, value in saved.items():
+        number, parameter, what = key.split("/")
+        states[int(number)].setdefault(int(parameter), {})[what] = value
+    for optimizer, state in zip(optimizers, states, strict=True):
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 def random_state() -> dict[str, Tensor]:

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from edgedistill import files, recipe
+from edgedistill import files, recipe, run
 from edgedistill.evaluation import scoring
 from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
@@ -24,41 +24,32 @@ class Selection:
     def __init__(
         self, spec: recipe.Select, student: PreparedStudent, data: Path | None, folder: Path
     ) -> None:
-        """folder: the unfinished run's, where the selected weights are written."""
-        self.name, self.every, self.patience, self.tolerance = (
-            spec.suite,
-            spec.every,
-            spec.patience,
-            spec.tolerance,
-        )
+        """The selected weights are written to `folder`, the unfinished run's."""
+        self.spec, self.prepared = spec, student
         self.suite = scoring.suite(spec.suite, data)
-        self.tokenizer, self.max_tokens = student.tokenizer, student.max_tokens
         self.file = folder / "best.safetensors"
         self.start_stage()
 
     def start_stage(self) -> None:
         """Forget the scores of the stage before: only a stage's own weights compete."""
-        self.best: dict[str, Any] = {"suite": self.name, "score": LOWEST, "stage": None, "step": 0}
+        self.best: dict[str, Any] = {"suite": self.spec.suite, "score": LOWEST, "stage": None, "step": 0}
         self.misses = 0
 
     def measure(self, student: nn.Module, stage: str, step: int) -> float:
-        """Score the student, and keep its weights when the score is the highest, or later and within
-        `tolerance` of the highest."""
-        score = float(scoring.evaluate(self.suite, lambda texts: self._embed(student, texts))["average"])
-        highest = self.best.get("highest", self.best["score"])
-        self.misses = 0 if score > highest else self.misses + 1
-        if score > highest - self.tolerance:
-            self.best = {"suite": self.name, "score": score, "stage": stage, "step": step}
-            if highest > score:
-                self.best["highest"] = highest  # of weights that were kept before these
+        """Score the student, and keep its weights when the score is the highest."""
+        words, most = self.prepared.tokenizer, self.prepared.max_tokens
+        score = float(
+            scoring.evaluate(self.suite, lambda texts: student_embeddings.embed(student, words, texts, most))[
+                "average"
+            ]
+        )
+        self.misses += 1
+        if score > self.best["score"]:
+            self.misses = 0
+            self.best |= {"score": score, "stage": stage, "step": step}
             with files.new_file(self.file) as temporary:
-                save_file(
-                    {k: v.detach().cpu().contiguous() for k, v in student.state_dict().items()}, temporary
-                )
+                run.save_weights(student.state_dict(), temporary)
         return score
-
-    def _embed(self, student: nn.Module, texts: list[str]) -> Any:
-        return student_embeddings.embed(student, self.tokenizer, texts, self.max_tokens)
 
     @property
     def selected(self) -> dict[str, Any] | None:
@@ -68,7 +59,7 @@ class Selection:
     @property
     def exhausted(self) -> bool:
         """Whether `patience` measurements in a row brought no gain."""
-        return self.patience is not None and self.misses >= self.patience
+        return self.spec.patience is not None and self.misses >= self.spec.patience
 
     def weights(self) -> dict[str, Tensor]:
         """The state dict of the selected weights."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+import torch
+
 from edgedistill import objectives, recipe
 from edgedistill.data import parallel_corpus
 from edgedistill.data.corpus import Corpus
@@ -17,9 +19,10 @@ from edgedistill.students import kinds
 from edgedistill.students.output import own
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import targets
+from edgedistill.teacher.encoder import NOT_ON_CUDA
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import text_batches
-from edgedistill.training.load_models import Models
+from edgedistill.training.load_models import Models, named_teachers
 from edgedistill.training.stages import NumberedStage, distillation_stages
 
 
@@ -37,11 +40,13 @@ def stage_rows(
     """What each stage that distils will train on.
 
     Raises one UserError with the problems of all stages: triples without their columns, a queue that leaves
-    no text to train on, views that cannot be made, and as `check_targets`.
+    no text to train on, views without their file, `targets` that cannot be made of embeddings of their
+    teachers' dimensions or be fitted on so many texts.
     """
     problems, found = Problems(), list[StageRows]()
     with problems.collect():
-        check_targets(spec, texts.training_count, models)
+        if spec.targets is not None:
+            targets.check(spec.targets, lambda of: models.of(of).dims, texts.training_count)
     for stage in distillation_stages(spec):
         with problems.collect():
             found.append(_rows_of(spec, stage, texts, session))
@@ -57,55 +62,23 @@ def _rows_of(
         place = f"{stage.place}.triples"
         of_stage = parallel_corpus.build_triples(stage.spec.triples, excluded, session, place)
         return StageRows(of_stage, len(of_stage))
-    rows = (
-        len(texts.training_pairs(stage.spec.pairs))
-        if isinstance(texts, ParallelCorpus)
-        else texts.training_count
-    )
-    if rows == 0:
-        raise UserError(
-            f"{stage.place}.pairs: none are left of {', '.join(stage.spec.pairs or [])} to train on; name "
-            "others"
-        )
-    rows -= queue_rows(stage, rows)
-    if isinstance(texts, Corpus):
-        text_batches.check_view(stage, texts, session)
-    return StageRows(None, rows)
+    if isinstance(texts, ParallelCorpus):
+        rows = len(texts.training_pairs(stage.spec.pairs))
+        if rows == 0:
+            named = ", ".join(stage.spec.pairs or [])
+            raise UserError(f"{stage.place}.pairs: none are left of {named} to train on; name others")
+        return StageRows(None, rows - text_batches.queue_rows(stage, rows))
+    text_batches.check_view(stage, texts, session)
+    return StageRows(None, texts.training_count - text_batches.queue_rows(stage, texts.training_count))
 
 
-def check_counts(spec: recipe.Recipe, texts: int, models: Models) -> None:
-    """Raise UserError for targets that cannot be fitted on, and queues that cannot be filled from, `texts`
-    texts: what can be checked without a corpus."""
-    problems = Problems()
-    with problems.collect():
-        check_targets(spec, texts, models)
-    for stage in distillation_stages(spec):
-        if stage.spec.triples is None and texts and not isinstance(spec.corpus, recipe.Parallel):
-            with problems.collect():
-                queue_rows(stage, texts)
-    problems.raise_any()
-
-
-def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
-    """How many of a stage's texts fill its queue at the start and are not trained on. Raises UserError where
-    that leaves none."""
-    wanted = objectives.queue_prefill(stage.spec.objective)
-    if texts == 0:
-        fact = f"no text of the corpus has {stage.spec.skip_longer_than} tokens or fewer"
-        raise UserError(f"{stage.place}.skip_longer_than: {fact}; raise it")
-    if wanted >= texts:
-        raise UserError(
-            f"{stage.place}.objective: a queue of {wanted:,} texts leaves none of {texts:,} to train on; "
-            "lower it"
-        )
-    return wanted
-
-
-def check_targets(spec: recipe.Recipe, texts: int, models: Models) -> None:
-    """Raise UserError for `targets` that cannot be made of embeddings of their teachers' dimensions, or be
-    fitted on so many texts."""
-    if spec.targets is not None:
-        targets.check(spec.targets, lambda of: models.of(of).dims, texts)
+def check_device(spec: recipe.Recipe, device: str) -> None:
+    """Raise UserError where a teacher is to embed in int8 on a CUDA device (auto, cpu or cuda)."""
+    if device == "cpu" or not (spec.distilling or spec.targets) or not torch.cuda.is_available():
+        return
+    named = [place for place, each in named_teachers(spec) if each.dtype == "int8"]
+    if named:
+        raise UserError(*(f"{place}.dtype: {NOT_ON_CUDA}" for place in named))
 
 
 def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Models) -> None:
@@ -117,11 +90,9 @@ def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Mode
     for stage in distillation_stages(spec):
         place, match = f"{stage.place}.objective", stage.spec.match or recipe.Match()
         dims = assistant.dims if assistant is not None and match.of == "assistant" else target_dims
-        width = (
-            (getattr(spec.student, "dims", None) or target_dims)
-            if student.drops_head
-            else kinds.dims(student.module)
-        )
+        width = kinds.dims(student.module)
+        if student.drops_head:
+            width = getattr(spec.student, "dims", None) or target_dims
         if match.layer == "embeddings":
             assert assistant is not None
             bare: Any = own(student.module)
@@ -145,9 +116,8 @@ def check_languages(spec: recipe.Recipe) -> None:
     """
     if spec.select is None or not isinstance(spec.corpus, recipe.Parallel):
         return
-    of = {
-        each: re.split(r"[^a-z]+", each.lower())[0] for each in parallel_corpus.languages(spec.corpus)
-    }  # zh-CN is zh
+    languages = parallel_corpus.languages(spec.corpus)
+    of = {each: re.split(r"[^a-z]+", each.lower())[0] for each in languages}  # zh-CN is zh
     known = scoring.languages(spec.select.suite) & set(of.values()) or {"en"}
     unseen = [each for each in of if of[each] not in known and each not in spec.select.languages_without_dev]
     if unseen:

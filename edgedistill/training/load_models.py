@@ -1,11 +1,12 @@
-"""The models that a recipe names, opened once: teachers, the assistant, the finished student that goes on
-learning."""
+"""The models that a recipe names, opened once: teachers, the assistant, the model whose layers the student
+starts from, the finished student that goes on learning."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -20,17 +21,26 @@ from edgedistill.training.initial_student import finished_student
 AnyTeacher = teachers.TeacherEncoder | precomputed_embeddings.PrecomputedEmbeddings
 
 
+class NamedWeights(NamedTuple):
+    """The model that `student.weights` names: a run, opened as a teacher is, or the folder of another
+    model."""
+
+    spec: recipe.Teacher
+    opened: teachers.TeacherEncoder | Path
+
+
 @dataclass(frozen=True)
 class Models:
     """The models whose embeddings a run may match and whose weights its student may start from.
 
-    others: the teachers that only `targets` name. finished: the run or bundle of the finished student that
-        the recipe goes on with.
+    `others` are the teachers that only `targets` name, `weights` is what `student.weights` names, and
+    `finished` is the run or bundle of the finished student that the recipe goes on with.
     """
 
     teacher: AnyTeacher
     assistant: teachers.TeacherEncoder | None = None
     others: dict[recipe.Teacher, AnyTeacher] = field(default_factory=dict)
+    weights: NamedWeights | None = None
     finished: run.Run | None = None
 
     def of(self, spec: recipe.Teacher | None) -> AnyTeacher:
@@ -43,25 +53,40 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
     not fit."""
     problems, others = Problems(), dict[recipe.Teacher, AnyTeacher]()
     teacher: AnyTeacher | None = None
-    helper, finished = None, None
+    assistant, weights, finished = None, None, None
     with problems.collect():
         if isinstance(spec.student, recipe.TeacherItself):
             teacher = teachers.TeacherEncoder(spec.teacher, "teacher", session.device, session.remote_code)
         else:
             teacher = open_teacher(spec.teacher, session)
     with problems.collect():
-        helper = (
-            None if spec.assistant is None else assistants.open_assistant(spec.assistant, session=session)
-        )
+        if spec.assistant is not None:
+            assistant = assistants.open_assistant(spec.assistant, session=session)
     for place, each in named_teachers(spec):
         if place.startswith("targets") and each != spec.teacher and each not in others:
             with problems.collect():
                 others[each] = open_teacher(each, session, place)
     with problems.collect():
-        finished = finished_student.find(spec) if isinstance(spec.student, recipe.Finished) else None
+        weights = open_weights(spec.student)
+    with problems.collect():
+        if isinstance(spec.student, recipe.Finished):
+            finished = finished_student.find(spec)
     problems.raise_any()
     assert teacher is not None
-    return Models(teacher, helper, others, finished)
+    return Models(teacher, assistant, others, weights, finished)
+
+
+def open_weights(student: recipe.Student) -> NamedWeights | None:
+    """The model whose layers the student starts from, where the recipe names it by itself."""
+    if not isinstance(student, recipe.Bert | recipe.Recurrent):
+        return None
+    if student.weights in ("random", "teacher", "assistant"):
+        return None
+    named = recipe.Teacher(model=student.weights, revision=student.revision)
+    found = resolve.resolve(student.weights)
+    if isinstance(found, resolve.RunFolder):
+        return NamedWeights(named, assistants.open_assistant(recipe.Teacher(model=student.weights)))
+    return NamedWeights(named, resolve.model_files(found, student.revision, "student.weights"))
 
 
 def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
@@ -80,21 +105,19 @@ def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
 
 
 def open_teacher(spec: recipe.Teacher, session: Session, place: str = "teacher") -> AnyTeacher:
-    """A teacher model (possibly a finished run), or the file of its precomputed embeddings. place: the
-    recipe's section that names it."""
+    """A teacher model (possibly a finished run), or the file of its precomputed embeddings. The recipe's
+    section that names it is `place`."""
     if spec.embeddings is not None:
         return precomputed_embeddings.PrecomputedEmbeddings(spec, session.data)
     return assistants.open_assistant(spec, place, session)
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:
-    """The teacher model. Raises UserError where the teacher is a file of precomputed embeddings; `place`: the
-    recipe key that needs it."""
+    """The teacher model, which the recipe key `place` needs. Raises UserError where the teacher is a file of
+    precomputed embeddings."""
     if isinstance(teacher, precomputed_embeddings.PrecomputedEmbeddings):
-        raise UserError(
-            f"{place}: the teacher is a file of embeddings ({teacher.path.name}) and has no model; choose "
-            "another source"
-        )
+        fact = f"the teacher is a file of embeddings ({teacher.path.name}) and has no model"
+        raise UserError(f"{place}: {fact}; choose another source")
     return teacher
 
 
@@ -115,13 +138,3 @@ def quickest(spec: recipe.Teacher, session: Session) -> recipe.Teacher:
         session.log(f"the teacher does not run in int8: {error}")
         return spec
     return quick
-
-
-def model_files(found: resolve.Resolved, revision: str | None, place: str) -> Path:
-    """The folder of a model whose weights or tokenizer the student takes. place: the recipe key that names
-    it."""
-    instead = (
-        f"give the run it was exported from; or go on from the bundle as a whole: student: {{weights: "
-        f"{found.name}}}"
-    )
-    return resolve.model_files(found, revision, place, instead)

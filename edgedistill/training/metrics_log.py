@@ -12,8 +12,8 @@ from edgedistill.session import Log
 
 
 class MetricsLog:
-    """metrics.jsonl, the progress bar and the log lines of a run; `stages`: an entry of run.json for each
-    finished stage."""
+    """metrics.jsonl, the progress bar and the log lines of a run; `stages` holds an entry of run.json for
+    each finished stage."""
 
     def __init__(self, path: Path, bar: Progress, log: Log) -> None:
         self.path, self.bar, self.log = path, bar, log

@@ -16,36 +16,28 @@ def optimizers(module: nn.Module, stage: recipe.Stage, device: str) -> list[torc
     """AdamW, fused where the device has it; no weight decay on vectors (biases, norms) and on embedding
     tables.
 
-    module: a `loop.TrainedModule`, whose parameter names start with `student.` where they are the student's.
-    With `optimizer: muon` the weight matrices of the student's layers are given to Muon instead; its steps
-        are scaled to the usual size
-    of AdamW's (Liu et al. 2025, Eq. 4), so that both use the same learning rate.
+    The names of the parameters of `module`, a `TrainedModule`, start with `student.` where they are the
+    student's. With `optimizer: muon` the weight matrices of the student's layers are given to Muon instead;
+    its steps are scaled to the usual size of AdamW's (Liu et al. 2025, Eq. 4), so that both use the same
+    learning rate.
     """
     tables = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
-    groups: dict[str, list[nn.Parameter]] = {"muon": [], "decayed": [], "spared": []}
+    muon, decayed, spared = [], [], []
     for name, parameter in module.named_parameters():
-        matrix = parameter.ndim > 1 and id(parameter) not in tables
         layers = name.startswith("student.") and "embedding" not in name and ".head." not in name
-        groups[
-            "muon" if matrix and layers and stage.optimizer == "muon" else "decayed" if matrix else "spared"
-        ].append(parameter)
-    decays = [
-        {"params": groups["decayed"], "weight_decay": stage.weight_decay},
-        {"params": groups["spared"], "weight_decay": 0.0},
-    ]
-    trained = [group for group in decays if group["params"]]
-    adam = torch.optim.AdamW(
-        trained, lr=stage.learning_rate, betas=stage.betas, eps=stage.epsilon, fused=device in FUSED
-    )
-    if not groups["muon"]:
+        if parameter.ndim < 2 or id(parameter) in tables:
+            spared.append(parameter)
+        elif layers and stage.optimizer == "muon":
+            muon.append(parameter)
+        else:
+            decayed.append(parameter)
+    rate, decay = stage.learning_rate, stage.weight_decay
+    groups = [{"params": decayed, "weight_decay": decay}, {"params": spared, "weight_decay": 0.0}]
+    trained = [group for group in groups if group["params"]]
+    adam = torch.optim.AdamW(trained, lr=rate, betas=stage.betas, eps=stage.epsilon, fused=device in FUSED)
+    if not muon:
         return [adam]
-    muon = torch.optim.Muon(
-        groups["muon"],
-        lr=stage.learning_rate,
-        weight_decay=stage.weight_decay,
-        adjust_lr_fn="match_rms_adamw",
-    )
-    return [muon, adam]
+    return [torch.optim.Muon(muon, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"), adam]
 
 
 def set_learning_rate(
@@ -57,7 +49,7 @@ def set_learning_rate(
     step + 1, a rate of rate·c₁/c₂ with ε/c₂ is the uncorrected step rate·m / (√v + ε); the weight decay,
     which is multiplied by the rate, is divided by c₁/c₂.
     """
-    first, second = (1 - stage.betas[0] ** (step + 1), math.sqrt(1 - stage.betas[1] ** (step + 1)))
+    first, second = 1 - stage.betas[0] ** (step + 1), math.sqrt(1 - stage.betas[1] ** (step + 1))
     for optimizer in optimizers:
         uncorrected = not stage.bias_correction and isinstance(optimizer, torch.optim.AdamW)
         for group in optimizer.param_groups:
@@ -78,23 +70,6 @@ def learning_rate_factor(stage: recipe.Stage | recipe.Finetune, step: int, steps
         return 1.0
     done = (step - warmup) / max(1, steps - warmup)
     return 1 - done if stage.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-
-
-class Average:
-    """Exponential moving average of a module's weights; its decay rises over the first steps, so that the
-    random start soon fades."""
-
-    def __init__(self, module: nn.Module, decay: float) -> None:
-        self.decay = decay
-        self.weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
-
-    def update(self, module: nn.Module, step: int) -> None:
-        """Take in the module's weights after a step, counted from 0."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        with torch.no_grad():
-            for name, value in module.state_dict().items():
-                if value.is_floating_point():  # the PQ codes of an embedding table never change
-                    self.weights[name].lerp_(value, 1 - decay)
 
 
 def interpolated(start: dict[str, Tensor], end: dict[str, Tensor], share: float) -> dict[str, Tensor]:

@@ -1,11 +1,8 @@
-"""Where a killed run resumes: which folder it goes on in, which stages are done, and from which checkpoint
-the next stage starts.
+"""Where a killed run resumes: which folder it goes on in.
 
 Finished (`finished`): the run folder is there, and nothing is trained. Unfinished (`unfinished`):
-NAME.partial is there, of the same
-recipe. Then, stage by stage: `finished_stage` if a later stage has a checkpoint; `unfinished_stage` or
-    `unfinished_finetuning` if this
-stage has one; otherwise the stage starts from the beginning. What a checkpoint holds is in checkpoint.py.
+NAME.partial is there, of the same recipe. Then its newest checkpoint, see checkpoint.py, says how many stages
+are done (`stage_in_progress.stages_done`), and where the next one goes on (`StageInProgress`).
 """
 
 from __future__ import annotations
@@ -21,8 +18,6 @@ import yaml
 from edgedistill import files, recipe, resolve, run
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.training import checkpoint
-from edgedistill.training.checkpoint import Checkpoint
 
 
 def finished(spec: recipe.Recipe, out: Path, session: Session) -> dict[str, Any]:
@@ -71,10 +66,7 @@ def unfinished(spec: recipe.Recipe, out: Path, resume: bool) -> Iterator[Path]:
 
 def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> None:
     """Raise UserError where there is an unfinished run and `resume` is not given, and where there is none and
-    it is given.
-
-    instead: what else can be done with the unfinished one.
-    """
+    it is given. The error names `instead` as what else can be done with the unfinished one."""
     partial = resolve.unfinished_run(out)
     if partial.exists() and not resume:
         raise UserError(f"{partial}: an unfinished run; continue it with --resume, or {instead}")
@@ -85,23 +77,3 @@ def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> Non
 def _difference(before: str, now: str) -> str:
     """The first key in which two recipes differ, with both values."""
     return files.difference(yaml.safe_load(before), yaml.safe_load(now)) or "its keys were in another order"
-
-
-def finished_stage(checkpoints: Path, number: int) -> Checkpoint | None:
-    """The newest checkpoint if it lies behind stage `number`, which then is done; otherwise None."""
-    found = checkpoint.newest(checkpoints)
-    return found if found is not None and found.state["stage"] > number else None
-
-
-def unfinished_stage(checkpoints: Path, number: int) -> Checkpoint | None:
-    """The newest checkpoint if it lies within stage `number`; otherwise None, and the stage starts from the
-    beginning."""
-    found = checkpoint.newest(checkpoints)
-    return found if found is not None and found.state["stage"] == number and found.state["step"] > 0 else None
-
-
-def unfinished_finetuning(checkpoints: Path, number: int) -> Checkpoint | None:
-    """The newest checkpoint if it lies within stage `number`, a fine-tuning one; otherwise None: the stage
-    starts from the beginning."""
-    found = checkpoint.newest(checkpoints)
-    return found if found is not None and found.state["stage"] == number and "tuning" in found.state else None

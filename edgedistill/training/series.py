@@ -17,51 +17,38 @@ def train_series(specs: list[recipe.Recipe], folder: Path, session: Session, res
     """Train each recipe into `folder`/NAME; recipes over the same texts share the cached corpus, tokens and
     teacher embeddings.
 
-    resume: unfinished runs are continued, finished ones left as they are, the others started. Returns
-        {"runs": an object per recipe, with
-    `recipe`, `run`, `status` (trained or kept) and the content of run.json}.
-    Raises UserError before training, where two recipes share a name, or where a run exists and `resume` is
-    not given. After training, where some failed, it raises UserError with all runs in its details (`status`
-    failed, `error`), or CheckFailed where one of the failures is no UserError (then that run has `bug` too).
+    With `resume` unfinished runs are continued, finished ones left as they are, the others started. Returns
+    {"runs": an object per recipe, with `recipe`, `run`, `status` (trained or kept) and the content of
+    run.json}. Raises UserError before training, where two recipes share a name, or where a run exists and
+    `resume` is not given. After training, where some failed, it raises UserError with all runs in its details
+    (`status` failed, `error`), or CheckFailed where one of the failures is no UserError (then that run has
+    `bug` too).
     """
     names = [spec.name for spec in specs]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(
-            f"train: two recipes are named {twice[0]}, and would write the same {folder / twice[0]}; rename "
-            "one"
-        )
-    there = [
-        path
-        for name in names
-        for path in (folder / name, resolve.unfinished_run(folder / name))
-        if path.exists()
-    ]
+    for name in names:
+        if names.count(name) > 1:
+            fact = f"two recipes are named {name}, and would write the same {folder / name}"
+            raise UserError(f"train: {fact}; rename one")
+    folders = [path for name in names for path in (folder / name, resolve.unfinished_run(folder / name))]
+    way_out = "continue with --resume, which keeps finished runs, or delete it"
+    there = [f"{path}: exists already; {way_out}" for path in folders if path.exists()]
     if there and not resume:
-        raise UserError(
-            *(
-                f"{each}: exists already; continue with --resume, which keeps finished runs, or delete it"
-                for each in there
-            )
-        )
-    runs = []
+        raise UserError(*there)
+    runs, problems = [], list[str]()
     for number, spec in enumerate(specs, 1):
         session.log(f"{number} of {len(specs)}: {spec.name}")
-        runs.append(_train_one(spec, folder / spec.name, session, resume))
-    failed = [each for each in runs if each["status"] == "failed"]
-    if failed:
-        others = ", the others are done" if len(failed) < len(runs) else ""
-        head = (
-            f"{len(failed)} of {len(runs)} recipes failed{others}; after fixing them, train them all "
-            "again with --resume"
-        )
-        lines = [
-            head,
-            *(f"{each['recipe']}: {problem}" for each in failed for problem in each["error"].splitlines()),
-        ]
-        if any(each.get("bug") for each in failed):
-            raise CheckFailed("\n".join(lines), {"runs": runs})
-        raise UserError(*lines, details={"runs": runs})
-    return {"runs": runs}
+        done = _train_one(spec, folder / spec.name, session, resume)
+        runs.append(done)
+        problems += [f"{spec.name}: {problem}" for problem in done.get("error", "").splitlines()]
+    failed = sum("error" in each for each in runs)
+    if not failed:
+        return {"runs": runs}
+    others = ", the others are done" if failed < len(runs) else ""
+    fact = f"{failed} of {len(runs)} recipes failed{others}"
+    problems.insert(0, f"{fact}; after fixing them, train them all again with --resume")
+    if any("bug" in each for each in runs):
+        raise CheckFailed("\n".join(problems), {"runs": runs})
+    raise UserError(*problems, details={"runs": runs})
 
 
 def _train_one(spec: recipe.Recipe, out: Path, session: Session, resume: bool) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """A recipe's stages with their numbers: where error messages place them, their seeds, their number of
-optimizer steps."""
+optimizer steps; and the errors of one that diverges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import math
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from torch import nn
+
 from edgedistill import recipe
+from edgedistill.errors import UserError
+from edgedistill.students import finite_weights
 
 Section = TypeVar("Section", recipe.Stage, recipe.Finetune)
 
@@ -29,19 +33,12 @@ class NumberedStage(Generic[Section]):
 def distillation_stages(spec: recipe.Recipe) -> list[NumberedStage[recipe.Stage]]:
     """The stages that distil, in order."""
     return [
-        NumberedStage(stage, number, _seed(spec.seed, number)) for number, stage in enumerate(spec.distilling)
+        NumberedStage(stage, number, stage_seed(spec.seed, number))
+        for number, stage in enumerate(spec.distilling)
     ]
 
 
-def finetuning_stage(spec: recipe.Recipe) -> NumberedStage[recipe.Finetune] | None:
-    """The last stage, if it fine-tunes on labels."""
-    number = len(spec.stages) - 1
-    return (
-        None if spec.finetuning is None else NumberedStage(spec.finetuning, number, _seed(spec.seed, number))
-    )
-
-
-def _seed(seed: int, number: int) -> int:
+def stage_seed(seed: int, number: int) -> int:
     """Each stage has its own random draws, whatever the stages before it have drawn."""
     return seed * 1_000_003 + number
 
@@ -50,3 +47,19 @@ def steps(stage: recipe.Stage | recipe.Finetune, texts: int) -> int:
     """Optimizer steps of a stage over `texts` texts or labelled rows; when fine-tuning, those at one learning
     rate."""
     return stage.steps or max(1, math.floor(texts * stage.epochs / stage.batch))
+
+
+def check_loss(loss: float, where: str, step: int) -> None:
+    """Raise UserError for a loss that is NaN or infinite: no later step makes it finite again."""
+    if not math.isfinite(loss):
+        raise _stopped(f"the loss is {loss}", where, step)
+
+
+def check_weights(module: nn.Module, where: str, step: int) -> None:
+    """Raise UserError for a weight that is not finite: the last step's may be, where its loss was finite."""
+    if found := finite_weights.problem(module.named_parameters(), module.named_buffers()):
+        raise _stopped(found, where, step)
+
+
+def _stopped(fact: str, where: str, step: int) -> UserError:
+    return UserError(f"{where}: {fact} at step {step:,}; lower it, add warmup, or set `clip`")

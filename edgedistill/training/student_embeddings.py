@@ -23,7 +23,7 @@ def embed(
     """Texts -> (n, d) float32 rows, by the module as it is, on its own device; texts are truncated to
     `max_tokens`.
 
-    unit: scaled to unit length, otherwise as the module returns them.
+    With `unit` they are scaled to unit length, otherwise they are as the module returns them.
     """
     forward = teachers.torch_forward(student, next(student.parameters()).device)
     ids = tokenizer_files.encode_ids(tokenizer, texts, max_tokens)

@@ -2,38 +2,32 @@
 step of the optimizer.
 
 Each part has its file: open_recipe (teacher, texts, student), training_data (targets, batches),
-    stage_in_progress (module, optimizers,
-selection and checkpoints of a stage), finetuning. A loss is in objectives/. Everything that a step reads is a
-function of the recipe's seed and the number of the step, or is in the checkpoint: so a run that was killed
-and resumed ends with the bytes of one that was not.
+stage_in_progress (module, optimizers, selection and checkpoints of a stage), record. A loss is in
+objectives/. Everything that a step reads is a function of the recipe's seed and the number of the step, or
+is in the checkpoint: so a run that was killed and resumed ends with the bytes of one that was not.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from torch import Tensor
 
-from edgedistill import files, objectives, recipe, resolve, run
+from edgedistill import objectives, recipe, resolve
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
-from edgedistill.students import kinds
 from edgedistill.teacher import encoder as teachers
-from edgedistill.training import open_recipe, teacher_record, teacher_run, training_data
+from edgedistill.training import checkpoint, open_recipe, record, training_data
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
-from edgedistill.training.finetuning import finetune
-from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.metrics_log import MetricsLog, progress_bar
-from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress
+from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress, stages_done
 from edgedistill.training.stages import distillation_stages
+from edgedistill.training.trained_module import Accelerator
 
 
 def train(
@@ -46,51 +40,53 @@ def train(
     """Train a recipe's student and write the run folder `out` atomically; until then the unfinished run is in
     `out`.partial.
 
-    resume: continue the unfinished run; a finished run of the same recipe is left as it is. pause_at: the
-        step of its first distillation
-    stage at which it pauses, to be resumed later; the result is the same as without the pause. Returns the
-    content of run.json.
-    Raises UserError: `out` exists, the run to resume is of another recipe, a recipe that does not fit its
-        data. Raises Paused.
+    With `resume` an unfinished run continues, and a finished run of the same recipe is left as it is. At the
+    step `pause_at` of its first distillation stage the run pauses, to be resumed later; the result is the
+    same as without the pause. Returns the content of run.json. Raises UserError where `out` exists, where the
+    run to resume is of another recipe, and for a recipe that does not fit its data. Raises Paused.
     """
     if resume and out.exists() and not resolve.unfinished_run(out).exists():
         return resuming.finished(spec, out, session)
+    if spec.finetuning is not None:  # the one door to classifiers, which have a room beside the line
+        from edgedistill.classification import finetune
+
+        return finetune.train(spec, out, session, resume)
     started = time.perf_counter()
     teachers.flush_denormals()
     with resuming.unfinished(spec, out, resume) as partial:
         accelerator = accelerator_for(spec, session.device)
-        session, data, selection = replace(session, device=accelerator.device.type), None, None
-        # Teacher, texts, student and targets: what one process caches, the others find.
-        with accelerator.main_process_first():
-            opened = open_recipe.open_recipe(spec, session, partial)
-            if spec.student.kind == "teacher" and opened.finetuning is None:
-                return teacher_run.keep(opened, out, partial, session)
-            if opened.texts is not None and (spec.distilling or spec.finetuning is None):
-                data = training_data.build(opened, session, partial)
+        session = replace(session, device=accelerator.device.type)
+        opened = open_recipe.open_recipe(spec, session, partial)
+        assert opened.models is not None
+        taught = record.keep_teachers(spec, opened.models, partial)
+        student, batches = training_data.build(opened, session, partial)
         with progress_bar(session.progress) as bar:
             metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
-            running = RunInProgress(partial, accelerator, session, metrics, pause_at)
-            if data is not None and spec.select is not None:
-                selection = Selection(spec.select, opened.student, session.data, partial)
-            # again: the first session of onnxruntime in a process may have changed it
+            resumed = checkpoint.newest(partial)
+            running = RunInProgress(partial, accelerator, session, metrics, pause_at, resumed)
+            selection = None
+            if spec.stages and spec.select is not None:
+                selection = Selection(spec.select, student, session.data, partial)
+            # Again: the first session of onnxruntime in a process may have changed it.
             teachers.flush_denormals()
-            for numbered in distillation_stages(spec):
-                assert data is not None
-                stage = StageInProgress(numbered, opened.student, data, running, selection)
-                if stage.already_done():
-                    continue
-                stage.set_up()
+            done = stages_done(student, running, selection)
+            for numbered in distillation_stages(spec)[done:]:
+                stage = StageInProgress(numbered, student, batches[numbered.number], running, selection)
                 while not stage.ended:
                     stage.pause_where_asked()
                     stage.follow(float(take_step(stage)))
                 stage.hand_over()
             selected = selection.selected if selection is not None else None
-            task = (
-                {}
-                if opened.finetuning is None
-                else finetune.finetune(opened.finetuning, opened.student, running, selected)
-            )
-        return _record(opened, running, selected, task, out, started)
+        info = {
+            **record.provenance(student, opened.texts, started),
+            "stages": metrics.stages,
+            "selected": selected,
+            "teachers": taught,
+        }
+        record.write_run(spec, student, partial, out, info)
+    score = f", {selected['suite']} {selected['score']:.4f}" if selected else ""
+    session.log(f"{out}: {info['dims']} dimensions, {info['parameters']['total']:,} parameters{score}")
+    return info
 
 
 def take_step(stage: StageInProgress) -> Tensor:
@@ -99,20 +95,15 @@ def take_step(stage: StageInProgress) -> Tensor:
     for optimizer in stage.optimizers:
         optimizer.zero_grad()
     stage.set_learning_rate()
-    loss: Tensor = stage.distributed(
-        views, targets
-    )  # the student embeds the views, the objective compares them with the targets
-    stage.accelerator.backward(loss)
+    loss = stage.loss(views, targets)
+    loss.backward()
     if stage.spec.clip:
-        stage.accelerator.clip_grad_norm_(stage.module.parameters(), stage.spec.clip)
+        torch.nn.utils.clip_grad_norm_(stage.module.parameters(), stage.spec.clip)
     for optimizer in stage.optimizers:
         optimizer.step()
     if targets is not None:
-        objectives.update_queues(
-            stage.module.objective, targets
-        )  # after the loss: a text is no negative of itself
-    if stage.average:
-        stage.average.update(stage.student, stage.step)
+        # After the loss: a text is no negative of itself.
+        objectives.update_queues(stage.module.objective, targets)
     stage.step += 1
     return loss.detach()
 
@@ -120,70 +111,11 @@ def take_step(stage: StageInProgress) -> Tensor:
 def accelerator_for(spec: recipe.Recipe, device: str) -> Accelerator:
     """What a run trains on, in bf16 if its stages ask for that or the machine computes in it.
 
-    Raises UserError: no such device, or fine-tuning in several processes.
+    Raises UserError where there is no such device.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
-    cpu = device == "cpu" or not torch.cuda.is_available()
-    AcceleratorState._reset_state()  # of an earlier run in the same process, whose precision would stay
-    half = (
-        bool(spec.stages) and teachers.resolve_dtype(spec.stages[0].dtype, device) == torch.bfloat16
-    )  # all stages share one
-    found = Accelerator(mixed_precision="bf16" if half else "no", cpu=cpu)
-    if spec.finetuning is not None and found.num_processes > 1:
-        raise UserError("finetune: runs in one process; start it without accelerate launch")
-    return found
-
-
-def _record(
-    opened: open_recipe.Opened,
-    running: RunInProgress,
-    selected: dict[str, Any] | None,
-    task: dict[str, Any],
-    out: Path,
-    started: float,
-) -> dict[str, Any]:
-    """Write the run folder. Returns the content of run.json. started: when training began, by
-    `time.perf_counter`."""
-    student, spec = opened.student, opened.spec
-    texts = opened.texts if spec.distilling or spec.finetuning is None else None
-    info = {
-        **run.provenance(),
-        "seconds": round(time.perf_counter() - started, 1),
-        "corpus": teacher_run.about(texts) if texts is not None else None,
-        "dims": kinds.dims(student.module),
-        "parameters": kinds.parameters(student.module),
-        "stages": running.metrics.stages,
-        "selected": selected,
-        **teacher_record.kept(running.folder),
-        **({"weights": student.origin} if student.origin is not None else {}),
-        **({"earlier": list(student.earlier)} if student.earlier else {}),
-        **task,
-    }
-    if running.accelerator.is_main_process:
-        _write_run(spec, student, running.folder, out, info)
-        score = f", {selected['suite']} {selected['score']:.4f}" if selected else ""
-        running.session.log(f"{out}: {info['parameters']['total']:,} parameters{score}")
-    return info
-
-
-def _write_run(
-    spec: recipe.Recipe, student: PreparedStudent, partial: Path, out: Path, info: dict[str, Any]
-) -> None:
-    """Write the run folder atomically, and delete the unfinished one."""
-    with files.new_folder(out) as folder:
-        (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
-        run.write_student(folder, student.shape, student.module.state_dict())
-        if student.shape["kind"] == "teacher":
-            source = resolve.teacher_files(spec.teacher)
-            shutil.copytree(
-                source, folder / "model", ignore=shutil.ignore_patterns(*resolve.OTHER_FORMATS, ".*")
-            )
-        for name in ("tokenizer", "targets"):
-            if (partial / name).exists():
-                shutil.copytree(partial / name, folder / name)
-        for name in ("metrics.jsonl", "task.json", "head.safetensors"):
-            if (partial / name).exists():
-                shutil.copy(partial / name, folder)
-        files.write_json(folder / "run.json", info)
-    shutil.rmtree(partial)
+    kind = "cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda"
+    # All stages share one precision.
+    bf16 = bool(spec.stages) and teachers.resolve_dtype(spec.stages[0].dtype, device) == torch.bfloat16
+    return Accelerator(torch.device(kind), bf16)

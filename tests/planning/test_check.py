@@ -54,22 +54,6 @@ def test_problems_of_all_parts_and_stages_are_one_error(world: World) -> None:
     assert "a queue of 2,000 texts leaves none of 400 to train on" in caught.value.problems[2]
 
 
-def test_without_texts_to_train_on_the_rest_is_checked_too(world: World) -> None:
-    """The corpus is refused, and the number of its texts still tells which queues and reductions are too
-    large."""
-    with pytest.raises(UserError) as caught:
-        open_recipe(
-            spec(world, corpus=corpus(5000), targets=TOO_WIDE, stages=[stage(objective=CONGEN)]),
-            Session(data=world.data),
-        )
-    held_out, dims, queue = caught.value.problems
-    assert held_out.startswith(
-        "corpus: nothing to train on: 440 of 440 texts are left after cleaning, 5,000 are to be held out"
-    )
-    assert dims.startswith("targets.dims: pca cannot make 64 dimensions")
-    assert queue.startswith("stages[0].objective: a queue of 1,000 texts leaves none of 440")
-
-
 def test_a_teacher_and_a_corpus_that_are_missing_are_both_reported(world: World) -> None:
     changes = {"teacher": {"model": "nowhere"}, "corpus": corpus(5000)}
     with pytest.raises(UserError) as caught:
@@ -119,7 +103,7 @@ def test_the_training_time_is_estimated_and_nothing_is_kept(
     session = Session(data=world.data, log=lines.append, cache_folder=tmp_path / "cache")
     view = {"view": {"kind": "crop"}}
     steps = [
-        stage(steps=400, ema=0.9, objective={**CONGEN, "queue": 64, "alpha": 0.5}, **view),
+        stage(steps=400, objective={**CONGEN, "queue": 64, "alpha": 0.5}, **view),
         stage("b", objective={"kind": "simcse"}, view={"kind": "delete_one"}),
     ]
     wanted = spec(world, corpus=corpus(200), stages=steps)

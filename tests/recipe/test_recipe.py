@@ -446,7 +446,7 @@ TRIPLES = {"files": ["t.tsv"]}
         (
             {"objective": {"kind": "skd"}, "view": {"kind": "crp"}},
             {},
-            "stages[0].view.kind: no view 'crp'; did you mean 'crop'? (back_transl",
+            "stages[0].view.kind: no view 'crp'; did you mean 'crop'? (crop, ",
         ),
         (
             {"objective": {"kind": "skd"}, "view": {"kind": "crop", "fracton": 1}},
@@ -481,7 +481,7 @@ def test_views_and_triples_that_are_read() -> None:
             },
             3,
         ),
-        ({"objective": SUM, "view": {"kind": "mlm", "revision": "main"}}, 2),
+        ({"objective": SUM, "view": {"kind": "file", "files": ["t.tsv"]}}, 2),
     ]:
         student = {**GOOD["student"], "dropout": 0.1, "head": "linear"}
         read = recipe.parse({**GOOD, "student": student, "stages": [{"name": "a", **stage}]}, "x")

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill import precisions, quantization
+from edgedistill.classification import classifier
 from edgedistill.errors import CheckFailed
 from edgedistill.runtime.trust import GET_AGAIN, graph_check, onnx_reader
-from edgedistill.students import classifier, graph
+from edgedistill.students import graph
 from tests.students.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static
 
 MANIFEST = {"dims": [4], "output": "sentence_embedding"}

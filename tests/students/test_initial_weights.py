@@ -19,7 +19,7 @@ from edgedistill.session import QUIET, Session
 from edgedistill.students import embedding_tables, kinds, narrow_bert
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import student_embeddings, train
-from edgedistill.training.initial_student import corpus_sample, initial_weights, student_tokenizer
+from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.load_models import Models, open_teacher
 from tests.conftest import World
 
@@ -105,19 +105,15 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     assert specs[0].corpus is not None
     texts = corpus.build(specs[0].corpus, Session(data=world.data), 0)
     words = student_tokenizer.build(specs[0], Models(teacher), texts, QUIET)
-    samples = [corpus_sample.sample(spec, words, texts, Session(log=print)) for spec in specs]
-    assert samples[0] is None and samples[1] is not None and samples[1].token_weights is not None
-    number = words.get_vocab()
-    assert (
-        samples[1].token_weights[number["[CLS]"]] == texts.training_count + 1
-        and samples[1].token_weights[number["[MASK]"]] == 1
+    (none, _), (weights, _) = (
+        initial_weights.corpus_sample(spec, words, texts, Session(log=print)) for spec in specs
     )
+    number = words.get_vocab()
+    assert none is None and weights is not None
+    assert weights[number["[CLS]"]] == texts.training_count + 1 and weights[number["[MASK]"]] == 1
     models = Models(teacher)
     session = Session(data=world.data)
-    modules = [
-        initial_weights.build(spec, models, words, session, each).module
-        for spec, each in zip(specs, samples, strict=True)
-    ]
+    modules = [initial_weights.build(spec, models, words, session, texts).module for spec in specs]
     plain, heeded = (
         next(
             part.weight
@@ -191,8 +187,7 @@ def started(
     assert spec.corpus is not None and isinstance(teacher, TeacherEncoder)
     texts = corpus.build(spec.corpus, Session(data=world.data), 0)
     words = student_tokenizer.build(spec, Models(teacher), texts, QUIET)
-    sample = corpus_sample.sample(spec, words, texts, Session(log=print))
-    module = initial_weights.build(spec, Models(teacher), words, Session(data=world.data), sample).module
+    module = initial_weights.build(spec, Models(teacher), words, Session(data=world.data), texts).module
     read = texts.texts(texts.held_out)
     return module.eval(), read, teacher.embed(read), words
 

@@ -28,8 +28,8 @@ from edgedistill.teacher import tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.tokenizer_files import encode_ids
 from edgedistill.training import student_embeddings, train
-from edgedistill.training.initial_student import corpus_sample, initial_weights, student_tokenizer
-from edgedistill.training.load_models import Models, open_teacher
+from edgedistill.training.initial_student import initial_weights, student_tokenizer
+from edgedistill.training.load_models import Models, open_models, open_teacher
 from tests.conftest import World, sentences
 from tests.students.test_graph import spread
 from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram, wordpiece
@@ -92,13 +92,11 @@ class Started:
         }
         spec = recipe.parse(world.recipe(student=given), "test")
         assert spec.corpus is not None and isinstance(spec.student, recipe.Bert | recipe.Recurrent)
-        self.models = Models(open_teacher(spec.teacher, Session(data=world.data)))
+        self.models = open_models(spec, Session(data=world.data))
         texts = corpus.build(spec.corpus, Session(data=world.data), 0)
         self.tokenizer = student_tokenizer.build(spec, self.models, texts, Session(log=print))
-        sample = corpus_sample.sample(spec, self.tokenizer, texts, Session(log=print))
-        self.prepared = initial_weights.build(
-            spec, self.models, self.tokenizer, Session(data=world.data), sample
-        )
+        session = Session(data=world.data, log=print)
+        self.prepared = initial_weights.build(spec, self.models, self.tokenizer, session, texts)
         self.module: Any = self.prepared.module.eval()
 
     def embed(self, texts: list[str] = TEXTS) -> np.ndarray:

@@ -21,7 +21,7 @@ from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import sample_texts
 from edgedistill.session import Session
 from edgedistill.teacher import assistant, embedding_cache, encoder
-from edgedistill.training import teacher_record, train
+from edgedistill.training import checks, train
 from tests.conftest import World, make_tokenizer, sentences
 
 CHAINS = {
@@ -224,13 +224,13 @@ def test_cuda_is_refused_before_anything_is_embedded(world: World, monkeypatch: 
     )
     for device in ("auto", "cuda"):
         with pytest.raises(UserError) as caught:
-            teacher_record.check_device(spec, device)
+            checks.check_device(spec, device)
         assert caught.value.problems == tuple(
             f"{place}.dtype: int8 is for processors, and this device is cuda; set it to auto, or --device cpu"
             for place in ("teacher", "targets.parts[1].teacher")
         )
-    teacher_record.check_device(spec, "cpu")
-    teacher_record.check_device(recipe.parse(world.recipe(), "test"), "cuda")
+    checks.check_device(spec, "cpu")
+    checks.check_device(recipe.parse(world.recipe(), "test"), "cuda")
     with pytest.raises(UserError, match="int8 is for processors"):
         cost.costs([spec], Session(data=world.data, device="cuda"))
     with pytest.raises(UserError, match="int8 is for processors"):

@@ -248,7 +248,7 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
         UserError,
         match="student.weights: no folder 'nanoo' here; did you mean 'nano', which ships\\? if it is",
     ):
-        load_models.model_files(resolve.resolve("nanoo"), None, "student.weights")
+        resolve.model_files(resolve.resolve("nanoo"), None, "student.weights")
     with pytest.raises(
         UserError,
         match="teacher.model: nano is a bundle, which has graphs and no model; give the model or the run",
@@ -393,9 +393,7 @@ def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(
         assert encoder.resolve_dtype("auto") == encoder.resolve_dtype("auto", "cuda") == gpu
         assert load_models.open_models(spec, Session(data=world.data)).teacher.dtype == on_cpu
         assert load_models.open_models(spec, Session(data=world.data, device="auto")).teacher.dtype == gpu
-        assert train.accelerator_for(spec, "cpu").mixed_precision == (
-            "bf16" if on_cpu == torch.bfloat16 else "no"
-        )
+        assert train.accelerator_for(spec, "cpu").bf16 == (on_cpu == torch.bfloat16)
 
 
 def test_a_teacher_that_embeds_everything_as_zeros_is_refused(world: World, built: corpus.Corpus) -> None:

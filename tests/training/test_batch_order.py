@@ -12,7 +12,7 @@ from edgedistill import recipe
 from edgedistill.data import corpus
 from edgedistill.data.token_cache import TokenCache, tokenize
 from edgedistill.session import QUIET, Session
-from edgedistill.training.inputs import batch_order, similar_texts
+from edgedistill.training.inputs import batch_order
 from edgedistill.training.inputs.batch_order import BatchOrder, Groups
 
 SIZES = recipe.Stage.model_validate(
@@ -52,7 +52,7 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenCache:
 
 
 def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: TokenCache) -> None:
-    order = BatchOrder(SIZES, tokens, 300, seed=1)
+    order = BatchOrder(SIZES, tokens, np.arange(300), seed=1)
     seen = [b for number in range(3) for b, _ in order.window(number)]
     assert sorted(np.concatenate(seen).tolist()) == list(range(300))
     spread = [np.ptp(tokens.lengths(batch)) for batch in seen]
@@ -61,7 +61,7 @@ def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: TokenCa
 
 
 def test_passes_follow_each_other_without_a_seam(tokens: TokenCache) -> None:
-    order = BatchOrder(SIZES, tokens, 300, seed=1)
+    order = BatchOrder(SIZES, tokens, np.arange(300), seed=1)
     drawn = [order.at(step) for step in range(70)]
     assert all((a == b).all() for a, b in zip(drawn[15], order.window(1)[5], strict=True))
     seen, passes = (np.concatenate(part) for part in zip(*drawn, strict=True))
@@ -111,13 +111,13 @@ def test_negatives_of_the_batch_are_of_all_lengths(objective: dict[str, object],
 
 def test_similar_texts_are_in_groups_and_every_text_comes_once_a_pass(tokens: TokenCache) -> None:
     clusters = np.random.default_rng(0).integers(0, 6, 300)
-    order = BatchOrder(SIZES, tokens, 300, 1, groups=Groups(5, lambda: clusters))
+    order = BatchOrder(SIZES, tokens, np.arange(300), 1, groups=Groups(5, clusters))
     seen = [b for number in range(3) for b, _ in order.window(number)]
     assert sorted(np.concatenate(seen).tolist()) == list(range(300))
     assert [len(batch) for batch in seen] == [10] * 30
     kinds = [len(set(clusters[group].tolist())) for batch in seen for group in np.split(batch, 2)]
     assert max(kinds) <= 2 and np.mean(np.array(kinds) == 1) > 0.7
-    again = BatchOrder(SIZES, tokens, 300, 1, groups=Groups(5, lambda: clusters)).at(25)
+    again = BatchOrder(SIZES, tokens, np.arange(300), 1, groups=Groups(5, clusters)).at(25)
     assert all((a == b).all() for a, b in zip(order.at(25), again, strict=True))
 
 
@@ -125,11 +125,10 @@ def test_clusters_are_those_of_the_target_embeddings() -> None:
     centres = np.eye(4, 8, dtype=np.float32)
     of = np.random.default_rng(1).integers(0, 4, 200)
     rows = 3 * (centres[of] + 0.05 * np.random.default_rng(2).standard_normal((200, 8)).astype(np.float32))
-    found = similar_texts.clusters(rows, 200, 4, seed=5)
+    found = batch_order.clusters(rows, 200, 4, seed=5)
     assert len({(a, b) for a, b in zip(of.tolist(), found.tolist(), strict=True)}) == len(set(found.tolist()))
-    assert np.array_equal(found, similar_texts.clusters(rows, 200, 4, seed=5))
-    assert len(similar_texts.clusters(rows, 3, 10, seed=5)) == 3
-    assert similar_texts.count(100, 128, 32) == 100
+    assert np.array_equal(found, batch_order.clusters(rows, 200, 4, seed=5))
+    assert len(batch_order.clusters(rows, 3, 10, seed=5)) == 3
 
 
 def test_unsorted_batches_mix_lengths(tokens: TokenCache) -> None:
@@ -137,6 +136,6 @@ def test_unsorted_batches_mix_lengths(tokens: TokenCache) -> None:
     stage = recipe.Stage.model_validate(
         {"name": "a", "objective": {"kind": "ckd"}, "batch": 30, "max_tokens": 64}
     )
-    drawn = [batch for batch, _ in map(BatchOrder(stage, tokens, 300, seed=1).at, range(10))]
+    drawn = [batch for batch, _ in map(BatchOrder(stage, tokens, np.arange(300), seed=1).at, range(10))]
     assert sorted(np.concatenate(drawn).tolist()) == list(range(300))
     assert min(np.ptp(tokens.lengths(batch)) for batch in drawn) >= 5  # of 2 to 10 tokens

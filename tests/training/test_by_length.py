@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from edgedistill.students import bert
-from edgedistill.training.by_length import embed_by_length, parts
+from edgedistill.training.trained_module import embed_by_length, parts
 
 
 def _batch(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from edgedistill import bundle_run, files, recipe, resolve, run
+from edgedistill.classification import classifier
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import student_embeddings, train
-from edgedistill.training.initial_student import earlier_training
+from edgedistill.training.initial_student import finished_student
 from tests.conftest import World, sentences
 
 TEXTS = sentences(40, seed=7)
@@ -113,16 +114,16 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     assert recorded["recipe"] == "tiny" and recorded["sources"] == [
         {"name": "texts.txt", "texts": 440, "licence": None}
     ]
-    assert earlier_training.record(run.open_run(tmp_path / "a"))[:-1] == [recorded]
+    assert finished_student.earlier(run.open_run(tmp_path / "a"))[:-1] == [recorded]
     strange = run.open_run(tmp_path / "a")
     strange.info["corpus"] = {"sources": [{"name": 3}]}
     with pytest.raises(
         UserError, match=r"its record of what it was trained on cannot be read \('corpus.sources.0.name'\); "
     ):
-        earlier_training.record(strange)
+        finished_student.earlier(strange)
     strange.info["corpus"] = {"sources": [{"name": "a file without its number of texts"}]}
     with pytest.raises(UserError, match=r"cannot be read \('corpus.sources.0.texts'\); "):
-        earlier_training.record(strange)
+        finished_student.earlier(strange)
     go(world, tmp_path / "b", name="third", student={"weights": str(tmp_path / "a")}, stages=STILL)
     bundle_writer.export(tmp_path / "b", ["fp32"], tmp_path / "x", lambda line: None)
     card = (tmp_path / "x" / "README.md").read_text(encoding="utf-8")
@@ -298,7 +299,7 @@ def test_it_is_fine_tuned(world: World, sources: Path, tmp_path: Path) -> None:
     info = go(world, tmp_path / "a", student={"weights": str(sources / "bilstm-bundle")}, stages=[stage])
     assert info["weights"]["bundle"] == "bilstm-bundle" and info["task"]["dev"] is not None
     with torch.inference_mode():
-        assert run.open_run(tmp_path / "a").classifier().out.out_features == 2
+        assert classifier.read(run.open_run(tmp_path / "a")).out.out_features == 2
 
 
 def test_a_share_of_the_initial_weights_stays(world: World, sources: Path, tmp_path: Path) -> None:

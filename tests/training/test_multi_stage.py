@@ -3,6 +3,7 @@ measured."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from edgedistill.session import QUIET, Session
 from edgedistill.students.pooling import pool
 from edgedistill.teacher import assistant, encoder, tokenizer_files
 from edgedistill.training import checkpoint, checks, student_embeddings, train
-from edgedistill.training.initial_student import earlier_training, initial_weights
+from edgedistill.training.initial_student import finished_student, initial_weights
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.load_models import open_models
 from edgedistill.training.stage_in_progress import StageInProgress
+from edgedistill.training.stages import NumberedStage
 from edgedistill.vocabulary import learn_tokenizer
 from tests.conftest import World, sentences
 from tests.vocabulary.test_trim_model import plain
@@ -113,7 +115,7 @@ def four(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recip
     }
     stages = [
         {"name": "align", "objective": BOTH, "match": EMBEDDINGS, "learning_rate": 1e-2, **FAST},
-        {"name": "teach", "objective": BOTH, "match": OWN, "ema": 0.9, **FAST},
+        {"name": "teach", "objective": BOTH, "match": OWN, **FAST},
         {"name": "contrast", "objective": last, "pairs": ["en-xx"], **FAST},
     ]
     parts: dict[str, Any] = {
@@ -201,10 +203,12 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     models = open_models(spec, Session(data=data))
     assert models.assistant is not None and isinstance(models.teacher, encoder.TeacherEncoder)
     words = models.assistant.tokenizer
-    tokenized = pair_batches.tokenize(spec, pairs, StudentTokenizer(words, 32), Session(log=quiet))
-    embedded = pair_batches.EmbeddedSides(pairs, models, Session(log=quiet))
+    limited = StudentTokenizer(words, 32).limited_to(spec.distilling)
+    tokens = [limited.tokenize(side, Session(log=quiet)) for side in (pairs.source_side, pairs.target_side)]
+    targets_of = pair_batches.targets_of(pairs, models, Session(log=quiet))
     align, teach, contrast = (
-        pair_batches.of_pairs(stage, tokenized, embedded, 32) for stage in spec.distilling
+        replace(pair_batches.of_pairs(stage, pairs, tokens, 32), targets=targets_of(stage))
+        for stage in spec.distilling
     )
     rows = np.array([0, 5, 17])
     for batches in (align, teach, contrast):
@@ -228,14 +232,13 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     assert contrast.targets is not None and np.abs(contrast.targets[rows] - expected[:, None]).max() < 5e-3
     assert contrast.texts == pairs.sources[0]["trained"] < teach.texts == pairs.training_count
     lengths = np.max(
-        [
-            side.lengths(pairs.index[: pairs.training_count, at])
-            for at, side in enumerate((tokenized.source, tokenized.target))
-        ],
+        [side.lengths(pairs.index[: pairs.training_count, at]) for at, side in enumerate(tokens)],
         0,
     )
     longest = int(lengths.min())
-    assert 0 < len(short := teach.short(longest)) < pairs.training_count
+    skips = spec.distilling[1].model_copy(update={"skip_longer_than": longest})
+    short, queued = teach.trained_and_queued(NumberedStage(skips, 1, 0))
+    assert 0 < len(short) < pairs.training_count and len(queued) == 0
     assert short.tolist() == np.flatnonzero(lengths <= longest).tolist()
 
 
@@ -608,7 +611,7 @@ def test_the_card_and_later_trainings_name_the_tables_of_pairs(
         f"Trained on samples of {sum(pairs) - made['held_out']:,} pairs of texts ({made['held_out']} more "
         "were held out)" in card
     )
-    (recorded,) = earlier_training.record(bundle_run.open_finished(str(tmp_path / "bundle"), "test"))
+    (recorded,) = finished_student.earlier(bundle_run.open_finished(str(tmp_path / "bundle"), "test"))
     assert [(each["texts"], each["licence"]) for each in recorded["sources"]] == [
         (pairs[0], "CC0"),
         (pairs[1], None),

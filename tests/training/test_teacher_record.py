@@ -16,7 +16,7 @@ from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.session import QUIET, Session
-from edgedistill.training import teacher_record, train
+from edgedistill.training import record, train
 from edgedistill.training.load_models import open_models
 from edgedistill.training.open_recipe import open_recipe
 from edgedistill.training.training_data import target_embeddings
@@ -98,7 +98,7 @@ def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp
     ]
     parts.append({"teacher": {**revised, "max_tokens": 5}, "reduce": {"kind": "pca"}, "dims": 4})
     spec = recipe.parse(joined(world, wide, targets={"kind": "split", "parts": parts}), "test")
-    found = teacher_record.record(spec, open_models(spec, Session(data=tmp_path)))
+    found = record.teachers(spec, open_models(spec, Session(data=tmp_path)))
     assert [(each["revision"], each["licence"], each["weight"]) for each in found] == [
         (None, "CC0 | public\ndomain", None),  # lends its tokenizer
         (None, "MIT", 0.2),
@@ -107,7 +107,7 @@ def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp
     train.train(recipe.parse(joined(world, wide), "test"), tmp_path / "run", Session(data=world.data))
     of_run = recipe.parse(world.recipe(teacher={"model": str(tmp_path / "run"), "max_tokens": 32}), "test")
     assert (
-        teacher_record.record(of_run, open_models(of_run, QUIET))[0]["licence"]
+        record.teachers(of_run, open_models(of_run, QUIET))[0]["licence"]
         == "CC0 | public\ndomain, apache-2.0"
     ), "those of its own teachers"
 
@@ -127,7 +127,7 @@ def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp
 def test_the_licence_that_a_card_states(tmp_path: Path, card: str | None, expected: str | None) -> None:
     if card is not None:
         (tmp_path / "README.md").write_text(card, encoding="utf-8")
-    assert teacher_record.stated_licence(tmp_path) == expected
+    assert record.stated_licence(tmp_path) == expected
 
 
 def test_a_resumed_run_needs_the_same_teachers(world: World, wide: Path, tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_a_resumed_run_needs_the_same_teachers(world: World, wide: Path, tmp_pat
     partial.mkdir()
     (partial / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
     models = open_models(spec, Session(data=world.data))
-    teacher_record.keep(spec, models, partial)
-    teacher_record.keep(spec, models, partial)  # as it was
+    record.keep_teachers(spec, models, partial)
+    record.keep_teachers(spec, models, partial)  # as it was
     weights = (copied / "model.safetensors").read_bytes()
     (copied / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     (partial / "checkpoints").mkdir()

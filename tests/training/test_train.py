@@ -93,7 +93,6 @@ TWO_STAGES = [
         "steps": STEPS,
         "batch": 16,
         "bucket": 4,
-        "ema": 0.9,
     },
     {
         "name": "tune",
@@ -271,50 +270,6 @@ def test_selection_keeps_the_best_not_the_last(world: World, tmp_path: Path) -> 
     best = max(lines, key=lambda line: line["dev"])
     assert info["selected"]["score"] == best["dev"]
     assert info["selected"]["step"] == next(line["step"] for line in lines if line["dev"] == best["dev"])
-
-
-def test_selection_keeps_the_last_that_the_suite_cannot_tell_from_the_best(
-    world: World, tmp_path: Path
-) -> None:
-    """The same run twice: with `within` the kept weights are the last, though others scored higher."""
-    stage = {
-        "name": "distil",
-        "objective": {"kind": "cosine"},
-        "steps": 60,
-        "batch": 16,
-        "learning_rate": 0.3,
-        "clip": None,
-        "warmup": 0.0,
-    }
-    for seed in range(6):  # at such a rate any of the twelve scores may be the highest, the last too
-        scores = [
-            float(line["dev"]) for line in _measured(world, tmp_path / f"plain{seed}", stage, 0.0, seed)[1]
-        ]
-        if max(scores) > scores[-1]:
-            break
-    within = max(scores) - scores[-1] + 1e-9
-    info, lines = _measured(world, tmp_path / "near", stage, within, seed)
-    assert [line["dev"] for line in lines] == scores
-    assert max(scores) > scores[-1], "a case that tells them apart"
-    assert (info["selected"]["step"], info["selected"]["score"], info["selected"]["highest"]) == (
-        lines[-1]["step"],
-        scores[-1],
-        max(scores),
-    )
-
-
-def _measured(
-    world: World, out: Path, stage: dict[str, Any], within: float, seed: int
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A run's record, and its lines that have a score."""
-    info = go(
-        world,
-        out,
-        seed=seed,
-        stages=[stage],
-        select={"suite": suite_of(world), "every": 5, "tolerance": within},
-    )
-    return info, [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_patience_stops_early(world: World, tmp_path: Path) -> None:
@@ -609,8 +564,7 @@ def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> No
     )
     lengths = cut.lengths(np.arange(built.training_count))
     middle = int(np.median(lengths))
-    short = cut.rows_up_to(middle, built.training_count)
-    assert short.tolist() == np.flatnonzero(lengths <= middle).tolist()
+    short = np.flatnonzero(lengths <= middle)
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "batch": 8, "skip_longer_than": middle}
     info = go(world, tmp_path / "short", stages=[stage])
     assert info["stages"][0]["steps"] == len(short) // 8

@@ -17,8 +17,7 @@ from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
-from edgedistill.training.inputs import text_batches, word_edits
-from edgedistill.training.inputs.text_batches import TokenizedCorpus
+from edgedistill.training.inputs import text_batches
 from edgedistill.training.stages import NumberedStage
 from tests.conftest import World, make_tokenizer, sentences
 
@@ -29,7 +28,7 @@ ONE = recipe.DeleteOne(kind="delete_one")
 
 def flags(spec: Any, counts: list[int], seed: int = 0, passes: int = 0) -> list[list[bool]]:
     rows, sizes = np.arange(len(counts)), np.array(counts)
-    stays = word_edits.remaining_words(spec, seed, rows, np.full(len(counts), passes), sizes)
+    stays = text_batches.remaining_words(spec, seed, rows, np.full(len(counts), passes), sizes)
     return [part.tolist() for part in np.split(stays, np.cumsum(sizes)[:-1])]
 
 
@@ -38,7 +37,7 @@ def test_the_same_text_and_pass_the_same_view_whatever_stands_beside_it(spec: An
     counts = [9, 1, 14, 30, 2, 7]
     whole = flags(spec, counts)
     assert flags(spec, counts) == whole
-    alone = word_edits.remaining_words(spec, 0, np.array([3]), np.array([0]), np.array([30]))
+    alone = text_batches.remaining_words(spec, 0, np.array([3]), np.array([0]), np.array([30]))
     assert alone.tolist() == whole[3]
     assert flags(spec, [30] * 50, passes=1) != flags(spec, [30] * 50)
     assert flags(spec, [30] * 50, seed=1) != flags(spec, [30] * 50)
@@ -102,13 +101,13 @@ def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any,
     tokenizer = StudentTokenizer(make_tokenizer(), most)
     view = {"name": "a", "objective": {"kind": "skd"}, "view": spec.model_dump(), "max_tokens": most}
     stage = NumberedStage(recipe.Stage.model_validate(view), 0, 5)
-    tokens = TokenizedCorpus(built, tokenizer.tokenize(built, QUIET))
-    batches = text_batches.of_texts(stage, tokens, tokenizer, None, QUIET)
+    tokens = tokenizer.tokenize(built, QUIET)
+    batches = text_batches.of_texts(stage, built, tokens, tokenizer, QUIET)
     rows = np.random.default_rng(0).permutation(len(built))
     passes = np.arange(len(rows)) % 3
     (plain, _), (ids, mask) = batches.batch(rows, passes)[0]
     texts = [built[int(row)].split() for row in rows]
-    stays = word_edits.remaining_words(spec, 5, rows, passes, np.array([len(words) for words in texts]))
+    stays = text_batches.remaining_words(spec, 5, rows, passes, np.array([len(words) for words in texts]))
     parts = np.split(stays, np.cumsum([len(words) for words in texts])[:-1])
     left = [" ".join(np.array(words)[part]) for words, part in zip(texts, parts, strict=True)]
     expected = tokenizer_files.encode_ids(tokenizer.tokenizer, left, most)
@@ -174,9 +173,9 @@ def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
     )
     made = text_batches.of_texts(
         NumberedStage(stage, 0, 0),
-        TokenizedCorpus(built, cut),
+        built,
+        cut,
         StudentTokenizer(words, 48),
-        None,
         Session(log=print),
     )
     rows = np.arange(20)

@@ -16,7 +16,7 @@ from edgedistill import recipe
 from edgedistill.data import parallel_corpus
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
-from edgedistill.training.initial_student import corpus_sample, initial_weights, student_tokenizer
+from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.load_models import Models, open_teacher
 from edgedistill.vocabulary import initial_embeddings, translated_embeddings
 from tests.conftest import WORDS, World
@@ -43,8 +43,8 @@ def opened(
 
 def table(world: World, folder: Path, of: str) -> np.ndarray:
     spec, asked, pairs, words = opened(world, folder, of)
-    sample = corpus_sample.sample(spec, words, pairs, Session(log=quiet))
-    found: Any = initial_weights.build(spec, Models(asked), words, Session(data=folder), sample).module
+    session = Session(data=folder, log=quiet)
+    found: Any = initial_weights.build(spec, Models(asked), words, session, pairs).module
     return found.model.embeddings.word_embeddings.weight.detach().numpy()
 
 

@@ -4,7 +4,6 @@ place of an encoder."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from edgedistill import recipe
 from edgedistill.data import labelled_tasks
 from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import UserError
-from edgedistill.evaluation import classification_metrics
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task
 from edgedistill.recipe import recorded
 
@@ -30,31 +28,14 @@ class TaskTable(Task):
         ["sentence"], min_length=1, max_length=2, description="the column of the text, or the two of a pair"
     )
     label: str = "label"
-    positive: str | None = Field(
-        None, description="the label whose F1 is computed; default, of two labels: the last"
-    )
 
 
-@dataclass(frozen=True)
-class TaskTestRows:
-    """One task: texts or pairs with their labels."""
-
-    rows: LabelledRows
-    positive: str | None
-
-    @property
-    def items(self) -> list[Any]:
-        """Return texts, or pairs as lists."""
-        return [item[0] if len(item) == 1 else list(item) for item in self.rows.items]
-
-
-def read(part: TaskTable, find: Find, rows: Rows) -> TaskTestRows:
+def read(part: TaskTable, find: Find, rows: Rows) -> LabelledRows:
     """Read a table of labelled texts; none is added to the suite's rows, because nothing is embedded."""
-    table = labelled_tasks.read_table(find(part.file), part.texts, part.label, part.name)
-    return TaskTestRows(table, part.positive)
+    return labelled_tasks.read_table(find(part.file), part.texts, part.label, part.name)
 
 
-def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[str, TaskTestRows]:
+def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[str, LabelledRows]:
     """Return the test rows of the task that a bundle's recipe names or, with `file`, that table read by the
     task's columns.
 
@@ -69,28 +50,20 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
                 f"--suite task:{file}: no such file; give a table with the columns "
                 f"{', '.join([*stage.task.texts, stage.task.label])}"
             )
-        return {
-            path.name: TaskTestRows(
-                labelled_tasks.read_table(path, stage.task.texts, stage.task.label, "--suite task"),
-                stage.positive_label,
-            )
-        }
+        columns = stage.task.texts, stage.task.label
+        return {path.name: labelled_tasks.read_table(path, *columns, "--suite task")}
     if stage.task.test is None:
         raise UserError(
             "--suite task: the bundle's recipe names no test split; give a table with --suite task:FILE"
         )
     recorded.check_confined(stage.task, data, "--suite task: manifest.json: recipe.stages")
-    return {
-        "test": TaskTestRows(
-            labelled_tasks.read_split(stage.task, "test", data, "--suite task"), stage.positive_label
-        )
-    }
+    return {"test": labelled_tasks.read_split(stage.task, "test", data, "--suite task")}
 
 
-def check(labels: list[str], tasks: dict[str, TaskTestRows]) -> None:
+def check(labels: list[str], tasks: dict[str, LabelledRows]) -> None:
     """Raise UserError where a task has a label that is not among the bundle's."""
     for name, task in tasks.items():
-        unknown = sorted(set(task.rows.labels) - set(labels))
+        unknown = sorted(set(task.labels) - set(labels))
         if unknown:
             raise UserError(
                 f"{name}: label {unknown[0]!r} is not among the bundle's ({', '.join(labels)}); give the "
@@ -98,23 +71,41 @@ def check(labels: list[str], tasks: dict[str, TaskTestRows]) -> None:
             )
 
 
-def score(texts: list[str], tasks: dict[str, TaskTestRows], classify: Classify) -> dict[str, dict[str, Any]]:
+def score(texts: list[str], tasks: dict[str, LabelledRows], classify: Classify) -> dict[str, dict[str, Any]]:
     """Return, per task, `accuracy`, `f1`, `macro_f1`, and the number of `rows` and `labels`."""
     return {name: _score_task(task, classify) for name, task in tasks.items()}
 
 
-def _score_task(task: TaskTestRows, classify: Classify) -> dict[str, Any]:
+def _score_task(task: LabelledRows, classify: Classify) -> dict[str, Any]:
     predicted, _ = classify(task.items)
-    names = labelled_tasks.ordered_labels(task.rows.labels + predicted, "the task's and the predicted labels")
+    names = labelled_tasks.ordered_labels(task.labels + predicted, "the task's and the predicted labels")
     index = {name: at for at, name in enumerate(names)}
     predicted_ids, gold = (
-        np.array([index[label] for label in labels]) for labels in (predicted, task.rows.labels)
+        np.array([index[label] for label in labels]) for labels in (predicted, task.labels)
     )
     return {
-        **classification_metrics.scores(predicted_ids, gold, names, task.positive),
+        **scores(predicted_ids, gold, names),
         "rows": len(gold),
         "labels": len(names),
     }
+
+
+def scores(predicted: np.ndarray, gold: np.ndarray, labels: list[str]) -> dict[str, float]:
+    """Return {accuracy, f1, macro_f1} of predicted label ids (n,) against gold ones (n,); an id is an index
+    in `labels`. `f1` is, of two labels, that of the last (as in 0 and 1) and, of more, the macro average."""
+    each = [_f1(predicted == label, gold == label) for label in range(len(labels))]
+    macro = float(np.mean(each))
+    return {
+        "accuracy": float((predicted == gold).mean()),
+        "f1": each[-1] if len(labels) == 2 else macro,
+        "macro_f1": macro,
+    }
+
+
+def _f1(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """Return 2·hits / (predicted + gold), and 0 where neither has any."""
+    total = int(predicted.sum() + gold.sum())
+    return 2 * int((predicted & gold).sum()) / total if total else 0.0
 
 
 FAMILY = Family(TaskTable, read, score)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
-from edgedistill.evaluation import classification_metrics
+from edgedistill.evaluation.suites import labelled_task
 from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, dot, encoded, unit
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts
 
@@ -76,7 +76,7 @@ def _score_task(embeddings: Floats, dev: LabelledPairs, test: LabelledPairs) -> 
     found = {}
     for measure, threshold in best.items():
         predicted = (cosine >= threshold).astype(np.int64)
-        found[measure] = classification_metrics.scores(predicted, gold, ["0", "1"], "1")[measure]
+        found[measure] = labelled_task.scores(predicted, gold, ["0", "1"])[measure]
     return {**found, "thresholds": best, "pairs": len(gold)}
 
 

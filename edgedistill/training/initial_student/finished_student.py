@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import bundle_run, objectives, recipe, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.runtime.similarity import unit_rows
+from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.affine import Affine
@@ -23,18 +26,10 @@ from edgedistill.students.output import own
 from edgedistill.teacher.dimension_reduction import ridge
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training import student_embeddings
-from edgedistill.training.initial_student import earlier_training
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
-POSITIONS = "position_embeddings.weight"
-SAME_SPACE = {
-    "model",
-    "embeddings",
-    "revision",
-    "pooling",
-    "prompt",
-    "prompt_name",
-}  # of a teacher: what its embeddings depend on
+# What the embeddings of a teacher depend on.
+SAME_SPACE = {"model", "embeddings", "revision", "pooling", "prompt", "prompt_name"}
 SAMPLE = 10_000  # texts, some forty for each dimension of a student that is 256 wide
 # of them: the regularization is chosen, and the cosine measured, on texts that the head was not fitted on
 SET_ASIDE = 0.1
@@ -49,107 +44,87 @@ def find(spec: recipe.Recipe) -> run.Run:
     """
     student = spec.student
     assert isinstance(student, recipe.Finished)
-    source = bundle_run.open_finished(student.weights, "student.weights")
-    if source.kind == "static":
-        if student.dropout is not None:
-            raise UserError(
-                f"student.dropout: {student.weights} is a static student, which has none; leave it out"
-            )
-        for number, stage in enumerate(spec.distilling):
-            if stage.optimizer == "muon":
-                fact = (
-                    f"muon optimizes the matrices of layers, and {student.weights} is a static student, "
-                    "which has none"
-                )
-                raise UserError(f"stages[{number}].optimizer: {fact}; leave it out")
-    blocks = source.shape.get("blocks")
-    if blocks and not (
-        isinstance(spec.targets, recipe.Split)
-        and [list(each) for each in spec.targets.blocks] == list(map(list, blocks))
-    ):
-        raise UserError(
-            f"student.weights: {student.weights} has a block for each of its teachers; give the recipe the "
-            "same `targets`"
-        )
+    source, name = bundle_run.open_finished(student.weights, "student.weights"), student.weights
+    if source.kind == "static" and student.dropout is not None:
+        raise UserError(f"student.dropout: {name} is a static student, which has none; leave it out")
+    for number, stage in enumerate(spec.distilling):
+        if source.kind == "static" and stage.optimizer == "muon":
+            fact = f"muon optimizes the matrices of layers, and {name} is a static student, which has none"
+            raise UserError(f"stages[{number}].optimizer: {fact}; leave it out")
+    blocks = [list(each) for each in source.shape.get("blocks") or []]
+    wanted = spec.targets.blocks if isinstance(spec.targets, recipe.Split) else []
+    if blocks and blocks != [list(each) for each in wanted]:
+        fact = f"{name} has a block for each of its teachers"
+        raise UserError(f"student.weights: {fact}; give the recipe the same `targets`")
     return source
 
 
 def build(
     spec: recipe.Recipe, source: run.Run, tokenizer: PreTrainedTokenizerBase, dims: int
 ) -> PreparedStudent:
-    """The finished student before its first step. source: what `find` has found; tokenizer: its own; dims: of
-    the targets.
+    """The finished student before its first step: `source` is what `find` has found, `tokenizer` is its own,
+    and `dims` are those of the targets.
 
     A new head starts as the old one where it has the same dimensions. Raises UserError where pairs would need
     a new head.
     """
-    shape = _shape(spec, source)
-    new_head = _needs_new_head(spec, source, dims)
+    assert isinstance(spec.student, recipe.Finished)
+    shape, new_head = _shape(spec.student, source), _needs_new_head(spec, source, dims)
+    if new_head and isinstance(spec.corpus, recipe.Parallel):
+        fact = f"{source.folder.name} embeds in another space than the targets"
+        raise UserError(
+            f"student.weights: {fact}, and its head is fitted on single texts, not on pairs; give the "
+            "teacher that it was trained with, or a corpus of texts"
+        )
     if new_head:
-        if isinstance(spec.corpus, recipe.Parallel):
-            fact = (
-                f"{source.folder.name} embeds in another space than the targets, and its head is fitted "
-                "on single texts"
-            )
-            raise UserError(
-                f"student.weights: {fact}, not on pairs; give the teacher that it was trained with, or a "
-                "corpus of texts"
-            )
         shape |= {"head": {"dims": dims, "bias": True}, "tanh": False}
     torch.manual_seed(spec.seed)
     module: Any = kinds.KINDS[source.kind].build(shape)
     weights = own(source.student()).state_dict()
     if new_head:
-        weights = {name: value for name, value in weights.items() if not name.startswith("head.")} | _head(
-            module, weights
-        )
-    module.load_state_dict(_longer(weights, module))
-    earlier = tuple(earlier_training.record(source))
-    return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head, earlier=earlier)
+        kept = {name: value for name, value in weights.items() if not name.startswith("head.")}
+        weights = kept | _head(module, weights)
+    module.load_state_dict(_with_longer_positions(weights, module))
+    return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head, earlier=earlier(source))
 
 
-def _shape(spec: recipe.Recipe, source: run.Run) -> dict[str, Any]:
+def _shape(student: recipe.Finished, source: run.Run) -> dict[str, Any]:
     """The source's shape with the recipe's own values."""
-    student = spec.student
-    assert isinstance(student, recipe.Finished)
     shape = {name: value for name, value in source.shape.items() if name != "blocks"}
+    config = dict(shape.get("config", {}))
     if student.max_tokens is not None:
         shape["max_tokens"] = student.max_tokens
-        if "config" in shape:
-            first = shape.get("pad", 0) + 1 if shape.get("positions") == "pad" else 0
-            rows = max(shape["config"]["max_position_embeddings"], first + student.max_tokens)
-            shape["config"] = {**shape["config"], "max_position_embeddings": rows}
-    if student.dropout is not None and "config" in shape:
-        names = (
-            [name for name in shape["config"] if name.endswith("dropout")]
-            if shape["config"].get("model_type") == "modernbert"
-            else []
-        )
-        names = names or ["hidden_dropout_prob", "attention_probs_dropout_prob"]
-        shape["config"] = {**shape["config"], **dict.fromkeys(names, student.dropout)}
+        first = shape.get("pad", 0) + 1 if shape.get("positions") == "pad" else 0
+        rows = max(config.get("max_position_embeddings", 0), first + student.max_tokens)
+        config["max_position_embeddings"] = rows
+    if student.dropout is not None:
+        names = ["hidden_dropout_prob", "attention_probs_dropout_prob"]
+        if config.get("model_type") == "modernbert":
+            names = [name for name in config if name.endswith("dropout")] or names
+        config |= dict.fromkeys(names, student.dropout)
+    if "config" in shape:
+        shape["config"] = config
     elif student.dropout is not None:
         shape["dropout"] = student.dropout
     return shape
 
 
-def _longer(weights: dict[str, torch.Tensor], module: Any) -> dict[str, torch.Tensor]:
+def _with_longer_positions(weights: dict[str, Tensor], module: Any) -> dict[str, Tensor]:
     """The weights with as many position embeddings as the module has: further ones repeat the second half of
     those there are.
 
     Far positions resemble each other: `nano` stretched so to 256 tokens is nearer to its teacher on long
-        texts before it has learned
-    anything of them (bench/LOG.md).
+    texts before it has learned anything of them (bench/LOG.md).
     """
     found, wanted = dict(weights), module.state_dict()
-    for name in (each for each in weights if each.endswith(POSITIONS)):
-        table, rows = weights[name], len(wanted[name])
-        if rows > len(table):
-            half = table[len(table) // 2 :]
+    for name, table in weights.items():
+        if name.endswith("position_embeddings.weight") and len(wanted[name]) > len(table):
+            rows, half = len(wanted[name]), table[len(table) // 2 :]
             found[name] = torch.cat([table, half.repeat(-(-rows // len(half)), 1)[: rows - len(table)]])
     return found
 
 
-def _head(module: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _head(module: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """A new head's first weights: the old one's, the identity behind none, or where dimensions differ those
     that it has."""
     old, new = weights.get("head.weight"), module.head.weight.detach()
@@ -218,12 +193,81 @@ def _pooled(student: PreparedStudent, texts: list[str]) -> np.ndarray:
     bare: Any = own(student.module)
     head, bare.head = bare.head, None
     try:
-        return student_embeddings.embed(
-            bare.eval(), student.tokenizer, texts, student.max_tokens, unit=False
-        ).astype(np.float64)
+        rows = student_embeddings.embed(bare.eval(), student.tokenizer, texts, student.max_tokens, unit=False)
+        return rows.astype(np.float64)
     finally:
         bare.head = head
 
 
 def _cosine(rows: np.ndarray, wanted: np.ndarray) -> float:
     return float((unit_rows(rows) * unit_rows(wanted)).sum(1).mean())
+
+
+class _Teacher(BaseModel):
+    """A teacher as a run has recorded it. `use` is what else it was there for, such as the initial
+    weights."""
+
+    name: str
+    revision: str | None = None
+    licence: str | None = None
+    use: str | None = None
+
+
+class _Source(BaseModel):
+    """A file of a corpus, and how many texts, or pairs of texts, it gave."""
+
+    name: str
+    texts: int = Field(validation_alias=AliasChoices("texts", "pairs"))
+    licence: str | None = None
+
+
+class _Triples(BaseModel):
+    """A stage's triples; their number is not recorded."""
+
+    name: str
+    licence: str | None = None
+
+
+class _Training(BaseModel):
+    """One training: the name of its recipe, its teachers, its text files, and its stages' triples."""
+
+    recipe: str
+    teachers: list[_Teacher]
+    sources: list[_Source]
+    triples: list[_Triples]
+
+
+class _Recorded(BaseModel):
+    """What is read of a run.json; that of a bundle may come from a stranger."""
+
+    sources: list[_Source] = Field([], validation_alias=AliasPath("corpus", "sources"))
+    teachers: list[_Teacher] | None = None
+    earlier: list[_Training] = Field([], max_length=100)
+
+
+def earlier(source: run.Run) -> list[dict[str, Any]]:
+    """The trainings of a finished student for run.json and the model card, the first one first: its run may
+    have continued another. Each has the entries of `_Training`.
+
+    Raises UserError for a record that no training writes.
+    """
+    try:
+        read = _Recorded.model_validate(source.info)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        fact = f"its record of what it was trained on cannot be read ({place!a})"
+        raise UserError(f"{source.folder}: {fact}; {GET_AGAIN}") from None
+    spec = source.recipe
+    named, licences = spec.teacher, getattr(spec.corpus, "licences", {})
+    teacher = _Teacher(
+        name=str(named.embeddings or named.model), revision=named.revision, licence=named.licence
+    )
+    last = _Training(
+        recipe=spec.name,
+        teachers=read.teachers or [teacher],
+        sources=[each.model_copy(update={"licence": licences.get(each.name)}) for each in read.sources],
+        triples=[
+            _Triples(**each) for each in recipe.triples_sources([stage.model_dump() for stage in spec.stages])
+        ],
+    )
+    return [each.model_dump() for each in [*read.earlier, last]]

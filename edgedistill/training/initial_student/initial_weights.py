@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import recipe
+from edgedistill import files, recipe
+from edgedistill.data.cached_folder import cached_folder
+from edgedistill.data.corpus import Corpus
+from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.kind import Start
 from edgedistill.students.output import Output
-from edgedistill.training.initial_student import earlier_training, finished_student, weight_source
-from edgedistill.training.initial_student.corpus_sample import CorpusSample
-from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.initial_student.token_embeddings import initial_token_embeddings
+from edgedistill.teacher.encoder import TeacherEncoder
+from edgedistill.training.initial_student import finished_student, weight_source
+from edgedistill.training.initial_student.prepared_student import (
+    PreparedStudent,
+    StudentTokenizer,
+    corpora_of,
+    token_counts,
+)
 from edgedistill.training.initial_student.weight_source import WeightSource
-from edgedistill.training.load_models import Models
+from edgedistill.training.load_models import Models, with_weights
+from edgedistill.vocabulary import initial_embeddings, translated_embeddings
+
+SAMPLE = 512  # texts of the corpus that narrow layers are fitted to
+SAMPLE_TOKENS = 32  # tokens of each that are used
+FORMAT = 1  # part of a key of cached outputs: raise it when what is stored changes
 
 
 def build(
@@ -26,88 +42,165 @@ def build(
     models: Models,
     tokenizer: PreTrainedTokenizerBase,
     session: Session,
-    sample: CorpusSample | None = None,
+    texts: Corpus | ParallelCorpus | None = None,
     fitted: bool = True,
 ) -> PreparedStudent:
     """The recipe's student before its first step; the same recipe gives the same weights.
 
-    session: its data folder and its cache are used. sample: `corpus_sample.sample` of the recipe; not needed
-        for the shape alone.
-    fitted: whether its token embeddings and narrow layers are fitted, which takes most of the time; without,
-        only its shape is right.
-    Raises UserError where the recipe's student does not fit its models or its targets.
+    Its token embeddings and narrow layers are fitted to `texts`, where the recipe asks for that. Without
+    `fitted`, which takes most of the time, only its shape is right. Raises UserError where the recipe's
+    student does not fit its models or its targets.
     """
+    dims = spec.targets.width if spec.targets else models.teacher.dims
     if isinstance(spec.student, recipe.Finished):
         assert models.finished is not None
-        student = finished_student.build(spec, models.finished, tokenizer, _target_dims(spec, models))
+        student = finished_student.build(spec, models.finished, tokenizer, dims)
     else:
-        student = _initialized(spec, models, tokenizer, session, sample, fitted)
+        student = _new_student(spec, models, tokenizer, session, texts, fitted)
     if isinstance(spec.targets, recipe.Split):
-        if kinds.dims(student.module) != spec.targets.width:
-            blocks = " + ".join(str(size) for size, _ in spec.targets.blocks)
-            fact = f"{blocks} dimensions for a student of {kinds.dims(student.module)}"
+        blocks, width = spec.targets.blocks, kinds.dims(student.module)
+        if width != spec.targets.width:
+            sizes = " + ".join(str(size) for size, _ in blocks)
+            fact = f"{sizes} dimensions for a student of {width}"
             raise UserError(f"targets.parts: {fact}; the dims must add up to its width")
-        module, shape = (
-            Output(student.module, None, spec.targets.blocks),
-            {**student.shape, "blocks": spec.targets.blocks},
-        )
-        student = replace(student, module=module, shape=shape)
+        shape = {**student.shape, "blocks": blocks}
+        student = replace(student, module=Output(student.module, None, blocks), shape=shape)
     return student
 
 
-def _target_dims(spec: recipe.Recipe, models: Models) -> int:
-    return spec.targets.width if spec.targets else models.teacher.dims
-
-
-def _initialized(
+def _new_student(
     spec: recipe.Recipe,
     models: Models,
     tokenizer: PreTrainedTokenizerBase,
     session: Session,
-    sample: CorpusSample | None,
+    texts: Corpus | ParallelCorpus | None,
     fitted: bool,
 ) -> PreparedStudent:
+    """A student whose shape the recipe describes."""
     torch.manual_seed(spec.seed)
-    student = spec.student
-    dims = _target_dims(spec, models)
-    source = (
-        weight_source.find(student, models, tokenizer)
-        if isinstance(student, recipe.Bert | recipe.Recurrent)
-        else None
-    )
-    limited = _limited_to_trained_positions(spec, source)
-    pairs = sample.pairs if sample else None
-    embeddings = initial_token_embeddings(spec, models, tokenizer, source, session, pairs, fitted)
-    start = Start(tokenizer, dims, embeddings, shape_only=not fitted)
+    student, source = spec.student, None
+    assert isinstance(student, recipe.BuiltStudent)
+    if isinstance(student, recipe.Bert | recipe.Recurrent):
+        source = weight_source.find(student, models, tokenizer)
+    pairs = texts if isinstance(texts, ParallelCorpus) and student.embeddings.of == "translations" else None
+    embeddings = _token_embeddings(spec, models, tokenizer, source, session, pairs, fitted)
+    weights, batch = corpus_sample(spec, tokenizer, texts, session)
+    dims = spec.targets.width if spec.targets else models.teacher.dims
+    start = Start(tokenizer, dims, embeddings, token_weights=weights, batch=batch, shape_only=not fitted)
+    earlier: list[dict[str, Any]] = []
     if source is not None:
         start = replace(start, layers=source.layers, head=source.head)
-    if sample is not None:
-        start = replace(start, token_weights=sample.token_weights, batch=sample.batch)
+        earlier = finished_student.earlier(source.finished) if source.finished else []
+    limited = _limited_to_trained_positions(student, spec.distilling, source)
     module, shape = kinds.KINDS[limited.kind].initial(limited, start)
-    earlier = earlier_training.record(source.finished) if source and source.finished else []
-    return PreparedStudent(
-        module, shape, tokenizer, drops_head=recipe.drops_head(student), earlier=tuple(earlier)
-    )
+    return PreparedStudent(module, shape, tokenizer, drops_head=recipe.drops_head(student), earlier=earlier)
 
 
-def _limited_to_trained_positions(spec: recipe.Recipe, source: WeightSource | None) -> recipe.BuiltStudent:
+def _limited_to_trained_positions(
+    student: recipe.BuiltStudent, stages: list[recipe.Stage], source: WeightSource | None
+) -> recipe.BuiltStudent:
     """The recipe's student with the `max_tokens` that its position table is trained for.
 
     Where the table is randomly initialized, that is what the stages train; where it comes from a run, what
     that run or the stages train.
     """
+    trained = [stage.max_tokens for stage in stages]
+    random = isinstance(student, recipe.Bert) and student.weights == "random"
+    if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
+        random = True
+    if not random:
+        finished = source.finished if source is not None else None
+        trained.append(student.max_tokens if finished is None else finished.max_tokens)
+    most = min(student.max_tokens, max(trained, default=student.max_tokens))
+    return student.model_copy(update={"max_tokens": most})
+
+
+def corpus_sample(
+    spec: recipe.Recipe,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Corpus | ParallelCorpus | None,
+    session: Session,
+) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
+    """What a table and narrow layers are fitted to: (the weight of each token, (V,) float64; (ids, mask),
+    each (B, T), of texts spread over the training texts, of pairs over their source side).
+
+    A token's weight is (its count in the training texts + 1)^count_exponent. Both are None where the recipe
+    needs neither.
+    """
     student = spec.student
     assert isinstance(student, recipe.BuiltStudent)
-    random = isinstance(student, recipe.Bert) and student.weights == "random"
-    random = random or (isinstance(student, recipe.Recurrent) and student.embeddings.source == "random")
-    known = (
-        []
-        if random
-        else [source.max_tokens]
-        if source is not None and source.max_tokens is not None
-        else [student.max_tokens]
+    weighted = student.embeddings.weighting != "none"
+    if texts is None or not (weighted or (isinstance(student, recipe.Bert) and student.reduced)):
+        return None, None
+    limited = StudentTokenizer(tokenizer, student.max_tokens).limited_to(spec.stages)
+    corpora = corpora_of(texts)
+    tokens = [limited.tokenize(each, session) for each in corpora]
+    count = corpora[0].training_count
+    rows = np.linspace(0, count - 1, min(SAMPLE, count)).astype(np.int64)
+    ids, mask = tokens[0].batch(rows, SAMPLE_TOKENS)
+    weights = None
+    if weighted:
+        counts = token_counts(tokens, corpora, len(tokenizer))
+        weights = torch.from_numpy((counts + 1.0) ** student.embeddings.count_exponent)
+    return weights, (torch.from_numpy(ids), torch.from_numpy(mask))
+
+
+def _token_embeddings(
+    spec: recipe.Recipe,
+    models: Models,
+    tokenizer: PreTrainedTokenizerBase,
+    source: WeightSource | None,
+    session: Session,
+    pairs: ParallelCorpus | None,
+    fitted: bool,
+) -> Tensor | None:
+    """Rows (V, w) for the tokens of the student's tokenizer, or None where the table is randomly initialized.
+
+    w is the source's width: a student that is narrower reduces them. With `pairs` the rows are fitted to
+    their translations. Without `fitted` only problems are looked for, and None is returned.
+    """
+    student = spec.student
+    assert isinstance(student, recipe.BuiltStudent)
+    if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
+        return None
+    if source is None and student.embeddings.source == "glove":
+        assert student.embeddings.file is not None and not isinstance(student, recipe.Recurrent)
+        assert student.width is not None
+        file = (session.data or Path()) / student.embeddings.file
+        rows = initial_embeddings.from_glove(tokenizer, file, student.width, spec.seed)
+        return rows if fitted else None
+    if source is None and student.embeddings.source == "random":
+        return None
+    teacher = None if source is not None else with_weights(models.teacher, "student.embeddings")
+    if not fitted:
+        return None
+    if source is not None:
+        model, source_tokenizer = source.model, source.tokenizer
+    else:
+        assert teacher is not None
+        if student.embeddings.of == "outputs":
+            return torch.from_numpy(_outputs(teacher, tokenizer, session))
+        module: Any = teacher.module
+        model, source_tokenizer = module.model, teacher.tokenizer
+    table = model.get_input_embeddings().weight.detach()
+    rows = initial_embeddings.from_model(tokenizer, source_tokenizer, table)
+    if pairs is None:
+        return rows
+    session.log(
+        f"fitting {len(tokenizer):,} token embeddings to {pairs.training_count:,} translation pairs; "
+        "minutes for millions of pairs"
     )
-    trained = [*known, *(stage.max_tokens for stage in spec.distilling)]
-    if not trained or spec.finetuning is not None:
-        return student
-    return student.model_copy(update={"max_tokens": min(student.max_tokens, max(trained))})
+    return translated_embeddings.from_translations(rows, tokenizer, source_tokenizer, table, pairs)
+
+
+def _outputs(teacher: TeacherEncoder, tokenizer: PreTrainedTokenizerBase, session: Session) -> np.ndarray:
+    """The teacher's embedding of each token as a text of its own, (V, d) float32; from the cache where an
+    earlier run has left it."""
+    ids = initial_embeddings.tokens_as_texts(tokenizer, teacher.tokenizer)
+    key = files.cache_key(format=FORMAT, ids=[row.tolist() for row in ids], **teacher.identity())
+    folder = session.cache / "token-outputs" / key
+    cached_folder(
+        folder, lambda temporary: np.save(temporary / "outputs.npy", teacher.embed_ids(ids)), session.log
+    )
+    found: np.ndarray = np.load(folder / "outputs.npy")
+    return found

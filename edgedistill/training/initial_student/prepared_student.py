@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
+from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache, tokenize
 from edgedistill.session import Session
 
@@ -52,10 +56,10 @@ class StudentTokenizer:
 class PreparedStudent:
     """A student's module, its shape (the content of student.json) and its tokenizer.
 
-    origin: of a finished student, which run or bundle it comes from, for run.json. earlier: what the run was
-        trained on that the student
-    or its layers come from, see `earlier_training`. new_head: its head is still to be fitted to the targets.
-    drops_head: a projection onto the targets' dimensions serves training only.
+    `origin` says which run or bundle a finished student comes from, for run.json; `earlier` what the run was
+    trained on that the student or its layers come from, see `finished_student.earlier`. With `new_head` its
+    head is still to be fitted to the targets, with `drops_head` a projection onto the targets' dimensions
+    serves training only. A student that is a whole model has its files in `model_folder`.
     """
 
     module: nn.Module
@@ -64,7 +68,8 @@ class PreparedStudent:
     origin: dict[str, Any] | None = None
     new_head: bool = False
     drops_head: bool = False
-    earlier: tuple[dict[str, Any], ...] = ()
+    earlier: Sequence[dict[str, Any]] = ()
+    model_folder: Path | None = None
 
     @property
     def max_tokens(self) -> int:
@@ -80,3 +85,17 @@ class PreparedStudent:
     def limited_tokenizer(self) -> StudentTokenizer:
         """The tokenizer with the student's limit."""
         return StudentTokenizer(self.tokenizer, self.max_tokens)
+
+
+def corpora_of(texts: Corpus | ParallelCorpus | None) -> list[Corpus]:
+    """The texts that a student reads: of pairs both sides, of no corpus none."""
+    if isinstance(texts, ParallelCorpus):
+        return texts.columns
+    return [] if texts is None else [texts]
+
+
+def token_counts(tokens: Sequence[TokenCache], corpora: Sequence[Corpus], vocabulary: int) -> np.ndarray:
+    """How often each token occurs in the training texts, (vocabulary,)."""
+    pairs = zip(tokens, corpora, strict=True)
+    found: np.ndarray = np.sum([each.counts(vocabulary, texts.training_count) for each, texts in pairs], 0)
+    return found

@@ -3,11 +3,19 @@ alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+
+from edgedistill import recipe
+from edgedistill.runtime.similarity import unit_rows
+from edgedistill.teacher.targets import EmbeddingRows
+
+FITTED = 20_000  # rows that the centroids of similar texts are fitted to
+ASSIGNED = 16_384  # rows that are assigned to centroids at a time
+ITERATIONS = 10
+GROUPS = 4  # of a cluster within a window, so that few groups straddle two clusters
 
 
 class Lengths(Protocol):
@@ -16,20 +24,8 @@ class Lengths(Protocol):
     def lengths(self, rows: np.ndarray) -> np.ndarray: ...
 
 
-class BatchSizes(Protocol):
-    """The fields of a recipe's stage that batches are cut by."""
-
-    @property
-    def batch(self) -> int: ...
-    @property
-    def sorting_window(self) -> int: ...
-    @property
-    def max_tokens(self) -> int: ...
-
-
-RowsAndPasses = tuple[
-    np.ndarray, np.ndarray
-]  # rows (batch,), and which pass over the texts each belongs to, counted from 0
+# rows (batch,), and which pass over the texts each belongs to, counted from 0
+RowsAndPasses = tuple[np.ndarray, np.ndarray]
 
 ROUNDS = 4
 ODD = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93], np.uint64)
@@ -57,36 +53,65 @@ def shuffled(positions: np.ndarray, n: int, seed: int) -> np.ndarray:
     return out.astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Groups:
-    """Groups of similar texts in a batch. size: texts in a group. clusters: called when first needed, gives
-    the cluster of every row."""
+class Groups(NamedTuple):
+    """Groups of similar texts in a batch: how many texts are in a group, and the cluster of every row."""
 
     size: int
-    clusters: Callable[[], np.ndarray]
+    clusters: np.ndarray
+
+    def positions(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The positions of rows (n,) in groups of the same cluster, or of two where one ends; the groups
+        are sorted by their longest text."""
+        found = np.argsort(self.clusters[rows], kind="stable").reshape(-1, self.size)
+        return found[np.argsort(lengths[found].max(1), kind="stable")].ravel()
+
+
+def similar_texts(stage: recipe.Stage, targets: EmbeddingRows, texts: int, seed: int) -> Groups:
+    """The groups of a stage whose objective compares similar texts: a cluster has texts for a few groups in
+    a window of batches."""
+    assert stage.group is not None
+    count = max(1, stage.sorting_window * stage.batch // (GROUPS * stage.group))
+    return Groups(stage.group, clusters(targets, texts, count, seed))
+
+
+def clusters(targets: EmbeddingRows, texts: int, count: int, seed: int) -> np.ndarray:
+    """The k-means cluster of each of the first `texts` target embeddings, scaled to unit length: (texts,)
+    int64, below `count`."""
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    drawn = np.random.default_rng(seed).choice(texts, min(texts, FITTED), replace=False, shuffle=False)
+    means = KMeans(
+        min(count, len(drawn)), init="random", n_init=1, max_iter=ITERATIONS, random_state=seed % 2**32
+    )
+    # Several threads would sum in any order, and a resumed run must find the same clusters.
+    with threadpool_limits(1):
+        means.fit(unit_rows(targets[np.sort(drawn)]))
+        parts = [
+            means.predict(unit_rows(targets[np.arange(at, min(at + ASSIGNED, texts))]))
+            for at in range(0, texts, ASSIGNED)
+        ]
+    return np.concatenate(parts).astype(np.int64)
 
 
 @dataclass
 class BatchOrder:
     """The batches of a stage, in order; one pass over the rows follows the other without a gap.
 
-    sizes: the stage. tokens: the lengths of all rows. texts: how many rows there are to draw from, rows 0 …
-        texts−1, or with `rows`
-    (texts,) those that it lists. groups: which texts in a row of a batch are similar, None for no such
-    groups.
+    `tokens` knows the lengths of all rows; `rows` (n,) are those to draw from. With `groups` the texts in a
+    row of a batch are similar.
     """
 
-    sizes: BatchSizes
+    stage: recipe.Stage | recipe.Finetune
     tokens: Lengths
-    texts: int
+    rows: np.ndarray
     seed: int
-    rows: np.ndarray | None = None
     groups: Groups | None = None
     _window: tuple[int, list[RowsAndPasses]] = field(default=(-1, []), init=False, repr=False)
 
     def at(self, step: int) -> RowsAndPasses:
         """The batch of a step."""
-        number, within = divmod(step, self.sizes.sorting_window)
+        number, within = divmod(step, self.stage.sorting_window)
         if self._window[0] != number:
             self._window = (number, self.window(number))
         return self._window[1][within]
@@ -96,34 +121,23 @@ class BatchOrder:
         batches, the batches shuffled.
 
         Texts of like length share a batch, which saves padding; with `groups` it is groups of similar texts
-        that are sorted. Returns
-        `sorting_window` pairs of rows and passes.
+        that are sorted. Returns `sorting_window` pairs of rows and passes.
         """
-        batch, bucket = self.sizes.batch, self.sizes.sorting_window
+        batch, bucket, texts = self.stage.batch, self.stage.sorting_window, len(self.rows)
         positions = np.arange(number * bucket * batch, (number + 1) * bucket * batch)
-        passes = positions // self.texts
+        passes = positions // texts
         parts = [
-            shuffled(positions[passes == each] % self.texts, self.texts, self.seed + 7919 * int(each))
+            shuffled(positions[passes == each] % texts, texts, self.seed + 7919 * int(each))
             for each in np.unique(passes)
         ]
-        rows = np.concatenate(parts)
-        if self.rows is not None:
-            rows = self.rows[rows]
+        rows = self.rows[np.concatenate(parts)]
         if bucket == 1:
             return [(rows, passes)]
-        lengths = np.minimum(self.tokens.lengths(rows), self.sizes.max_tokens)
-        sort = (
-            np.argsort(lengths, kind="stable")
-            if self.groups is None
-            else in_groups(self.groups, rows, lengths)
-        )
-        rows, passes = rows[sort], passes[sort]
+        lengths = np.minimum(self.tokens.lengths(rows), self.stage.max_tokens)
+        if self.groups is None:
+            sort = np.argsort(lengths, kind="stable")
+        else:
+            sort = self.groups.positions(rows, lengths)
         order = np.random.default_rng([self.seed, number]).permutation(bucket)
-        return [(rows[i * batch : (i + 1) * batch], passes[i * batch : (i + 1) * batch]) for i in order]
-
-
-def in_groups(groups: Groups, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The positions of rows (n,) in groups of the same cluster, or of two where one ends; the groups sorted
-    by their longest text."""
-    positions = np.argsort(groups.clusters()[rows], kind="stable").reshape(-1, groups.size)
-    return positions[np.argsort(lengths[positions].max(1), kind="stable")].ravel()
+        batches = sort.reshape(bucket, batch)[order]
+        return [(rows[each], passes[each]) for each in batches]

@@ -4,141 +4,195 @@ embeddings."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from edgedistill import recipe
+from edgedistill import objectives, recipe
+from edgedistill.data import view_file
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache
+from edgedistill.errors import UserError
 from edgedistill.runtime import batching
 from edgedistill.session import Session
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
-from edgedistill.training.inputs import word_edits
 from edgedistill.training.inputs.batch_order import Lengths
 from edgedistill.training.stages import NumberedStage
 
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 Ids = tuple[np.ndarray, np.ndarray]  # (ids, mask), each (n, T) int64, right-padded
 View = Callable[[np.ndarray, np.ndarray], Ids]  # (rows, the pass over the texts that each belongs to) -> ids
+WordEdit = recipe.WordDeletion | recipe.Crop | recipe.DeleteOne
 
 
+@dataclass(frozen=True)
 class Batches:
     """The views of `texts` texts, and their target embeddings if the stage has any: a pure function of (row,
-    pass)."""
+    pass).
 
-    def __init__(
-        self, views: list[View], tokens: Sequence[Lengths], texts: int, targets: EmbeddingRows | None
-    ) -> None:
-        """tokens: of the views whose tokens are known beforehand, the text itself first."""
-        self.views, self.tokens, self.texts, self.targets = views, tokens, texts, targets
+    `tokens` knows the lengths of the views whose tokens are known beforehand, the text itself first.
+    """
+
+    views: list[View]
+    tokens: Sequence[Lengths]
+    texts: int
+    targets: EmbeddingRows | None = None
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Tokens in the longest view of each row whose tokens are known beforehand, (n,)."""
         return np.max([tokens.lengths(rows) for tokens in self.tokens], axis=0)
 
-    def short(self, max_tokens: int) -> np.ndarray:
-        """The training rows whose text has at most `max_tokens` tokens, (n,) int64; their other views may
-        have more."""
-        return np.flatnonzero(self.tokens[0].lengths(np.arange(self.texts)) <= max_tokens)
+    def trained_and_queued(self, stage: NumberedStage[recipe.Stage]) -> tuple[np.ndarray, np.ndarray]:
+        """(the rows that a stage trains on, in order; the rows that fill its queue at the start, which are
+        none of those). Raises UserError where none are left to train on."""
+        rows, longest = np.arange(self.texts), stage.spec.skip_longer_than
+        if longest is not None:
+            rows = rows[self.tokens[0].lengths(rows) <= longest]
+        queued = np.zeros(len(rows), bool)
+        if count := queue_rows(stage, len(rows)):
+            drawn = np.random.default_rng(stage.seed).choice(len(rows), count, replace=False, shuffle=False)
+            queued[drawn] = True
+        return rows[~queued], rows[queued]
 
     def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], np.ndarray | None]:
         """(ids and mask of every view, the target embeddings (n, d) float32)."""
-        return [view(rows, passes) for view in self.views], None if self.targets is None else self.targets[
-            rows
-        ]
-
-
-class SideTokens:
-    """Token ids of one column of pairs or triples, by the row of the pair or triple."""
-
-    def __init__(self, tokens: TokenCache, rows: np.ndarray) -> None:
-        """rows (n,): the text of each pair or triple."""
-        self.tokens, self.rows = tokens, rows
-
-    def lengths(self, pairs: np.ndarray) -> np.ndarray:
-        """Tokens in this column of each row, (n,)."""
-        return self.tokens.lengths(self.rows[pairs])
-
-    def batch(self, pairs: np.ndarray, max_tokens: int) -> Ids:
-        """(ids, mask) of this column of each row."""
-        return self.tokens.batch(self.rows[pairs], max_tokens)
-
-
-class TokenizedCorpus(NamedTuple):
-    """A corpus and the token ids of its texts."""
-
-    texts: Corpus
-    tokens: TokenCache
+        targets = None if self.targets is None else self.targets[rows]
+        return [view(rows, passes) for view in self.views], targets
 
 
 def of_texts(
     stage: NumberedStage[recipe.Stage],
-    corpus: TokenizedCorpus,
+    texts: Corpus,
+    tokens: TokenCache,
     tokenizer: StudentTokenizer,
-    targets: EmbeddingRows | None,
     session: Session,
 ) -> Batches:
-    """The texts of a corpus, with a second view of each where the stage has one. tokenizer: with the
-    student's own limit."""
-    texts, tokens = corpus
+    """The texts of a corpus and their tokens, with a second view of each text where the stage has one;
+    without targets. `tokenizer` has the student's own limit."""
     spec, place, limited = stage.spec.view, f"{stage.place}.view", tokenizer.limited(stage.spec.max_tokens)
     views, known = [_of_tokens(tokens, limited.max_tokens)], [tokens]
     if isinstance(spec, recipe.Identity | recipe.Dropout):
         views.append(views[0])
-    elif isinstance(spec, recipe.WordDeletion | recipe.Crop | recipe.DeleteOne):
-        views.append(_of_changed_texts(partial(word_edits.edited, spec, stage.seed), texts, limited))
-    elif isinstance(spec, recipe.Synonym):
-        views.append(_of_changed_texts(_made_views().Synonyms(spec, stage.seed, place), texts, limited))
+    elif isinstance(spec, WordEdit):
+        views.append(_without_words(spec, stage.seed, texts, limited))
     elif spec is not None:
-        known.append(limited.tokenize(_made_views().build(spec, stage.seed, texts, session, place), session))
+        known.append(limited.tokenize(view_file.build(spec, texts, session, place), session))
         views.append(_of_tokens(known[-1], limited.max_tokens))
-    return Batches(views, known, texts.training_count, targets)
+    return Batches(views, known, texts.training_count)
+
+
+def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
+    """How many of a stage's texts fill its queue at the start and are not trained on. Raises UserError where
+    that leaves none."""
+    wanted = objectives.queue_prefill(stage.spec.objective)
+    if texts == 0:
+        fact = f"no text of the corpus has {stage.spec.skip_longer_than} tokens or fewer"
+        raise UserError(f"{stage.place}.skip_longer_than: {fact}; raise it")
+    if wanted >= texts:
+        fact = f"a queue of {wanted:,} texts leaves none of {texts:,} to train on"
+        raise UserError(f"{stage.place}.objective: {fact}; lower it")
+    return wanted
 
 
 def check_view(stage: NumberedStage[recipe.Stage], texts: Corpus, session: Session) -> None:
-    """Raise UserError where what a stage's view is made with is missing: its file, its model, its data."""
-    if isinstance(stage.spec.view, recipe.Synonym | recipe.ViewFile | recipe.Mlm | recipe.BackTranslation):
-        _made_views().check(stage.spec.view, stage.seed, texts, session, f"{stage.place}.view")
+    """Raise UserError where the file of a stage's views is missing, or lacks texts."""
+    if isinstance(stage.spec.view, recipe.ViewFile):
+        view_file.build(stage.spec.view, texts, session, f"{stage.place}.view")
 
 
-def _made_views() -> Any:
-    """The room of views that a model, a file or WordNet gives: beside the line, and entered here only."""
-    from edgedistill import views
+class ColumnTokens:
+    """Token ids of the texts of pairs or triples, by the row of the pair or triple."""
 
-    return views
+    def __init__(self, columns: Sequence[TokenCache], index: np.ndarray) -> None:
+        """`index` (n, columns) holds the texts of each row."""
+        self.columns, self.index = columns, index
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """Tokens in the longest text of each row, (n,)."""
+        return np.max([each.lengths(self.index[rows, at]) for at, each in enumerate(self.columns)], axis=0)
+
+    def view(self, at: int, max_tokens: int) -> View:
+        """The texts of one column."""
+        return lambda rows, passes: self.columns[at].batch(self.index[rows, at], max_tokens)
 
 
 def of_triples(triples: ParallelCorpus, tokenizer: StudentTokenizer, session: Session) -> Batches:
     """Three views, without targets: a text, one of the same meaning, one of another."""
-    tokens = [
-        SideTokens(tokenizer.tokenize(column, session), triples.index[:, at])
-        for at, column in enumerate(triples.columns)
-    ]
-    return Batches([_of_tokens(each, tokenizer.max_tokens) for each in tokens], tokens, len(triples), None)
+    tokens = ColumnTokens([tokenizer.tokenize(each, session) for each in triples.columns], triples.index)
+    views = [tokens.view(at, tokenizer.max_tokens) for at in range(len(triples.columns))]
+    return Batches(views, [tokens], len(triples))
 
 
-def _of_tokens(tokens: TokenCache | SideTokens, max_tokens: int) -> View:
+def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:
     return lambda rows, passes: tokens.batch(rows, max_tokens)
 
 
-def _of_changed_texts(
-    change: Callable[[np.ndarray, np.ndarray, list[str]], list[str]],
-    texts: Corpus,
-    tokenizer: StudentTokenizer,
-) -> View:
-    """Texts changed and tokenized, a batch at a time."""
-    own = Tokenizer.from_str(
-        tokenizer.backend.to_str()
-    )  # a copy: others change the shared one's length limit between steps
+def _without_words(spec: WordEdit, seed: int, texts: Corpus, tokenizer: StudentTokenizer) -> View:
+    """Texts without some of their words: word deletion, cropping, or deletion of one word. They are tokenized
+    a batch at a time."""
+    # A copy, because others change the shared one's length limit between steps.
+    own = Tokenizer.from_str(tokenizer.backend.to_str())
     own.no_padding()
     own.enable_truncation(tokenizer.max_tokens)
 
     def view(rows: np.ndarray, passes: np.ndarray) -> Ids:
-        encodings = own.encode_batch_fast(change(rows, passes, texts.texts(rows)))
+        words = [text.split() for text in texts.texts(rows)]
+        counts = np.array([len(row) for row in words])
+        remaining = iter(remaining_words(spec, seed, rows, passes, counts).tolist())
+        changed = [" ".join(compress(row, remaining)) for row in words]
+        encodings = own.encode_batch_fast(changed)
         return batching.pad([np.array(encoding.ids) for encoding in encodings], tokenizer.pad_id)
 
     return view
+
+
+def remaining_words(
+    spec: WordEdit, seed: int, rows: np.ndarray, passes: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """Which words of the texts remain in the view: a bool for every word, text after text; at least one word
+    of a text remains.
+
+    rows, passes, counts (n,): the text, the pass over the corpus, its number of words. A fraction that is no
+    whole number of words is rounded up or down at random, so that it holds on average. SimCSE, Table 1 (Gao
+    et al. 2021); ConGen, Table 6.
+    """
+    key = row_keys(seed, rows, passes)
+    if isinstance(spec, recipe.DeleteOne):
+        dropped = np.minimum(1, counts - 1)
+    else:
+        fraction = spec.drop_fraction if isinstance(spec, recipe.Crop) else spec.fraction
+        rounded = np.floor(fraction * counts + uniform(mixed(key ^ np.uint64(1)))).astype(np.int64)
+        dropped = np.minimum(rounded, counts - 1)
+    text = np.repeat(np.arange(len(rows)), counts)
+    within = np.arange(len(text)) - np.repeat(np.cumsum(counts) - counts, counts)
+    if isinstance(spec, recipe.Crop):
+        start = np.floor(uniform(mixed(key ^ np.uint64(2))) * (dropped + 1)).astype(np.int64)
+        return np.asarray((within >= start[text]) & (within < (start + counts - dropped)[text]))
+    rank = np.empty(len(text), np.int64)
+    rank[np.lexsort((mixed(key[text] + (within.astype(np.uint64) + np.uint64(3)) * GOLDEN), text))] = within
+    return np.asarray(rank >= dropped[text])
+
+
+def mixed(keys: np.ndarray) -> np.ndarray:
+    """64 bits -> 64 bits, each of which depends on all (the finalizer of splitmix64, Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(keys ^ (keys >> np.uint64(31)))
+
+
+def row_keys(seed: int, rows: np.ndarray, passes: np.ndarray) -> np.ndarray:
+    """Random bits for every (seed, row, pass), (n,) uint64: a text's view depends on no other text."""
+    start = np.random.SeedSequence([seed, 20_221]).generate_state(1, np.uint64)
+    with np.errstate(over="ignore"):
+        once = mixed(start + (rows.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+        return mixed(once + (passes.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+
+
+def uniform(keys: np.ndarray) -> np.ndarray:
+    """Random bits -> float64 in [0, 1)."""
+    return np.asarray((keys >> np.uint64(11)) * 2.0**-53)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper
+from onnx.utils import Extractor
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from edgedistill import files
+from edgedistill.run import HEAD_SHAPE, HEAD_WEIGHTS, Run
 from edgedistill.runtime.manifest import INPUTS
-from edgedistill.students import head
-from edgedistill.students.graph import build as graph_of
+from edgedistill.students import finite_weights, graph, head, kinds
 from edgedistill.students.graph_writer import GraphWriter
 
 
@@ -47,6 +52,21 @@ class Classifier(nn.Module):
         return {name: value for name, value in self.state_dict().items() if not name.startswith("encoder.")}
 
 
+def head_shape(run: Run) -> dict[str, Any]:
+    """{labels, pair, hidden} of a classifier's run."""
+    return dict(files.read_json(run.folder / HEAD_SHAPE))
+
+
+def read(run: Run) -> Classifier:
+    """The student of a run with its classifier head, in eval mode. Raises UserError for weights that cannot
+    be computed with."""
+    shape, student = head_shape(run), run.student()
+    module = Classifier(student, kinds.dims(student), len(shape["labels"]), shape["pair"], shape["hidden"])
+    weights = run.folder / HEAD_WEIGHTS
+    module.load_state_dict(load_file(weights), strict=False)
+    return finite_weights.checked(module, weights).eval()
+
+
 def pair_features(u: Tensor, v: Tensor) -> Tensor:
     """[u; v; |u − v|; u ⊙ v]: (B, d) twice -> (B, 4d)."""
     return torch.cat([u, v, (u - v).abs(), u * v], -1)
@@ -59,50 +79,40 @@ def parameters(encoder: dict[str, int], classifier: Classifier) -> dict[str, int
 
 
 def write(classifier: Classifier, pad: int) -> onnx.ModelProto:
-    """Write the graph of logits. pad: the id that fills the shorter text of a pair."""
-    encoder = graph_of(classifier.encoder)
+    """Write the graph of logits; the id `pad` fills the shorter text of a pair."""
+    encoder = graph.build(classifier.encoder)
+    embedding = graph.before_unit(encoder)
+    part = Extractor(encoder).extract_model(list(INPUTS[:2]), [embedding]).graph
     writer = GraphWriter(classifier, first=2_000_000)  # far from the encoder's names
-    joining = _join_pairs(writer, encoder.graph, pad) if classifier.pair else []
-    _head(writer, classifier, _embedding_before_unit_length(encoder.graph))
-    nodes = _needed([*joining, *encoder.graph.node, *writer.nodes], "logits")
-    used = {name for node in nodes for name in node.input}
-    constants = [
-        constant for constant in [*encoder.graph.initializer, *writer.constants] if constant.name in used
-    ]
-    names = INPUTS[: 4 if classifier.pair else 2]
-    inputs = [
-        helper.make_tensor_value_info(
-            name, TensorProto.INT64, ["batch", "sequence" + name[-2:] * (name[-1] == "2")]
-        )
-        for name in names
-    ]
-    outputs = [
-        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classifier.out.out_features])
-    ]
-    graph = helper.make_graph(nodes, "classifier", inputs, outputs, constants)
-    opsets = {(entry.domain, entry.version) for entry in encoder.opset_import}
-    imports = [helper.make_opsetid(domain, version) for domain, version in sorted(opsets)]
-    model = helper.make_model(
-        graph, opset_imports=imports, ir_version=encoder.ir_version, producer_name="edgedistill"
-    )
-    onnx.checker.check_model(model)
-    return model
-
-
-def _embedding_before_unit_length(encoder: onnx.GraphProto) -> str:
-    unit = next(node for node in encoder.node if "sentence_embedding" in node.output)
-    assert unit.op_type == "Div", "the last node scales rows to unit length"
-    return str(unit.input[0])
-
-
-def _head(writer: GraphWriter, classifier: Classifier, rows: str) -> None:
-    """The classifier head; for pairs it reads [u; v; |u − v|; u ⊙ v] of the two halves of the batch."""
+    joining = _join_pairs(writer, part, pad) if classifier.pair else []
+    rows = embedding
     if classifier.pair:
         u, v = writer.add("Split", rows, outputs=["first_text", "second_text"], axis=0), "second_text"
         parts = [u, v, writer.add("Abs", writer.add("Sub", u, v)), writer.add("Mul", u, v)]
         rows = writer.add("Concat", *parts, axis=-1)
     hidden = writer.add("Relu", writer.linear(rows, classifier.hidden))
     writer.add("Identity", writer.linear(hidden, classifier.out), outputs=["logits"])
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", length])
+        for name, length in zip(INPUTS, ("sequence", "sequence", "sequence_2", "sequence_2"), strict=True)
+    ]
+    output = helper.make_tensor_value_info(
+        "logits", TensorProto.FLOAT, ["batch", classifier.out.out_features]
+    )
+    model = helper.make_model(
+        helper.make_graph(
+            [*joining, *part.node, *writer.nodes],
+            "classifier",
+            inputs[: 4 if classifier.pair else 2],
+            [output],
+            [*part.initializer, *writer.constants],
+        ),
+        opset_imports=sorted(encoder.opset_import, key=lambda entry: entry.domain),
+        ir_version=encoder.ir_version,
+        producer_name="edgedistill",
+    )
+    onnx.checker.check_model(model)
+    return model
 
 
 def _join_pairs(writer: GraphWriter, encoder: onnx.GraphProto, pad: int) -> list[onnx.NodeProto]:
@@ -110,30 +120,16 @@ def _join_pairs(writer: GraphWriter, encoder: onnx.GraphProto, pad: int) -> list
     run first."""
     lengths = [writer.add("Shape", name, start=1, end=2) for name in ("input_ids", "input_ids_2")]
     longest, joined = writer.add("Max", *lengths), {}
-    for first, second, filler in (
-        ("input_ids", "input_ids_2", pad),
-        ("attention_mask", "attention_mask_2", 0),
-    ):
-        parts = []
-        for name, length in ((first, lengths[0]), (second, lengths[1])):
-            padding = writer.add(
-                "Concat", writer.constant([0, 0, 0], "none"), writer.add("Sub", longest, length), axis=0
-            )
-            parts.append(writer.add("Pad", name, padding, writer.constant(np.int64(filler), "filler")))
-        joined[first] = writer.add("Concat", *parts, axis=0)
+    for name, filler in (("input_ids", pad), ("attention_mask", 0)):
+        texts = []
+        for text, length in zip((name, f"{name}_2"), lengths, strict=True):
+            missing = writer.add("Sub", longest, length)
+            padding = writer.add("Concat", writer.constant([0, 0, 0], "none"), missing, axis=0)
+            texts.append(writer.add("Pad", text, padding, writer.constant(np.int64(filler), "filler")))
+        joined[name] = writer.add("Concat", *texts, axis=0)
     nodes = list(writer.nodes)
     writer.nodes.clear()
     for node in encoder.node:
         for at, name in enumerate(node.input):
             node.input[at] = joined.get(name, name)
     return nodes
-
-
-def _needed(nodes: list[onnx.NodeProto], output: str) -> list[onnx.NodeProto]:
-    """The nodes that lead to an output, in order."""
-    wanted, kept = {output}, []
-    for node in reversed(nodes):
-        if wanted & set(node.output):
-            wanted |= set(node.input)
-            kept.append(node)
-    return kept[::-1]

@@ -1,15 +1,19 @@
-"""LabelledTask items as token ids, and a classifier's logits of them."""
+"""What fine-tuning trains on: the rows of a task and its transfer set as token ids, and what the task's
+teacher says of them."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from edgedistill.classification.classifier import Classifier
 from edgedistill.data.labelled_tasks import Item
+from edgedistill.evaluation.suites import labelled_task
 from edgedistill.runtime import batching
-from edgedistill.students.classifier import Classifier
 from edgedistill.teacher import encoder, tokenizer_files
 
 TOKENS_PER_BATCH = 4_096  # padding included, where nothing is trained
@@ -21,7 +25,7 @@ class ItemTokens:
     def __init__(
         self, items: list[Item], tokenizer: PreTrainedTokenizerBase, prompt: str, max_tokens: int
     ) -> None:
-        """prompt: put before every text. max_tokens: of each text; longer ones are truncated."""
+        """The prompt is put before every text; a text of more than `max_tokens` tokens is truncated."""
         columns = [[prompt + text for text in column] for column in zip(*items, strict=True)]
         self.columns = [tokenizer_files.encode_ids(tokenizer, column, max_tokens) for column in columns]
         self.pad_id = tokenizer.pad_token_id or 0
@@ -40,6 +44,14 @@ class ItemTokens:
         return [torch.from_numpy(each).to(device) for pair in padded for each in pair]
 
 
+class TrainingRows(NamedTuple):
+    """Rows as tokens, the label of each (n,), and the logits of the task's teacher (n, C), if it has one."""
+
+    tokens: ItemTokens
+    labels: np.ndarray
+    teacher_logits: np.ndarray | None
+
+
 def logits(module: Classifier, tokens: ItemTokens, device: torch.device) -> np.ndarray:
     """Logits (n, C) float32 of every row, by the module as it is."""
     out = np.empty((len(tokens), module.out.out_features), np.float32)
@@ -49,3 +61,16 @@ def logits(module: Classifier, tokens: ItemTokens, device: torch.device) -> np.n
         for rows in encoder.budget_batches(order, longest, TOKENS_PER_BATCH):
             out[rows] = module(*tokens.batch(np.array(rows), device)).float().cpu().numpy()
     return out
+
+
+class LabelledTokens(NamedTuple):
+    """A split that a classifier is scored on: its tokens, the label id of each row (n,), and the labels."""
+
+    tokens: ItemTokens
+    gold: np.ndarray
+    labels: list[str]
+
+    def scores(self, module: Classifier, device: torch.device) -> dict[str, float]:
+        """Accuracy and F1 of the module, which is in eval mode afterwards."""
+        predicted = logits(module.eval(), self.tokens, device).argmax(1)
+        return labelled_task.scores(predicted, self.gold, self.labels)

@@ -8,16 +8,12 @@ from collections.abc import Callable
 import numpy as np
 
 from edgedistill import recipe
-from edgedistill.data import file_patterns, readers
 from edgedistill.data.labelled_tasks import Item
 from edgedistill.errors import UserError, require
-from edgedistill.session import Session
 
-ROUNDS = {1: 20, 2: 10}  # over texts, over pairs: d-bert's n_iter
+ROUNDS = {1: 20, 2: 10}  # passes over texts, over pairs: d-bert's n_iter
 LONGEST_NGRAM = 5
-Tagger = Callable[
-    [list[str]], list[str | None]
-]  # the words of a text -> their parts of speech, None: unknown
+Tagger = Callable[[list[str]], list[str | None]]  # the words of a text -> their parts of speech, or None
 
 
 class TaggedWords:
@@ -34,9 +30,9 @@ class TaggedWords:
                         self.by_tag.setdefault(name, []).append(word)
 
 
-def rounds(spec: recipe.Augment, pair: bool) -> int:
-    """How many times every row is edited."""
-    return spec.rounds or ROUNDS[2 if pair else 1]
+def most_rows(spec: recipe.Augment, items: list[Item]) -> int:
+    """The most rows that a task's own and its transfer set can be together."""
+    return max(len(items), min(spec.limit, len(items) * (1 + ROUNDS[len(items[0])])))
 
 
 def transfer_set(spec: recipe.Augment, items: list[Item], mask: str, seed: int, tag: Tagger) -> list[Item]:
@@ -48,7 +44,7 @@ def transfer_set(spec: recipe.Augment, items: list[Item], mask: str, seed: int, 
     """
     words, seen = TaggedWords(items, tag), set(items)
     out: list[Item] = []
-    for number in range(rounds(spec, len(items[0]) == 2)):
+    for number in range(ROUNDS[len(items[0])]):
         for row, texts in enumerate(words.rows):
             if len(items) + len(out) >= spec.limit:
                 return out
@@ -68,7 +64,7 @@ def edited(
     spec: recipe.Augment,
     words: list[str],
     tags: list[str | None],
-    of: dict[str, list[str]],
+    by_tag: dict[str, list[str]],
     mask: str,
     draw: np.random.Generator,
 ) -> str | None:
@@ -76,16 +72,15 @@ def edited(
     remains."""
     out, left = [], []
     for word, tag, chance in zip(words, tags, draw.random(len(words)).tolist(), strict=True):
-        masked = chance < spec.mask
-        replaced = not masked and chance < spec.mask + spec.pos and tag is not None
-        out.append(
-            mask
-            if masked
-            else of[tag][int(draw.integers(len(of[tag])))]
-            if replaced and tag is not None
-            else word
-        )
-        left.append(not masked and not replaced)
+        changed = True
+        if chance < spec.mask:
+            out.append(mask)
+        elif chance < spec.mask + spec.pos and tag is not None:
+            out.append(by_tag[tag][int(draw.integers(len(by_tag[tag])))])
+        else:
+            out.append(word)
+            changed = False
+        left.append(not changed)
     if draw.random() < spec.ngram:
         size = min(len(out), int(draw.integers(1, LONGEST_NGRAM + 1)))
         start = int(draw.integers(len(out) - size + 1))
@@ -93,47 +88,18 @@ def edited(
     return " ".join(out) if any(left) else None
 
 
-def tagger(spec: recipe.Augment, session: Session, items: list[Item], place: str) -> Tagger:
-    """The part-of-speech tagger: a table of the user's, nltk, or none where `pos` is 0.
+def tagger(spec: recipe.Augment, place: str) -> Tagger:
+    """Return nltk's perceptron tagger (Penn tags), or one that knows no part of speech where `pos` is 0.
 
-    Raises UserError where table or nltk is missing, or where the table has none of the texts' words. `place`:
-    the recipe key.
+    Raises UserError, which names the recipe key `place`, where nltk or its data is missing.
     """
     if spec.pos == 0:
         return lambda words: [None] * len(words)
-    if spec.tags is None:
-        return _nltk(place)
-    [path, *more] = file_patterns.matching_files([spec.tags], session.data, f"{place}.tags")
-    if more:
-        raise UserError(f"{place}.tags: {spec.tags!r} matches {1 + len(more)} files; name one")
-    table = {
-        word.lower(): tag
-        for word, tag in readers.columns_in(path, ("word", "tag"), f"{place}.tags")
-        if word and tag
-    }
-    names = {readers.normalize(word).lower() for item in items for text in item for word in text.split()}
-    known = sum(name in table for name in names)
-    if not known:
-        raise UserError(
-            f"{place}.tags: {path.name} has none of the training texts' {len(names):,} words; give the table "
-            "of this language"
-        )
-    session.log(
-        f"{place}: {known:,} of {len(names):,} words have a tag in {path.name}; the others are masked or "
-        "left, never replaced"
-    )
-    return lambda words: [table.get(word.lower()) for word in words]
-
-
-def _nltk(place: str) -> Tagger:
-    """nltk's perceptron tagger (Penn tags). Raises UserError where nltk or its data is missing."""
-    nltk = require("nltk", "train", "views")
+    nltk = require("nltk", "train", "augment")
     try:
         nltk.pos_tag(["word"])
     except (LookupError, OSError):
-        way_out = (
-            "python -m nltk.downloader averaged_perceptron_tagger_eng, give a table of `tags`, or set pos: 0"
-        )
+        way_out = "python -m nltk.downloader averaged_perceptron_tagger_eng, or set pos: 0"
         raise UserError(
             f"{place}: parts of speech come from nltk's tagger, whose data it does not find; {way_out}"
         ) from None

@@ -1,1 +1,0 @@
-"""A student and a labelled task go in; the student with a trained classifier head comes out."""

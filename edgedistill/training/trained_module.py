@@ -1,0 +1,126 @@
+"""What the optimizer sees: a student behind which stands the objective of a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from edgedistill import objectives, recipe
+from edgedistill.students import kinds
+from edgedistill.students.bert import BertStudent
+from edgedistill.students.output import own
+from edgedistill.students.sentence_transformer import PretrainedEncoder
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
+
+# A further pass costs about as much as so many tokens (bench/LOG.md, "Unsorted batches in parts").
+PASS_TOKENS = 256
+CUTS = 32  # how many places of a batch are tried as the end of a part
+
+Embed = Callable[..., Tensor]  # (ids, mask), or (ids, mask, rows of the embedding table) -> (B, d)
+
+
+class Accelerator(NamedTuple):
+    """What a run computes on, and whether in bf16."""
+
+    device: torch.device
+    bf16: bool
+
+    def autocast(self) -> torch.autocast:
+        """The context in which a student and what stands behind it are computed."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+
+class TrainedModule(nn.Module):
+    """A student, a projection onto the teacher's dimensions where the student's head serves training only,
+    and the objective of a stage."""
+
+    def __init__(
+        self, stage: recipe.Stage, student: PreparedStudent, target_dims: int | None, unit: bool
+    ) -> None:
+        """`target_dims` is None where nothing in the stage depends on them; `unit` says whether the targets
+        are of unit length."""
+        super().__init__()
+        self.student, self.only_embeddings = student.module, only_embeddings(stage)
+        width = kinds.dims(student.module)
+        dims = width if target_dims is None else target_dims
+        projected = student.drops_head and objectives.reads_teacher(stage.objective)
+        self.projection = nn.Linear(width, dims) if projected and not self.only_embeddings else None
+        self.objective = objectives.build(stage.objective, dims, student.shape.get("blocks"), unit)
+
+    def forward(self, views: list[tuple[Tensor, Tensor]], targets: Tensor | None) -> Tensor:
+        """views: (ids, mask) of each view, (B, T) each; targets (B, d), of pairs (B, 2, d), or none. Returns
+        the loss ()."""
+        student: Any = self.student
+        embed = student.embedded if self.only_embeddings else student
+        inner = own(student)
+        # Other students hardly compute padding.
+        if views[0][0].device.type == "cpu" and isinstance(inner, BertStudent):
+            embed = partial(embed_by_length, embed, inner.model.get_input_embeddings())
+        # One pass over all views padded alike was 7% slower.
+        embeddings = [embed(ids, mask) for ids, mask in views]
+        if self.projection is not None:
+            embeddings = [self.projection(view) for view in embeddings]
+        with torch.autocast(views[0][0].device.type, enabled=False):
+            return self.objective([view.float() for view in embeddings], targets)
+
+
+def only_embeddings(stage: recipe.Stage) -> bool:
+    """Whether a stage trains only the student's embedding layer."""
+    return stage.match is not None and stage.match.layer == "embeddings"
+
+
+def use_plain_attention(student: nn.Module, accelerator: Accelerator) -> None:
+    """Let a transformer compute attention as plain matrix products where it is trained in bf16 on a CPU.
+
+    There the gradients of torch's fused kernel take up to twice a step's time; the results are the same but
+    for rounding.
+    """
+    inner = own(student)
+    slow = accelerator.device.type == "cpu" and accelerator.bf16
+    if slow and isinstance(inner, BertStudent | PretrainedEncoder):
+        model: Any = inner.model
+        model.set_attn_implementation("eager")
+
+
+def parts(lengths: np.ndarray) -> list[int]:
+    """The ends of the parts of rows sorted by length (n,) that cost least: padded tokens, and PASS_TOKENS for
+    each part."""
+    ends = np.unique(np.linspace(0, len(lengths), min(CUTS, len(lengths)) + 1).astype(int))
+    least, best = np.zeros(len(ends)), np.zeros(len(ends), int)
+    for at in range(1, len(ends)):
+        costs = least[:at] + (ends[at] - ends[:at]) * lengths[ends[at] - 1] + PASS_TOKENS
+        best[at] = costs.argmin()
+        least[at] = costs[best[at]]
+    found, at = [], len(ends) - 1
+    while at:
+        found.append(int(ends[at]))
+        at = best[at]
+    return found[::-1]
+
+
+def embed_by_length(embed: Embed, table: Callable[[Tensor], Tensor], ids: Tensor, mask: Tensor) -> Tensor:
+    """What `embed(ids, mask)` returns, (B, d), computed in parts of like length, each padded to its longest
+    text, so that little padding is computed.
+
+    ids, mask: (B, T) int64, right-padded, on the CPU. The result is exact but for rounding, since no text's
+    embedding depends on another's or on padding. `table`, ids (n,) -> (n, H), is the student's embedding
+    table. It is read once for all parts, because each reading has a gradient of the whole table's size.
+    """
+    lengths, order = mask.sum(1).sort()
+    ends = parts(lengths.numpy())
+    if len(ends) == 1:
+        return embed(ids, mask)
+    cuts = [(order[start:end], max(1, int(lengths[end - 1]))) for start, end in pairwise([0, *ends])]
+    inputs = [ids[rows, :longest] for rows, longest in cuts]
+    tokens = table(torch.cat([each.flatten() for each in inputs])).split([each.numel() for each in inputs])
+    found = [
+        embed(each, mask[rows, :longest], of_part.unflatten(0, each.shape))
+        for (rows, longest), each, of_part in zip(cuts, inputs, tokens, strict=True)
+    ]
+    return torch.cat(found)[order.argsort()]
