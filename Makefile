@@ -6,7 +6,6 @@ STAMP := $(VENV)/installed
 NEWEST_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
 	$$p -c '$(NEWEST_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
-MINUTES ?= 3
 OUT ?= runs/reproduction
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 ENVIRONMENTS := $(CURDIR)/.environments
@@ -50,8 +49,8 @@ types: $(STAMP)  ## mypy
 docs: $(STAMP)  ## regenerate schema.json, the recipe reference, the results tables and plots (needs Node)
 	$(BIN)/python bench/documents.py
 
-demo: $(STAMP)  ## distil, export and measure two students (MINUTES=3 of training; about a quarter of an hour in all)
-	$(BIN)/edgedistill demo --minutes $(MINUTES)
+demo: $(STAMP)  ## distil, export and measure two students (about a quarter of an hour)
+	$(BIN)/edgedistill demo
 
 # From nothing: the reports that ship only tell how long it takes. One run at a time for each core, each with one thread. A second call goes
 # on where the first was stopped.

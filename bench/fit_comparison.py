@@ -32,15 +32,14 @@ PILOT_S = 15.0  # that a short run takes longer than one of a single step
 
 def at_work(arguments: argparse.Namespace) -> Any:
     """The fit, opened."""
-    from edgedistill.fitting import record, request
+    from edgedistill.fitting import record
     from edgedistill.fitting.pace import PACE
-    from edgedistill.fitting.plan import Fit, open_teacher
+    from edgedistill.fitting.plan import Fit
     from edgedistill.session import Session
 
     study = record.open_study(arguments.fit)
-    asked = request.of_settings(study.user_attrs["settings"], arguments.data)
-    session = Session(arguments.data, "cpu", print)
-    return Fit(asked, arguments.fit, study, session, PACE, open_teacher(asked, study, session))
+    asked = record.of_settings(study.user_attrs["settings"], arguments.data)
+    return Fit(asked, arguments.fit, study, Session(arguments.data, "cpu", print), PACE)
 
 
 def candidates(fit: Any) -> dict[str, Any]:
@@ -80,8 +79,9 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
     import yaml
 
     from edgedistill import recipe, resolve
-    from edgedistill.fitting import student_cost
-    from edgedistill.fitting.agreement_score import open_student
+    from edgedistill.fitting import cost as costs
+    from edgedistill.fitting.race import open_student
+    from edgedistill.fitting.score import encoder
     from edgedistill.training import train
 
     given, seconds = (
@@ -114,9 +114,9 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
     steps = max(1, int((seconds - setup) * (pilot - 1) / spent))
     spent = run_for(steps, folder / HAND_MADE)
     student = open_student(folder / HAND_MADE)
-    cost = student_cost.cost(student, fit.timed_texts(), fit.request.budget.target)
+    cost = costs.measured(student, fit.timed_texts)
     precision = cost.best(fit.request.budget)
-    score = fit.judge().score_student(student, precision).as_data()
+    score = fit.judge.score(encoder(student, precision))
     size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms[precision]
     made = {"recipe": path, **({"changes": changes} if changes else {})}
     return {
@@ -134,13 +134,14 @@ def train_to_end(fit: Any, name: str) -> dict[str, Any]:
     """Train a candidate that fell to its last step, from its checkpoint."""
     from edgedistill.fitting import pace, race
 
-    return race.train_to_rung(fit, candidates(fit)[name], len(pace.SHARES) - 1, fit.judge())
+    return race.train_to_rung(fit, candidates(fit)[name], len(pace.SHARES) - 1)
 
 
 def suites(fit: Any, names: list[str], hand_made: dict[str, Any]) -> dict[str, dict[str, float]]:
     """The scores of the winner's bundle and of the hand-made student on suites, by suite."""
     from edgedistill.evaluation import scoring
-    from edgedistill.fitting.agreement_score import encoder, open_student
+    from edgedistill.fitting.race import open_student
+    from edgedistill.fitting.score import encoder
     from edgedistill.runtime import bundle
 
     won = finished(fit)["winner"]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from edgedistill import files
-from edgedistill.errors import DEBUG, CheckFailed, UserError, border, unknown_name
+from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS
 from edgedistill.session import Session
 
@@ -47,38 +47,35 @@ def _known_device(device: str) -> str:
     return device
 
 
+def _option(metavar: str, help: str, *names: str, **more: Any) -> Any:
+    """An option with a value; typer names it after its parameter."""
+    return typer.Option(*names, metavar=metavar, help=help, **more)
+
+
+def _argument(metavar: str, help: str, **more: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=help, **more)
+
+
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON object, on the last line of stdout.")
 ]
 Data = Annotated[
     Path | None,
-    typer.Option(
-        "--data", metavar="DIR", envvar="EDGEDISTILL_DATA", help="Folder that relative data paths start from."
-    ),
+    _option("DIR", "Folder that relative data paths start from.", "--data", envvar="EDGEDISTILL_DATA"),
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a value of the recipe, e.g. stages.0.epochs=1. Repeatable."
-    ),
+    _option("KEY=VALUE", "Change a value of the recipe, e.g. stages.0.epochs=1. Repeatable.", "--set"),
 ]
 Precisions = Annotated[
     list[str],
-    typer.Option(
-        "--precision",
-        metavar="LIST",
-        help=f"Any of {', '.join(PRECISIONS)}, separated by commas. Repeatable.",
-    ),
+    _option("LIST", f"Any of {', '.join(PRECISIONS)}, separated by commas. Repeatable.", "--precision"),
 ]
 TrainingDevice = Annotated[
     str,
-    typer.Option(
-        "--device", metavar="DEVICE", callback=_known_device, help="auto (cuda where available), cpu or cuda."
-    ),
+    _option("DEVICE", "auto (cuda where available), cpu or cuda.", "--device", callback=_known_device),
 ]
-RuntimeDevice = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", help="cpu or cuda (needs onnxruntime-gpu).")
-]
+RuntimeDevice = Annotated[str, _option("DEVICE", "cpu or cuda (needs onnxruntime-gpu).", "--device")]
 RemoteCode = Annotated[
     bool,
     typer.Option(
@@ -86,8 +83,33 @@ RemoteCode = Annotated[
         help="Let Python code that comes with a model run. No recipe or bundle can allow it.",
     ),
 ]
-Recipes = Annotated[
-    list[str], typer.Argument(metavar="RECIPE", help="Paths of recipes, or names of shipped ones.")
+Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names of shipped ones.")]
+
+
+Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Continue what was interrupted, with the same result as without the interruption. Finished runs "
+        "are left as they are; a finished fit goes on with more --minutes.",
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out names if it exists.")]
+Pooling = Annotated[
+    str | None,
+    _option("KIND", "Of a plain transformers model: mean, cls, cls_pooler, max or last.", "--pooling"),
+]
+Revision = Annotated[str | None, _option("COMMIT", "Of a hub id: commit, tag or branch.", "--revision")]
+Threads = Annotated[
+    int | None,
+    _option(
+        "N", "Default: $OMP_NUM_THREADS, otherwise the processors this process may use.", "--threads", min=1
+    ),
+]
+OneBundle = Annotated[
+    str,
+    _argument("BUNDLE[:PRECISION]", "Folder or name of a bundle, such as nano, which is shipped."),
 ]
 
 
@@ -112,6 +134,27 @@ def options(
     ] = False,
 ) -> None:
     pass
+
+
+def _session(
+    data: Path | None = None, device: str = "cpu", remote_code: bool = False, quiet: bool = False
+) -> Session:
+    """What a command works with; where it is to be `quiet`, without progress bars."""
+    progress = sys.stderr.isatty() and not quiet
+    return Session(data=data, device=device, log=log, progress=progress, remote_code=remote_code)
+
+
+@contextmanager
+def _resumable(place: Path, begun: Path, lost: str = "a minute of work") -> Iterator[None]:
+    """Say on Ctrl-C how to go on, once there is something to go on with. `begun` is what is there then,
+    `lost` what is repeated."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not begun.exists():
+            raise
+        way_out = f"continue with --resume, which repeats at most {lost}"
+        raise Interrupted(f"{place}: interrupted; {way_out}") from None
 
 
 def _refuse_existing(place: str, option: str, overwrite: bool) -> None:
@@ -146,7 +189,7 @@ def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
 
 @app.command(epilog=_example("edgedistill recipes demo-bert2 > mine.yaml"))
 def recipes(
-    name: Annotated[str | None, typer.Argument(metavar="RECIPE", help="Print this recipe.")] = None,
+    name: Annotated[str | None, _argument("RECIPE", "Print this recipe.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the shipped recipes, or print one."""
@@ -154,26 +197,23 @@ def recipes(
 
     if name is not None:
         path = files.find("recipe", name)
-        text = path.read_text(encoding="utf-8")
-        text = text.replace(
-            "$schema=../", f"$schema={files.shipped_folder('recipe')}/"
-        )  # so that editors find it from any folder
-        print_result(
-            {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}, as_json, text.rstrip()
-        )
-        return
+        # so that editors find the schema from any folder
+        schema = f"$schema={files.shipped_folder('recipe')}/"
+        text = path.read_text(encoding="utf-8").replace("$schema=../", schema)
+        found = {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}
+        return print_result(found, as_json, text.rstrip())
     from edgedistill import recipe
 
-    paths = sorted(
-        files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter"
-    )  # the one to begin with comes first
-    shipped = [(path.parent.name, recipe.read(path)) for path in paths]
-    width = max(len(spec.name) for _, spec in shipped)
-    lines: list[str] = []
-    for group, members in groupby(shipped, key=lambda each: each[0]):
-        lines += ["", group, *(f"{spec.name:{width}}  {spec.about}" for _, spec in members)]
-    listed = [{"name": spec.name, "group": group, "about": spec.about} for group, spec in shipped]
-    print_result({"recipes": listed}, as_json, "\n".join(lines[1:]))
+    lines, shipped = list[str](), list[dict[str, str]]()
+    # the one to begin with comes first
+    paths = sorted(files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter")
+    width = max(len(path.stem) for path in paths)
+    for group, members in groupby(paths, key=lambda path: path.parent.name):
+        lines += ["", group]
+        for spec in map(recipe.read, members):
+            lines.append(f"{spec.name:{width}}  {spec.about}")
+            shipped.append({"name": spec.name, "group": group, "about": spec.about})
+    return print_result({"recipes": shipped}, as_json, "\n".join(lines[1:]))
 
 
 @app.command(epilog=_example("edgedistill check bert-2x128 --set student.layers=3 --data ~/texts"))
@@ -191,7 +231,6 @@ def check(
     trained on, and about how long training takes on this machine. Nothing is trained.
     """
     from edgedistill import recipe
-    from edgedistill.errors import require
     from edgedistill.planning import preflight
 
     specs = [recipe.read(name, changes or []) for name in names]
@@ -199,7 +238,7 @@ def check(
     require("torch", "check", "train")
     from edgedistill.planning import cost
 
-    found = cost.costs(specs, Session(data=data, device=device, log=log, remote_code=remote_code))
+    found = cost.costs(specs, _session(data, device, remote_code, quiet=True))
     print_result({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
 
 
@@ -210,18 +249,11 @@ def train(
     names: Recipes,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder of the run, for one recipe. Default: runs/NAME."),
+        _option("DIR", "Folder of the run, for one recipe. Default: runs/NAME."),
     ] = None,
     data: Data = None,
     changes: Changes = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue an interrupted run, with the same result as without the interruption. Finished "
-            "runs are skipped.",
-        ),
-    ] = False,
+    resume: Resume = False,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
     as_json: Json = False,
@@ -232,7 +264,6 @@ def train(
     other and share the cached embeddings of the teacher.
     """
     from edgedistill import recipe
-    from edgedistill.errors import require
     from edgedistill.planning import preflight
 
     specs = [recipe.read(name, changes or []) for name in names]
@@ -243,27 +274,20 @@ def train(
         )
     preflight.check_all(specs, data)
     require("torch", "train", "train")
-    session = Session(
-        data=data, device=device, log=log, progress=sys.stderr.isatty(), remote_code=remote_code
-    )
+    session = _session(data, device, remote_code)
     if len(specs) > 1:
         from edgedistill.training.series import train_series
 
         found = train_series(specs, Path("runs"), session, resume)
         print_result(found, as_json, "\n".join(each["run"] for each in found["runs"]))
         return
+    from edgedistill.resolve import unfinished_run
     from edgedistill.training import train as training
 
     out = out or Path("runs") / specs[0].name
-    try:
+    lost = "a minute of work" if specs[0].finetuning is None else "the finetune stage"
+    with _resumable(out, unfinished_run(out), lost):
         info = training.train(specs[0], out, session, resume)
-    except KeyboardInterrupt:
-        if out.with_name(out.name + ".partial").exists():
-            lost = "a minute of work" if specs[0].finetuning is None else "the finetune stage"
-            raise Interrupted(
-                f"{out}: interrupted; continue with --resume, which repeats at most {lost}"
-            ) from None
-        raise
     print_result({"run": str(out), **info}, as_json, str(out))
 
 
@@ -271,46 +295,29 @@ def train(
 def adapt(
     student: Annotated[
         str,
-        typer.Argument(
-            metavar="STUDENT", help="A shipped bundle such as nano, the folder of a bundle, or of a run."
-        ),
+        _argument("STUDENT", "A shipped bundle such as nano, the folder of a bundle, or of a run."),
     ],
     texts: Annotated[
         list[str],
-        typer.Option(
-            "--texts",
-            metavar="GLOB",
-            help="Your texts, 50 or more: .txt .md .tsv .csv .jsonl .parquet, also .gz. Repeatable.",
-        ),
+        _option("GLOB", "Your texts, 50 or more: .txt .md .tsv .csv .jsonl .parquet, also .gz. Repeatable."),
     ],
     out: Annotated[
         Path,
-        typer.Option(
-            "--out", metavar="DIR", help="Folder of the bundle. The run goes to runs/NAME, with its recipe."
-        ),
+        _option("DIR", "Folder of the bundle. The run goes to runs/NAME, with its recipe."),
     ],
-    column: Annotated[
-        str, typer.Option("--column", metavar="NAME", help="The column of texts in tables.")
-    ] = "text",
+    column: Column = "text",
     teacher: Annotated[
         str | None,
-        typer.Option(
-            "--teacher",
-            metavar="MODEL",
-            help="packaged:NAME, a model folder or a hub id. Default: the student's own teacher.",
-        ),
+        _option("MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")
+    revision: Revision = None,
+    steps: Annotated[
+        int | None,
+        _option("N", "Training steps at most. Default: 2000, or 1000 for texts of many words.", min=20),
     ] = None,
-    minutes: Annotated[
-        float, typer.Option("--minutes", min=0.1, metavar="N", help="For all of it, measuring to comparing.")
-    ] = 10.0,
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted adaptation.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run and the bundle if they exist.")
-    ] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     data: Data = None,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
@@ -322,27 +329,19 @@ def adapt(
     how well the student agrees with its teacher before and after, on texts that were held out. The run's
     recipe.yaml says what was chosen; `train` runs it again.
     """
-    from edgedistill.errors import require
-
     require("torch", "adapt", "train")
-    from edgedistill import recipe
-    from edgedistill.adapting import adapt as adapting
+    from edgedistill import adapting, recipe
+    from edgedistill.resolve import unfinished_run
 
-    wanted = listed(precision)
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
     request = adapting.Request(
-        student, texts, out, Path("runs"), column, other, minutes, tuple(wanted), overwrite
+        student, texts, out, Path("runs"), column, other, steps, tuple(listed(precision)), overwrite
     )
-    if not resume and (out.exists() or request.run.exists()):
-        _refuse_existing(str(out if out.exists() else request.run), "--out", overwrite)
-    progress = sys.stderr.isatty()
-    session = Session(data=data or Path(), device=device, log=log, progress=progress, remote_code=remote_code)
-    try:
-        found = adapting.adapt(request, session, resume)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"{request.run}: interrupted; continue with --resume, which repeats at most a minute of work"
-        ) from None
+    for folder in (out, request.run):
+        if not resume and folder.exists():
+            _refuse_existing(str(folder), "--out", overwrite)
+    with _resumable(request.run, unfinished_run(request.run)):
+        found = adapting.adapt(request, _session(data, device, remote_code), resume)
     print_result(
         {key: value for key, value in found.items() if key != "table"}, as_json, f"{found['table']}\n{out}"
     )
@@ -356,87 +355,43 @@ def adapt(
 def fit(
     teacher: Annotated[
         str,
-        typer.Option(
-            "--teacher", metavar="MODEL", help="packaged:NAME, a folder, a run, or a hub id with --revision."
-        ),
+        _option("MODEL", "packaged:NAME, a folder, a run, or a hub id with --revision."),
     ],
     max_mb: Annotated[
         float,
-        typer.Option(
-            "--max-mb",
-            min=0.001,
-            metavar="MB",
-            help="Size of the graph and tokenizer.json together, in 10⁶ bytes.",
-        ),
+        _option("MB", "Size of the graph and tokenizer.json together, in 10⁶ bytes.", min=0.001),
     ],
     max_p50_ms: Annotated[
         float,
-        typer.Option(
-            "--max-p50-ms",
-            min=0.001,
-            metavar="MS",
-            help="Median time of one short text on one thread, tokenization included.",
-        ),
+        _option("MS", "Median time of one short text on one thread, tokenization included.", min=0.001),
     ],
     texts: Annotated[
         list[str] | None,
-        typer.Option(
-            "--texts",
-            metavar="GLOB",
-            help="Texts like those to embed, 200 or more; or documentation, which is Python's. Repeatable.",
+        _option(
+            "GLOB", "Texts like those to embed, 200 or more; or documentation, which is Python's. Repeatable."
         ),
     ] = None,
     minutes: Annotated[
         float,
-        typer.Option("--minutes", min=0.05, metavar="MINUTES", help="For all of it, reading to measuring."),
+        _option("MINUTES", "For all of it, reading to measuring.", min=0.05),
     ] = 60.0,
     min_kept: Annotated[
         float | None,
-        typer.Option(
-            "--min-kept",
-            min=0,
-            metavar="SHARE",
-            help="Exit with 1 where less of the teacher's score on the suite is kept.",
-        ),
+        _option("SHARE", "Exit with 1 where less of the teacher's score on the suite is kept.", min=0),
     ] = None,
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target",
-            metavar="TARGET",
-            help="Where latency is measured: native (onnxruntime here) or web (WASM, in Node).",
-        ),
-    ] = "native",
     suite: Annotated[
         str | None,
-        typer.Option(
-            "--suite",
-            metavar="SUITE",
-            help="A development suite, by name or path, to score by too. Default: mini, measured at the end "
-            "only.",
+        _option(
+            "SUITE",
+            "A development suite, by name or path, to score by too. Default: mini, measured at the end only.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the fit.")] = Path("fit"),
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a fit that was interrupted, or with more minutes.")
-    ] = False,
-    column: Annotated[
-        str, typer.Option("--column", metavar="NAME", help="Column of the texts in tables.")
-    ] = "text",
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            "--pooling",
-            metavar="KIND",
-            help="Of a plain transformers model: mean, cls, cls_pooler, max or last.",
-        ),
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")
-    ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, metavar="N", help="Of the candidates' recipes and of the sampler.")
-    ] = 0,
+    out: Annotated[Path, _option("DIR", "Folder of the fit.")] = Path("fit"),
+    resume: Resume = False,
+    column: Column = "text",
+    pooling: Pooling = None,
+    revision: Revision = None,
+    seed: Annotated[int, _option("N", "Of the candidates' recipes and of the sampler.", min=0)] = 0,
     data: Data = None,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
@@ -447,35 +402,17 @@ def fit(
     Candidates are built, exported and measured before training; those that fit are raced on your texts.
     Writes a bundle, its recipe mine.yaml, and the page fit.html, which shows every candidate and why it fell.
     """
-    from edgedistill.errors import require
-
     require("torch", "fit", "train")
     require("optuna", "fit", "train")
     from edgedistill.fitting import fit as fitting
-    from edgedistill.fitting.request import TARGETS, Budget, FitRequest
+    from edgedistill.fitting.cost import Budget
+    from edgedistill.fitting.record import FitRequest
 
-    if target not in TARGETS:
-        raise UserError(f"--target: {unknown_name('target', target, TARGETS)}")
-    budget = Budget(max_mb, max_p50_ms, target)
-    asked = FitRequest(
-        fitting.teacher(teacher, revision, pooling),
-        tuple(texts or ()),
-        budget,
-        minutes,
-        column,
-        min_kept,
-        suite,
-        seed,
-        data,
-    )
-    progress = sys.stderr.isatty() and not as_json
-    session = Session(data=data, device=device, log=log, progress=progress, remote_code=remote_code)
-    try:
-        found = fitting.fit(asked, out, session, resume)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"{out}: interrupted; continue with --resume, which repeats at most a minute of work"
-        ) from None
+    budget, taught = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
+    given = tuple(texts or ())
+    asked = FitRequest(taught, given, budget, minutes, column, min_kept, suite, seed, data)
+    with _resumable(out, out):
+        found = fitting.fit(asked, out, _session(data, device, remote_code, quiet=as_json), resume)
     print_result(found, as_json, fitting.summary(found))
 
 
@@ -483,29 +420,15 @@ def fit(
 def export(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN|MODEL",
-            help="A run folder written by train; or a model: its folder, packaged:NAME or a hub id.",
+        _argument(
+            "RUN|MODEL", "A run folder written by train; or a model: its folder, packaged:NAME or a hub id."
         ),
     ],
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the bundle. Default: bundles/NAME.")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the bundle --out if it exists.")
-    ] = False,
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            "--pooling",
-            metavar="KIND",
-            help="Of a plain transformers model: mean, cls, cls_pooler, max or last.",
-        ),
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")
-    ] = None,
+    out: Annotated[Path | None, _option("DIR", "Folder of the bundle. Default: bundles/NAME.")] = None,
+    overwrite: Overwrite = False,
+    pooling: Pooling = None,
+    revision: Revision = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -521,8 +444,6 @@ def export(
     Every graph is compared with the PyTorch model first. The bundle is written atomically after its checks
     pass.
     """
-    from edgedistill.errors import require
-
     precisions = listed(precision)
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     if (out / "manifest.json").exists() and not explain:  # what is not a bundle is never replaced
@@ -532,7 +453,7 @@ def export(
 
     given = model_source.Source(source, pooling, revision, remote_code)
     if explain:
-        session = Session(log=log, progress=not as_json and sys.stderr.isatty())
+        session = _session(remote_code=remote_code, quiet=as_json)
         with model_source.opened(given) as run:
             explained = explanation.explain(run, precisions[0] if len(precisions) == 1 else "int8", session)
         print_result(explained, as_json, explanation.table(explained))
@@ -549,40 +470,23 @@ def export(
 def bench(
     bundles: Annotated[
         list[str],
-        typer.Argument(
-            metavar="BUNDLE[:PRECISION]", help="Folders or names of bundles; NAME:* measures every precision."
-        ),
+        _argument("BUNDLE[:PRECISION]", "Folders or names of bundles; NAME:* measures every precision."),
     ],
     suite: Annotated[
         list[str] | None,
-        typer.Option(
-            "--suite",
-            metavar="SUITE",
-            help="A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks. For "
+        _option(
+            "SUITE",
+            "A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks. For "
             "classifiers: task (the test "
             "rows), or task:FILE. Repeatable. Default: mini, or task for classifiers.",
         ),
     ] = None,
     data: Data = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads",
-            min=1,
-            metavar="N",
-            help="Default: $OMP_NUM_THREADS, otherwise the processors this process may use.",
-        ),
-    ] = None,
+    threads: Threads = None,
     device: RuntimeDevice = "cpu",
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the reports to this JSON file.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML page.")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the files --out and --html if they exist.")
-    ] = False,
+    out: Annotated[Path | None, _option("FILE", "Write the reports to this JSON file.")] = None,
+    html: Annotated[Path | None, _option("FILE", "Write a self-contained HTML page.")] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Measure the accuracy, latency, size and memory of bundles.
@@ -595,29 +499,19 @@ def bench(
             _refuse_existing(f"{option} {file}", option, overwrite)
     from edgedistill.evaluation import bench as benchmark
 
-    found = benchmark.bench(
-        bundles,
-        suite or [],
-        Session(data=data, device=device, log=log),
-        threads,
-        benchmark.Outputs(out, html),
-    )
+    session, outputs = _session(data, device, quiet=True), benchmark.Outputs(out, html)
+    found = benchmark.bench(bundles, suite or [], session, threads, outputs)
     print_result(found, as_json)
 
 
 @app.command(epilog=_example("edgedistill embed nano questions.csv --column question --out questions.npy"))
 def embed(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped."
-        ),
-    ],
+    name: OneBundle,
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help=".txt (one text per line), .md, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
+        _argument(
+            "FILE",
+            ".txt (one text per line), .md,, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
             "also .gz. "
             "Default: - (lines from stdin).",
             show_default=False,
@@ -625,37 +519,19 @@ def embed(
     ] = "-",
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="X.npy (an n x d float32 array) or X.jsonl. Default: JSON lines on stdout.",
-        ),
+        _option("FILE", "X.npy (an n x d float32 array) or X.jsonl. Default: JSON lines on stdout."),
     ] = None,
-    column: Annotated[
-        str | None, typer.Option("--column", metavar="NAME", help="Column of the texts. Default: text.")
-    ] = None,
+    column: Annotated[str | None, _option("NAME", "Column of the texts. Default: text.")] = None,
     dim: Annotated[
         int | None,
-        typer.Option(
-            "--dim", min=1, metavar="N", help="Dimensions to return, of a Matryoshka student. Default: all."
-        ),
+        _option("N", "Dimensions to return, of a Matryoshka student. Default: all.", min=1),
     ] = None,
     batch_tokens: Annotated[
         int | None,
-        typer.Option(
-            "--batch-tokens",
-            min=1,
-            metavar="N",
-            help="Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda.",
-        ),
+        _option("N", "Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda.", min=1),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file --out if it exists.")
-    ] = False,
-    threads: Annotated[
-        int | None,
-        typer.Option("--threads", min=1, metavar="N", help="Default: the processors this process may use."),
-    ] = None,
+    overwrite: Overwrite = False,
+    threads: Threads = None,
     device: RuntimeDevice = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -670,13 +546,13 @@ def embed(
     opened = load(name, threads=threads, device=device)
     if file == "-" and sys.stdin.isatty():
         log("reading texts from the terminal, one per line; end with Ctrl-D")
-    session = Session(device=device, log=log, progress=out is not None and sys.stderr.isatty())
+    session = _session(device=device, quiet=out is None)
     print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
 
 
 @app.command(epilog=_example("edgedistill verify bundles/bert-2x128"))
 def verify(
-    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder or name of a bundle.")],
+    bundle: Annotated[str, _argument("BUNDLE", "Folder or name of a bundle.")],
     as_json: Json = False,
 ) -> None:
     """Verify a bundle on this machine.
@@ -692,13 +568,8 @@ def verify(
 
 @app.command(epilog=_example("edgedistill mobile bundles/bert-2x128:int8 --out phone"))
 def mobile(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped."
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the package.")],
+    name: OneBundle,
+    out: Annotated[Path, _option("DIR", "Folder of the package.")],
     ids: Annotated[
         bool,
         typer.Option(
@@ -706,9 +577,7 @@ def mobile(
             help="Only the graph that takes token ids; the app tokenizes, with the tokenizers library.",
         ),
     ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the package --out if it exists.")
-    ] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Make a package for Android and iOS from a bundle.
@@ -717,8 +586,6 @@ def mobile(
     token ids of tokenizer.json for 10,000 adversarial texts. The ORT format, the operators for a reduced
     build of onnxruntime and what NNAPI and CoreML could run come with it.
     """
-    from edgedistill.errors import require
-
     if (out / "mobile.json").exists():  # what is not a package is never replaced
         _refuse_existing(str(out), "--out", overwrite)
     require("onnx", "mobile", "mobile")
@@ -733,33 +600,27 @@ def mobile(
     epilog=_example("edgedistill trim owner/name --revision main --corpus 'texts/*.txt.gz' --out models/mine")
 )
 def trim(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="packaged:NAME, a folder, or a hub id (with --revision).")
-    ],
+    model: Annotated[str, _argument("MODEL", "packaged:NAME, a folder, or a hub id (with --revision).")],
     texts: Annotated[
         list[str],
-        typer.Option(
-            "--corpus",
-            metavar="GLOB[:COLUMN]",
-            help="Files whose tokens are kept, under --data, else here. Repeatable.",
+        _option(
+            "GLOB[:COLUMN]", "Files whose tokens are kept, under --data, else here. Repeatable.", "--corpus"
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the trimmed model.")],
+    out: Annotated[Path, _option("DIR", "Folder of the trimmed model.")],
     others: Annotated[
         list[str] | None,
-        typer.Option(
+        _option(
+            "GLOB[:COLUMN]",
+            "Files to report the effect on, without keeping their tokens. Repeatable.",
             "--report",
-            metavar="GLOB[:COLUMN]",
-            help="Files to report the effect on, without keeping their tokens. Repeatable.",
         ),
     ] = None,
     min_count: Annotated[
         int,
-        typer.Option("--min-count", min=1, metavar="N", help="Keep tokens that occur at least this often."),
+        _option("N", "Keep tokens that occur at least this often.", min=1),
     ] = 1,
-    revision: Annotated[
-        str | None, typer.Option("--revision", metavar="REVISION", help="Commit, tag or branch of a hub id.")
-    ] = None,
+    revision: Revision = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
@@ -768,43 +629,28 @@ def trim(
     Texts whose tokens are all kept (with --min-count 1, every text of the corpus) are tokenized and embedded
     as before; this is checked before the model is written.
     """
-    from edgedistill.errors import require
-
     require("torch", "trim", "train")
     from edgedistill.vocabulary import trim_model
 
     corpus = trim_model.TrimCorpus(texts, others or [], min_count)
-    found = trim_model.trim(
-        model, corpus, out, Session(data=data, log=log, progress=sys.stderr.isatty()), revision
-    )
+    found = trim_model.trim(model, corpus, out, _session(data), revision)
     print_result(found, as_json, trim_model.summary(found))
 
 
-@app.command(epilog=_example("edgedistill demo --minutes 6"))
+@app.command(epilog=_example("edgedistill demo --out demo"))
 def demo(
-    minutes: Annotated[
-        float,
-        typer.Option(
-            "--minutes", min=0.2, metavar="MINUTES", help="Training time of both students together."
-        ),
-    ] = 3.0,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for runs, bundles and the report.")
-    ] = Path("demo"),
+    out: Annotated[Path, _option("DIR", "Folder for runs, bundles and the report.")] = Path("demo"),
     as_json: Json = False,
 ) -> None:
     """Train, export and measure two small students.
 
-    Takes 3 minutes of training, about 15 minutes in all.
-    The texts are sentences of Python's documentation and come with the package, the teacher comes with
-    edgedistill[demo]: nothing is downloaded.
+    Takes about a quarter of an hour on two cores. The texts are sentences of Python's documentation and come
+    with the package, the teacher comes with edgedistill[demo]: nothing is downloaded.
     """
-    from edgedistill.errors import require
-
     require("torch", "demo", "demo")
     from edgedistill import demo as demonstration
 
-    print_result(demonstration.demo(minutes, out, Session(log=log)), as_json)
+    print_result(demonstration.demo(out, _session(quiet=True)), as_json)
 
 
 @contextmanager

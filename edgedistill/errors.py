@@ -8,20 +8,17 @@ import importlib
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
-
-N = TypeVar("N", bound="Named")
-T = TypeVar("T")
+from typing import Any
 
 
 class UserError(Exception):
     """Something the user can fix; a command exits with 2.
 
-    `problems`: one line per problem, each *place: fact; way out*. `details` are added to the JSON object of
-        `--json`.
+    `problems` has one line per problem, each *place: fact; way out*. `details` are added to the JSON object
+    of `--json`.
     """
 
     def __init__(self, *problems: str, details: dict[str, Any] | None = None) -> None:
@@ -52,25 +49,20 @@ FULL_DISK = {  # errno: what has run out
     errno.EDQUOT: "no space left in the quota",
     errno.EFBIG: "a file larger than is allowed there",
 }
-# errno: what the user can do about it. Other numbers, such as EINVAL, are our bugs.
-_WAYS_OUT = {
-    **dict.fromkeys(FULL_DISK, SPACE),
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or choose another place"),
-    errno.EROFS: "choose another place",
-    **dict.fromkeys(
-        (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP),
-        "check the path",
-    ),
-    **dict.fromkeys((errno.ENAMETOOLONG, errno.EILSEQ), "choose another name"),
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit (ulimit -n)"),
-    **dict.fromkeys((errno.EBUSY, errno.ETXTBSY), "end the program that uses it"),
-    **dict.fromkeys((errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP), "choose a place on another file system"),
-    **dict.fromkeys(
-        (errno.ECONNREFUSED, errno.ECONNRESET, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT),
-        "check the network",
-    ),
-    **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO), "check the device"),
+# What the user can do about an errno. Other numbers, such as EINVAL, are our bugs.
+_ADVICE = {
+    "ENOSPC EDQUOT EFBIG": SPACE,
+    "EACCES EPERM": "change its permissions, or choose another place",
+    "EROFS": "choose another place",
+    "ENOENT ENOTDIR EISDIR EEXIST ENOTEMPTY ELOOP": "check the path",
+    "ENAMETOOLONG EILSEQ": "choose another name",
+    "EMFILE ENFILE": "raise the limit (ulimit -n)",
+    "EBUSY ETXTBSY": "end the program that uses it",
+    "EMLINK EXDEV EOPNOTSUPP": "choose a place on another file system",
+    "ECONNREFUSED ECONNRESET ENETUNREACH EHOSTUNREACH ETIMEDOUT": "check the network",
+    "EIO ESTALE ENODEV ENXIO": "check the device",
 }
+_WAYS_OUT = {getattr(errno, name): advice for names, advice in _ADVICE.items() for name in names.split()}
 # Rust's errors and numpy's tofile carry the reason only in their message.
 _RUST = re.compile(r"\(os error (\d+)\)")
 _NUMPY = re.compile(r"^\d+ requested and \d+ written$")
@@ -87,8 +79,7 @@ def border(place: str | None = None) -> Iterator[None]:
     becomes a UserError.
 
     Also a decorator. The error it was made from is its `__cause__`; what remains is a bug, and passes
-    unchanged.
-    place: what the line starts with, by default the file that the error names.
+    unchanged. The line starts with `place`, by default the file that the error names.
     """
     try:
         yield
@@ -144,32 +135,6 @@ def system_error(error: BaseException) -> int | None:
     return number if number in _WAYS_OUT else None
 
 
-class Named(Protocol):
-    """Anything with a name, such as a recipe."""
-
-    @property
-    def name(self) -> str: ...
-
-
-def map_collecting_errors(items: Sequence[N], function: Callable[[N], T]) -> list[T]:
-    """Apply a function to every item and return the results.
-
-    Raises one UserError with the problems of all items; where there are several items, each problem starts
-    with its item's name.
-    """
-    results, problems = list[T](), list[str]()
-    for item in items:
-        try:
-            results.append(function(item))
-        except UserError as error:
-            problems += [
-                f"{item.name}: {problem}" if len(items) > 1 else problem for problem in error.problems
-            ]
-    if problems:
-        raise UserError(*problems)
-    return results
-
-
 class Problems:
     """Collects the problems of several checks, so that one UserError reports them all."""
 
@@ -177,13 +142,14 @@ class Problems:
         self.found: list[str] = []
 
     @contextmanager
-    def collect(self) -> Iterator[None]:
+    def collect(self, place: str = "") -> Iterator[None]:
         """Keep the problems of a UserError raised in the block; the block ends there and the program goes on
-        after it."""
+        after it. Each begins with `place`."""
         try:
             yield
         except UserError as error:
-            self.found += [problem for problem in error.problems if problem not in self.found]
+            named = [place + problem for problem in error.problems]
+            self.found += [problem for problem in named if problem not in self.found]
 
     def raise_any(self) -> None:
         """Raises UserError where any check had a problem."""

@@ -11,7 +11,6 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
@@ -407,22 +406,3 @@ def test_a_finished_run_is_left_as_it_is(world: World, tmp_path: Path) -> None:
 
 def test_version(tmp_path: Path) -> None:
     assert call("--version", folder=tmp_path).stdout.strip() == edgedistill.__version__
-
-
-def test_a_recipe_that_asks_something_of_torch_is_checked_without_it(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from edgedistill.planning import preflight
-
-    def version(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(preflight, "version", version)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    (tmp_path / "x.yaml").write_text(json.dumps(world.recipe()), encoding="utf-8")
-    done = call("check", "x.yaml", "--set", "stages.0.optimizer=muon", folder=tmp_path, data=world.data)
-    assert done.returncode == 2
-    assert (
-        done.stderr
-        == "edgedistill check needs torch, which is not installed; pip install 'edgedistill[train]'\n"
-    )

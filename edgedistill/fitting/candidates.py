@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from edgedistill.planning.preflight import MUON_TORCH
 from edgedistill.precisions import PRECISIONS as ROWS
 
 # What is tried. Shares are of the encoder whose layers the student takes, or of the teacher's dimensions
@@ -28,18 +26,11 @@ ACTIVATIONS = ("", "relu")  # "": the encoder's own
 STATIC_SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 3 / 16, 1 / 8, 1 / 12)  # width of a static student's table
 LSTMS = ((1 / 3, 1 / 3), (1 / 3, 2 / 3))  # (width of the table, hidden units)
 LEAST_SHARE = 0.5  # of a finished student's bytes, that the smallest precision has
+# The first of them that keeps to the budget is raced.
 PRECISIONS = tuple(
     sorted((name for name, row in ROWS.items() if row.bits <= 8), key=lambda name: ROWS[name].rank.int8_cpu)
 )
-# the first of them that keeps to the budget is raced
-
-KIND_ORDER = {
-    "finished": 0,
-    "bert": 1,
-    "static": 2,
-    "recurrent": 3,
-    "bilstm": 4,
-}  # which kinds are tried first
+KINDS = ("finished", "bert", "static", "recurrent", "bilstm")  # in the order in which they are tried
 
 # How each kind learns best, by what has been measured here (bench/LOG.md).
 TRAINING: dict[str, dict[str, Any]] = {
@@ -49,18 +40,15 @@ TRAINING: dict[str, dict[str, Any]] = {
     "bilstm": {"batch": 128, "learning_rate": 2e-3},
     "static": {"batch": 128, "learning_rate": 1e-3},
 }
-WHOLE = {
-    "learning_rate": 3e-4,
-    "optimizer": "adamw",
-}  # all layers at full width: nearly the teacher before the first step
-WITHOUT_MUON = {"learning_rate": 1e-3, "optimizer": "adamw"}
+# All layers at full width: nearly the teacher before the first step.
+WHOLE = {"learning_rate": 3e-4, "optimizer": "adamw"}
 MAX_TOKENS = 128
 SMALLEST_BATCH, STEPS_OF_AN_EPOCH = 8, 16  # of few texts: smaller batches, so that an epoch has some steps
 
 
 @dataclass(frozen=True)
 class FinishedStudent:
-    """A shipped bundle whose student candidates go on from. size_bytes: of its graph and tokenizer.json."""
+    """A shipped bundle that candidates go on from, and the bytes of its graph and tokenizer.json."""
 
     name: str
     kind: str
@@ -71,11 +59,10 @@ class FinishedStudent:
 class StartingPoint:
     """The encoder that students take layers and token embeddings from, and what it offers.
 
-    weights, tokenizer: as in a recipe; weights "" where no known encoder is at hand, and layers begin at
-        random. positions: rows of the
-    position table that students keep, for max_tokens. wordpiece: whether a vocabulary can be learned like its
-    tokenizer's. finished: shipped students that know the texts' words. keeps_heads: narrow students keep all
-    heads, as each has a relative attention bias.
+    `weights` and `tokenizer` are as in a recipe; weights are "" where no known encoder is at hand, and layers
+    begin at random. Students keep so many `positions` of the position table, for `max_tokens`. `wordpiece`
+    says whether a vocabulary can be learned like its tokenizer's. `finished` are shipped students that know
+    the texts' words. With `keeps_heads`, narrow students keep all heads, as each has a relative bias.
     """
 
     weights: str
@@ -98,8 +85,8 @@ class StartingPoint:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer that candidates share. section: its keys in a student's section. size_bytes: of its
-    tokenizer.json."""
+    """A tokenizer that candidates share: its keys in a student's section, its number of tokens, and the bytes
+    of its tokenizer.json."""
 
     section: Mapping[str, Any]
     size: int
@@ -108,9 +95,11 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Choice:
-    """A candidate's shape. table: bytes of a token's embedding, PQ bytes where they are fewer than the width;
-    neurons: feed-forward size, or hidden units of an LSTM; vocabulary: the name of a Vocabulary; dims 0: the
-    teacher's; activation "": the encoder's.
+    """A candidate's shape.
+
+    `neurons` is the feed-forward size, or the hidden units of an LSTM. `table` counts the bytes of a token's
+    embedding, PQ bytes where they are fewer than the width. `vocabulary` is the name of a Vocabulary. With
+    `dims` 0 it has the teacher's, with `activation` "" the encoder's.
     """
 
     kind: str
@@ -127,74 +116,50 @@ class Choice:
         """bert-4x256x640-t64-kept3"""
         if self.kind == "finished":
             return f"from-{self.vocabulary}"
-        sizes = "x".join(str(size) for size in (self.layers, self.width, self.neurons) if size)
-        vocabulary = "" if self.vocabulary == "all" else self.vocabulary.replace(" ", "")
-        parts = [
-            self.kind,
-            sizes,
-            f"t{self.table}" if self.table < self.width else "",
-            vocabulary,
-            self.activation,
-        ]
-        return "-".join(part for part in [*parts, f"d{self.dims}" if self.dims else ""] if part)
-
-    @property
-    def params(self) -> dict[str, Any]:
-        return asdict(self)
+        parts = [self.kind, "x".join(str(each) for each in (self.layers, self.width, self.neurons) if each)]
+        parts.append(f"t{self.table}" if self.table < self.width else "")
+        parts.append("" if self.vocabulary == "all" else self.vocabulary.replace(" ", ""))
+        parts += [self.activation, f"d{self.dims}" if self.dims else ""]
+        return "-".join(filter(None, parts))
 
 
 def choices(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> list[Choice]:
     """Every shape, without duplicates, in a fixed order."""
-    found = [
-        *_berts(start, vocabularies),
-        *_recurrents(start, vocabularies),
-        *_lstms(start, vocabularies),
-        *_statics(start, vocabularies),
-    ]
+    taken = [name for name in vocabularies if not name.startswith("learned")]
+    found = [*_berts(start, taken), *_recurrents(start, taken)]
+    for (width, hidden), name, dims in product(LSTMS, vocabularies, DIMS_SHARES):
+        wide = round(start.width * width)
+        neurons = round(start.width * hidden)
+        found.append(Choice("bilstm", 1, wide, neurons, wide, name, _dims(start, dims)))
+    for share, name, dims in product(STATIC_SHARES, vocabularies, DIMS_SHARES):
+        width = max(2, round(start.dims * share))
+        found.append(Choice("static", 0, width, 0, width, name, _dims(start, dims)))
     found += [Choice("finished", vocabulary=each.name) for each in start.finished]
     return list(dict.fromkeys(found))
 
 
-def _berts(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> Iterator[Choice]:
+def _berts(start: StartingPoint, vocabularies: list[str]) -> Iterator[Choice]:
     unit = start.heads if start.keeps_heads else start.width // start.heads
     layers = sorted({count for count in (*LAYERS, start.depth) if count <= start.depth})
     widths = sorted({max(unit, round(start.width * share / unit) * unit) for share in WIDTH_SHARES})
-    taken = [name for name in vocabularies if not name.startswith("learned")]
-    axes = product(layers, widths, NEURONS, TABLE_SHARES, taken, DIMS_SHARES, ACTIVATIONS)
+    axes = product(layers, widths, NEURONS, TABLE_SHARES, vocabularies, DIMS_SHARES, ACTIVATIONS)
     for count, width, ratio, share, vocabulary, dims, activation in axes:
         table = math.floor(width * share)
         whole = width == start.width and start.weights
-        if width % table or (
-            whole and ratio != NEURONS[0]
-        ):  # neurons are chosen only where layers are projected
+        # neurons are chosen only where layers are projected
+        if width % table or (whole and ratio != NEURONS[0]):
             continue
         neurons = start.neurons if whole else min(start.neurons, round(width * ratio))
         yield Choice("bert", count, width, neurons, table, vocabulary, _dims(start, dims), activation)
 
 
-def _recurrents(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> Iterator[Choice]:
-    if not start.weights:
-        return
+def _recurrents(start: StartingPoint, vocabularies: list[str]) -> Iterator[Choice]:
     blocks = [count for count in (1, 2, 3) if count < start.depth and start.depth % count == 0]
-    taken = [name for name in vocabularies if not name.startswith("learned")]
-    for count, share, vocabulary, dims in product(blocks, TABLE_SHARES[1:4], taken, DIMS_SHARES):
+    for count, share, vocabulary, dims in product(blocks, TABLE_SHARES[1:4], vocabularies, DIMS_SHARES):
         table = math.floor(start.width * share)
-        if start.width % table == 0:
-            yield Choice(
-                "recurrent", count, start.width, start.neurons, table, vocabulary, _dims(start, dims)
-            )
-
-
-def _lstms(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> Iterator[Choice]:
-    for (width, hidden), vocabulary, dims in product(LSTMS, vocabularies, DIMS_SHARES):
-        wide = round(start.width * width)
-        yield Choice("bilstm", 1, wide, round(start.width * hidden), wide, vocabulary, _dims(start, dims))
-
-
-def _statics(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> Iterator[Choice]:
-    for share, vocabulary, dims in product(STATIC_SHARES, vocabularies, DIMS_SHARES):
-        width = max(2, round(start.dims * share))
-        yield Choice("static", 0, width, 0, width, vocabulary, _dims(start, dims))
+        if start.weights and start.width % table == 0:
+            sizes = (count, start.width, start.neurons, table)
+            yield Choice("recurrent", *sizes, vocabulary, _dims(start, dims))
 
 
 def _dims(start: StartingPoint, share: float) -> int:
@@ -211,13 +176,10 @@ def estimated_bytes(
     weight = ROWS[precision].bytes_per_weight
     vocabulary = vocabularies[choice.vocabulary]
     head = choice.width * (choice.dims or start.dims)
+    table = vocabulary.size * (choice.width * weight + 4)
     if choice.table < choice.width:  # product-quantized: codes are bytes in every precision
-        table, head = (
-            float(vocabulary.size * choice.table + 256 * choice.width),
-            head + MAX_TOKENS * choice.width,
-        )
-    else:
-        table = vocabulary.size * (choice.width * weight + 4)
+        table = vocabulary.size * choice.table + 256 * choice.width
+        head += MAX_TOKENS * choice.width
     return table + weight * (_layer_weights(choice) + head) + vocabulary.size_bytes
 
 
@@ -236,46 +198,32 @@ def _layer_weights(choice: Choice) -> float:
 def sections(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
     """The recipe's sections that make a candidate: `student`, and `targets` where it has fewer dimensions
     than its teacher."""
-    targets = {"targets": {"reduce": {"kind": "pca"}, "dims": choice.dims}} if choice.dims else {}
-    return {**targets, "student": _student(choice, start, vocabularies)}
-
-
-def _student(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
     if choice.kind == "finished":
-        return {"kind": "finished", "weights": choice.vocabulary}
-    head: dict[str, Any] = {"head": "linear", **({"dims": choice.dims} if choice.dims else {})}
-    tokenizer = {} if start.tokenizer == "teacher" else {"tokenizer": start.tokenizer}
-    shared = {**tokenizer, **vocabularies[choice.vocabulary].section, **head, "max_tokens": start.max_tokens}
+        return {"student": {"kind": "finished", "weights": choice.vocabulary}}
+    student: dict[str, Any] = {"kind": choice.kind}
     if choice.kind == "static":
-        return {
-            "kind": "static",
-            "width": choice.width,
-            "embeddings": {"from": "teacher", "of": "outputs"},
-            **shared,
-        }
-    if choice.kind == "bilstm":
-        return {"kind": "bilstm", "width": choice.width, "hidden": choice.neurons, "readout": "max", **shared}
-    compressed = {"pq_bytes": choice.table} if choice.table < choice.width else {}
-    weighted = (
-        {"embeddings": {"from": "teacher", "weighting": "frequency", "count_exponent": 0.5}}
-        if compressed
-        else {}
-    )
-    if choice.kind == "recurrent":
-        return {
-            "kind": "recurrent",
-            "weights": start.weights,
-            "layers": choice.layers,
-            **compressed,
-            **weighted,
-            **shared,
-        }
-    section: dict[str, Any] = {"kind": "bert", "weights": start.weights or "random"}
-    section |= {"layers": spread(start.depth, choice.layers) if start.weights else choice.layers}
-    if choice.width < start.width or not start.weights:
-        section |= {"width": choice.width, "intermediate": choice.neurons}
-    activation = {"activation": choice.activation} if choice.activation else {}
-    return {**section, **activation, "max_positions": start.positions, **compressed, **weighted, **shared}
+        student |= {"width": choice.width, "embeddings": {"from": "teacher", "of": "outputs"}}
+    elif choice.kind == "bilstm":
+        student |= {"width": choice.width, "hidden": choice.neurons, "readout": "max"}
+    elif choice.kind == "recurrent":
+        student |= {"weights": start.weights, "layers": choice.layers}
+    else:
+        student |= {"weights": start.weights or "random", "max_positions": start.positions}
+        student["layers"] = spread(start.depth, choice.layers) if start.weights else choice.layers
+        if choice.width < start.width or not start.weights:
+            student |= {"width": choice.width, "intermediate": choice.neurons}
+        if choice.activation:
+            student["activation"] = choice.activation
+    if choice.table < choice.width:
+        student["pq_bytes"] = choice.table
+        student["embeddings"] = {"from": "teacher", "weighting": "frequency", "count_exponent": 0.5}
+    if start.tokenizer != "teacher":
+        student["tokenizer"] = start.tokenizer
+    student |= {**vocabularies[choice.vocabulary].section, "head": "linear", "max_tokens": start.max_tokens}
+    if not choice.dims:
+        return {"student": student}
+    student["dims"] = choice.dims
+    return {"targets": {"reduce": {"kind": "pca"}, "dims": choice.dims}, "student": student}
 
 
 def spread(depth: int, count: int) -> list[int]:
@@ -285,21 +233,14 @@ def spread(depth: int, count: int) -> list[int]:
 
 
 def stage(choice: Choice, start: StartingPoint, texts: int) -> dict[str, Any]:
-    """The recipe's stage of a candidate, without its steps. texts: to train on."""
-    static = choice.kind == "finished" and start.student_of(choice).kind == "static"  # it has no layers
-    settings = dict(TRAINING["static" if static else choice.kind])
-    if (
-        choice.kind == "bert"
-        and start.weights
-        and (choice.layers, choice.width) == (start.depth, start.width)
-        and not choice.activation
-    ):
+    """The recipe's stage of a candidate, without its steps. There are so many `texts` to train on."""
+    kind = choice.kind
+    if kind == "finished" and start.student_of(choice).kind == "static":
+        kind = "static"  # it has no layers
+    settings = dict(TRAINING[kind])
+    whole = (choice.layers, choice.width, choice.activation) == (start.depth, start.width, "")
+    if kind == "bert" and start.weights and whole:
         settings |= WHOLE
-    if (
-        settings.get("optimizer") == "muon"
-        and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON_TORCH
-    ):
-        settings |= WITHOUT_MUON
     while settings["batch"] > SMALLEST_BATCH and texts < STEPS_OF_AN_EPOCH * settings["batch"]:
         settings["batch"] //= 2
     return {"name": "distil", "objective": {"kind": "cosine"}, **settings, "max_tokens": start.max_tokens}

@@ -1,9 +1,10 @@
 """The line of a fit: check the request, plan, race, choose the winner, write it as a recipe, a bundle and
-pages.
+pages. The best candidate that passes every check wins.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,17 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from edgedistill import files, recipe, resolve
-from edgedistill.errors import UserError
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import scoring
-from edgedistill.export import model_source
-from edgedistill.fitting import latency, page, plan, race, record, texts, winner
+from edgedistill.export import bundle_writer, model_source
+from edgedistill.fitting import plan, race, record, texts
+from edgedistill.fitting.cost import Cost
 from edgedistill.fitting.pace import PACE, Pace
-from edgedistill.fitting.plan import Fit
-from edgedistill.fitting.request import FitRequest
+from edgedistill.fitting.plan import SUITE, Fit
+from edgedistill.fitting.record import FitRequest
+from edgedistill.fitting.score import suite_score
+from edgedistill.planning.cost import graph_p50_ms, least_median_ms
+from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import flush_denormals
+
+NAME = "mine"
+ATTEMPTS = 4  # to measure a p50 within the budget
+BUNDLE, RUN = "bundle", "run"
 
 
 def fit(
@@ -31,8 +41,8 @@ def fit(
 ) -> dict[str, Any]:
     """Find the best student that keeps to the budget. Returns the content of fit.json.
 
-    out: the fit's folder. resume: go on with a fit that was interrupted, or one that is finished with more
-    minutes. Raises UserError for what the request lacks, a budget that nothing meets, minutes too few, a
+    `out` is the fit's folder. With `resume`, a fit that was interrupted goes on, or one that is finished with
+    more minutes. Raises UserError for what the request lacks, a budget that nothing meets, minutes too few, a
     folder of another fit, a full disk; CheckFailed where no finalist passes its checks, or where the winner
     keeps less than `min_kept`, after all is written.
     """
@@ -41,14 +51,13 @@ def fit(
     _check_folder(out, resume)
     with files.full_disk_as_user_error(out), record.held(out), _nothing_left_of(out, not record.is_fit(out)):
         done = _find(request, out, session, pace, started)
-    winner.check_kept(done["winner"], request.min_kept, done)
+    check_kept(done["winner"], request.min_kept, done)
     return done
 
 
 def _check_request(request: FitRequest) -> None:
     """Raise UserError for what can be seen before anything is read or opened."""
-    texts.section(request)
-    latency.check_target(request.budget.target)
+    texts.section(request.texts, request.column, request.data)
     if request.suite is not None:
         scoring.suite(request.suite, request.data)
     if not resolve.is_run(request.teacher.model):
@@ -88,8 +97,10 @@ def _nothing_left_of(out: Path, new: bool) -> Iterator[None]:
 
 
 def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started: float) -> dict[str, Any]:
-    """Plan, race and choose, from where an earlier process came."""
-    device = _device(session.device)
+    """Plan, race and choose, from where an earlier process came. Writes fit.json and the page."""
+    if session.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
+    gpu = session.device in ("auto", "cuda") and torch.cuda.is_available()
     study, settings = record.open_study(out), request.settings()
     before = study.user_attrs.get("settings", settings)
     record.agree(study, settings, out)
@@ -98,63 +109,138 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
         session.log(f"{out}: finished already")
         return done
     flush_denormals()
-    session = replace(session, device=device)
-    at_work = Fit(request, out, study, session, pace, plan.open_teacher(request, study, session))
+    at_work = Fit(request, out, study, replace(session, device="cuda" if gpu else "cpu"), pace)
     plan.make(at_work, started)
     race.run_race(at_work)
-    return _finish(at_work)
-
-
-def _device(asked: str) -> str:
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
-    return "cuda" if asked in ("auto", "cuda") and torch.cuda.is_available() else "cpu"
-
-
-def _finish(fit: Fit) -> dict[str, Any]:
-    """Choose the winner, write fit.json and the page."""
-    started = time.time()
-    won = winner.choose(fit)
-    names = {
-        "recipe": record.RECIPE,
-        "bundle": winner.BUNDLE,
-        "run": winner.RUN,
-        "page": page.PAGE,
-        "report": winner.REPORT,
-    }
+    chosen = time.time()
+    won = choose(at_work)
     done = {
         "winner": won,
-        **{name: str(fit.folder / path) for name, path in names.items()},
-        "budget": asdict(fit.request.budget),
-        "schedule": fit.known("schedule"),
-        "texts": fit.known("texts"),
-        "candidates": page.standings(fit.study),
-        "not_raced": page.not_raced(fit.study),
-        "seconds": round(race.spent_seconds(fit) + time.time() - started, 1),
+        "recipe": str(out / record.RECIPE),
+        "bundle": str(out / BUNDLE),
+        "run": str(out / RUN),
+        "page": str(out / record.PAGE),
+        "budget": asdict(request.budget),
+        "schedule": at_work.known("schedule"),
+        "texts": at_work.known("texts"),
+        "candidates": record.standings(study),
+        "not_raced": record.not_raced(study),
+        "seconds": round(race.spent_seconds(at_work) + time.time() - chosen, 1),
     }
-    page.write(fit, won)
-    files.write_json(fit.folder / record.RESULT, done)
+    record.write_page(study, out, won)
+    files.write_json(out / record.RESULT, done)
     return done
+
+
+# ---- the winner
+
+
+def choose(at_work: Fit) -> dict[str, Any]:
+    """Export the finalists, the best first, until one passes: parity, size, `verify`, p50. Returns the entry
+    `winner` of fit.json.
+
+    Raises UserError where no candidate was trained to the end, CheckFailed where none passes.
+    """
+    finalists = record.finalists(at_work.study)
+    if not finalists:
+        known = (trial.user_attrs for trial in record.candidates(at_work.study))
+        fell = "; ".join(dict.fromkeys(f"{each['name']} {each['fell']}" for each in known))
+        raise UserError(f"{at_work.folder}: no candidate was trained to the end: {fell}")
+    problems = list[str]()
+    for finalist in (trial.user_attrs for trial in finalists):
+        named = {**finalist["recipe"], "name": NAME}
+        _write_recipe(at_work, finalist, named)
+        with files.new_folder(at_work.folder / RUN) as folder:
+            shutil.copytree(at_work.folder / race.TRIALS / finalist["name"], folder, dirs_exist_ok=True)
+            files.write_text(folder / "recipe.yaml", recipe.dump(recipe.parse(named, record.RECIPE)))
+        fits = Cost(**finalist["cost"]).fitting(at_work.request.budget)
+        for precision in dict.fromkeys([finalist["precision"], *fits]):  # first the one that raced
+            try:
+                return _certified(at_work, finalist, precision)
+            except CheckFailed as error:
+                problems.append(f"{finalist['name']} in {precision}: {error}")
+                at_work.session.log(problems[-1])
+    failed = "\n".join([f"{at_work.folder}: no finalist passed its checks", *problems])
+    raise CheckFailed(failed, {"problems": problems})
+
+
+def _write_recipe(at_work: Fit, finalist: dict[str, Any], named: dict[str, Any]) -> None:
+    """Write mine.yaml: the candidate's own recipe, and how it came about."""
+    data = f" --data {at_work.request.data}" if at_work.request.data is not None else ""
+    head = (
+        f"# Found by edgedistill fit: {finalist['name']} in {finalist['precision']}, the best of "
+        f"{len(record.candidates(at_work.study))} candidates of at most {at_work.request.budget}.\n"
+        f"# Agreement with the teacher on held-out texts: {finalist['scores'][-1]['agreement']:.4f}.\n"
+        f"# The same bytes again, on this machine: OMP_NUM_THREADS={torch.get_num_threads()} edgedistill "
+        f"train {record.RECIPE}{data}\n"
+    )
+    body = yaml.safe_dump(named, sort_keys=False, default_flow_style=None)
+    files.write_text(at_work.folder / record.RECIPE, head + body)
+
+
+def _certified(at_work: Fit, finalist: dict[str, Any], precision: str) -> dict[str, Any]:
+    """Export, check and measure a finalist in a precision. Raises CheckFailed with the numbers where it does
+    not pass.
+    """
+    budget, folder = at_work.request.budget, at_work.folder / BUNDLE
+    bundle_writer.export(at_work.folder / RUN, [precision], folder, at_work.session.log)
+    verify.verify(str(folder))
+    opened = bundle.load(folder, precision=precision, threads=1)
+    graph = folder / opened.manifest["precisions"][precision]["file"]
+    graph_bytes = graph.stat().st_size
+    size = graph_bytes + (folder / "tokenizer.json").stat().st_size
+    if budget.excess(size, 0) > 0:
+        raise CheckFailed(f"{size / 1e6:.3f} MB with tokenizer.json, the budget is {budget.max_mb:g}")
+    ids = [row.tolist() for row in opened.tokenize(at_work.timed_texts)]
+    p50 = math.inf
+    for _ in range(ATTEMPTS):  # where it is over the budget, other work on the machine may be why
+        if budget.excess(0, p50) > 0:
+            tokenizing = least_median_ms(lambda text: opened.tokenize([text]), at_work.timed_texts)
+            p50 = min(p50, graph_p50_ms(graph.read_bytes(), ids, threads=1) + tokenizing)
+    if budget.excess(0, p50) > 0:
+        raise CheckFailed(f"p50 {p50:.3f} ms, the budget is {budget.max_p50_ms:g}")
+    suite, teacher = scoring.suite(at_work.request.suite or SUITE, at_work.request.data), at_work.teacher
+    whole = suite_score(suite, lambda texts: teacher.embed(texts, at_work.session.device))
+    return {
+        "candidate": finalist["name"],
+        "precision": precision,
+        "size_mb": size / 1e6,
+        "graph_mb": graph_bytes / 1e6,
+        "p50_ms": p50,
+        "score": at_work.judge.score(opened.encode),
+        "suite": suite.name,
+        "kept": round(suite_score(suite, opened.encode) / whole, 5) if whole else None,
+        "steps": finalist["recipe"]["stages"][0]["steps"],
+    }
+
+
+def check_kept(winner: dict[str, Any], min_kept: float | None, result: dict[str, Any]) -> None:
+    """Raise CheckFailed where the winner keeps less of its teacher's score than was asked for."""
+    kept = winner["kept"]
+    if min_kept is None or (kept is not None and kept >= min_kept):
+        return
+    found = "was not measured" if kept is None else f"is {kept:.4f}"
+    share = f"the share of the teacher's score kept on {winner['suite']} {found}"
+    way_out = "give it more minutes, a larger budget or more texts"
+    fact = f"{winner['candidate']} in {winner['precision']}: {share}, at least {min_kept:g} was asked for"
+    raise CheckFailed(f"{fact}; {way_out}", result)
 
 
 def summary(done: dict[str, Any]) -> str:
     """The result in a few lines."""
     won, score = done["winner"], done["winner"]["score"]
     parts = f"nearest neighbours in common {score['neighbours']:.3f}, cosines {score['cosines']:.3f}"
-    kept = (
-        f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}"
-        if won["kept"] is not None
-        else ""
-    )
+    kept = ""
+    if won["kept"] is not None:
+        kept = f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}"
     size = f"{won['size_mb']:.2f} MB with tokenizer.json (graph {won['graph_mb']:.2f})"
-    lines = [
-        f"{won['candidate']} in {won['precision']}: {size}, p50 {won['p50_ms']:.3f} ms",
-        f"agreement {score['agreement']:.3f} ({parts}){kept}",
-        f"{done['bundle']}  the bundle",
-        f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}",
-        f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost",
-    ]
-    return "\n".join(lines)
+    return (
+        f"{won['candidate']} in {won['precision']}: {size}, p50 {won['p50_ms']:.3f} ms\n"
+        f"agreement {score['agreement']:.3f} ({parts}){kept}\n"
+        f"{done['bundle']}  the bundle\n"
+        f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}\n"
+        f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost"
+    )
 
 
 def teacher(model: str, revision: str | None, pooling: str | None) -> recipe.Teacher:

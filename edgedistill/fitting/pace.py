@@ -6,14 +6,11 @@ import math
 from dataclasses import dataclass
 
 from edgedistill.errors import UserError
-from edgedistill.evaluation.speed import MeasurementPlan
 
-MEASUREMENT = MeasurementPlan(queries=256, rounds=3, seconds=0.3)  # of the winner and its teacher
 SHARES = (1 / 16, 1 / 4, 1.0)  # of a candidate's whole training: where the rungs are
 # About how many candidates train up to each rung, the thorough races first. Where as many train to the second
-# rung as to the first,
-# the first one is for the growth of their scores only: after so few seconds, the scores themselves say
-# little.
+# rung as to the first, the first one is for the growth of their scores only: after so few seconds, the scores
+# themselves say little.
 RACES = ((16, 6, 2), (12, 5, 2), (8, 4, 2), (6, 6, 2), (4, 4, 2), (3, 3, 2), (2, 2, 2), (1, 1, 1))
 PROPOSED_SHARE = 1 / 4  # of the candidates of a race of eight or more
 
@@ -22,10 +19,10 @@ PROPOSED_SHARE = 1 / 4  # of the candidates of a race of eight or more
 class Pace:
     """What a fit spends its minutes on.
 
-    teacher_share, survey_share: of all minutes, at most. finish_s, finish_share: kept for export and
-    measurement. shortest_rung_s: the shortest training after which candidates are compared. timing_s: seconds
-    in which a candidate's steps are timed. most_epochs: more passes over the texts bring nothing. safety:
-    share of the time left that is planned with. wanted: candidates to find that keep to the budget.
+    `teacher_share` and `survey_share` of all minutes may go there at most. `finish_s` and `finish_share` are
+    kept for export and measurement. After `shortest_rung_s` candidates can be compared. The steps of one are
+    timed for `timing_s`, and `safety` is the share of the time left that is planned with. More passes over
+    the texts than `most_epochs` bring nothing. `wanted` candidates are looked for.
     """
 
     teacher_share: float = 0.2
@@ -37,7 +34,6 @@ class Pace:
     most_epochs: float = 40.0
     safety: float = 0.9
     wanted: int = 12
-    measurement: MeasurementPlan = MEASUREMENT
 
 
 PACE = Pace()
@@ -47,9 +43,9 @@ PACE = Pace()
 class Schedule:
     """A race.
 
-    counts: about how many candidates train up to each rung; all of the first do. seconds: of the whole
-    training of one candidate. proposed: how many of the first are proposed by the sampler, from the scores of
-    the others. minutes: of the fit, when this was decided; with more of them there may be more candidates.
+    About so many candidates as `counts` says train up to each rung; all of the first do. The whole training
+    of one takes `seconds`. The sampler proposes `proposed` of the first, from the scores of the others. It
+    was decided for a fit of so many `minutes`; with more of them there may be more candidates.
     """
 
     counts: list[int]
@@ -77,8 +73,8 @@ def first_rung(counts: list[int] | tuple[int, ...]) -> int:
 def schedule(candidates: int, minutes: float, seconds: float, setup_s: float, pace: Pace = PACE) -> Schedule:
     """The most thorough race for which there is time.
 
-    candidates: how many keep to the budget. minutes: of the whole fit; seconds: those of them that are left;
-    setup_s: seconds to set up a run. Raises UserError where the time is too short to compare any.
+    `candidates` is how many keep to the budget. Of the `minutes` of the whole fit, `seconds` are left.
+    Setting up a run takes `setup_s`. Raises UserError where the time is too short to compare any.
     """
     possible = [counts for counts in RACES if min(2, candidates) <= counts[0] <= candidates]
     for counts in possible:
@@ -110,7 +106,7 @@ def _too_short(counts: tuple[int, ...], seconds: float, setup_s: float, pace: Pa
 
 
 def steps(schedule: Schedule, step_seconds: float, epoch_steps: float, pace: Pace) -> int:
-    """The steps of a candidate's whole training. epoch_steps: of one pass over the texts."""
+    """The steps of a candidate's whole training. One pass over the texts takes `epoch_steps`."""
     return max(
         len(SHARES), min(int(schedule.seconds / step_seconds), math.ceil(pace.most_epochs * epoch_steps))
     )

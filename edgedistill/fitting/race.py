@@ -17,21 +17,23 @@ import shutil
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from edgedistill import recipe, resolve
+from edgedistill import recipe, resolve, run
 from edgedistill.errors import DiskFull, UserError
-from edgedistill.fitting import page, plan, record
-from edgedistill.fitting.agreement_score import Judge, open_student
+from edgedistill.fitting import plan, record
 from edgedistill.fitting.candidates import Choice
 from edgedistill.fitting.pace import SHARES, rung_steps
 from edgedistill.fitting.plan import Fit
+from edgedistill.fitting.score import encoder
 from edgedistill.fitting.survey import Survey
 from edgedistill.session import silent
 from edgedistill.training import train
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.stage_in_progress import Paused
 
 FACTOR = 4  # between two rungs' shares; a quarter of those that reach a rung goes on
@@ -43,14 +45,13 @@ ASKED = 400  # proposals at most, until one is among those allowed
 def run_race(fit: Fit) -> None:
     """Train candidates until none is left, or no time."""
     fit.study.pruner = Halving(fit.schedule.first_rung)
-    judge = fit.judge()
     while True:
         racing = [each for each in record.candidates(fit.study) if record.is_racing(each)]
         if racing:
-            _race(fit, racing[0], judge)
+            _race(fit, racing[0])
         elif _time_is_up(fit, 0) or not _propose(fit):
             return
-        page.write(fit)
+        record.write_page(fit.study, fit.folder)
 
 
 class Halving(optuna.pruners.SuccessiveHalvingPruner):
@@ -80,18 +81,18 @@ class _OfAKind(optuna.Study):
         return [each for each in super().get_trials(deepcopy, states) if each.params["kind"] == self._kind]
 
 
-def _race(fit: Fit, candidate: FrozenTrial, judge: Judge) -> None:
+def _race(fit: Fit, candidate: FrozenTrial) -> None:
     """Train a candidate to its end, or until it falls. One that was killed goes on behind the last rung that
     it has reached.
     """
-    trial = optuna.Trial(fit.study, candidate._trial_id)
+    trial, reached = optuna.Trial(fit.study, candidate._trial_id), len(SHARES)
     name, scores = candidate.user_attrs["name"], list(candidate.user_attrs["scores"])
-    for rung in range(len(SHARES)):
+    for rung in range(reached):
         if rung == len(scores):
             if _time_is_up(fit, rung):
-                return _fall(fit, trial, f"before rung {rung + 1} of {len(SHARES)}: the time was over")
+                return _fall(fit, trial, f"before rung {rung + 1} of {reached}: the time was over")
             try:
-                scores.append(train_to_rung(fit, candidate, rung, judge))
+                scores.append(train_to_rung(fit, candidate, rung))
             except DiskFull:
                 raise
             except UserError as error:
@@ -99,8 +100,8 @@ def _race(fit: Fit, candidate: FrozenTrial, judge: Judge) -> None:
             trial.report(expected_score(scores), FACTOR**rung)
             trial.set_user_attr("scores", scores)
             fit.session.log(described(name, scores))
-            page.write(fit)
-        if rung + 1 < len(SHARES) and trial.should_prune():
+            record.write_page(fit.study, fit.folder)
+        if rung + 1 < reached and trial.should_prune():
             return _fall(fit, trial, why_it_fell(fit.study, trial.number, rung))
     fit.study.tell(trial.number, scores[-1]["score"])
     return None
@@ -131,18 +132,17 @@ def why_it_fell(study: optuna.Study, number: int, rung: int) -> str:
     """Why a candidate was not trained on."""
     trials, step = record.candidates(study), FACTOR**rung
     mine = trials[number]
-    score, value = mine.user_attrs["scores"][rung], mine.intermediate_values[step]
-    kind = mine.params["kind"]
-    compared = [each for each in trials if rung > 0 or each.params["kind"] == kind]
-    values = [each.intermediate_values[step] for each in compared if step in each.intermediate_values]
-    at = (
-        f"at rung {rung + 1} of {len(SHARES)}, after {score['step']:,} of {score['steps']:,} steps: "
-        f"{score['score']:.3f}"
-    )
-    expects = f", {value:.3f} to be expected at the end" if rung > 0 else ""
+    score, value, kind = mine.user_attrs["scores"][rung], mine.intermediate_values[step], mine.params["kind"]
+    came = [each for each in trials if step in each.intermediate_values]
+    expects, among = f", {value:.3f} to be expected at the end", ""
+    if rung == 0:
+        came = [each for each in came if each.params["kind"] == kind]
+        expects, among = "", f" of kind {kind}"
+    values = [each.intermediate_values[step] for each in came]
+    after = f"after {score['step']:,} of {score['steps']:,} steps: {score['score']:.3f}"
     place = f"place {1 + sum(each > value for each in values)} of {len(values)}"
-    among = "" if rung > 0 else f" of kind {kind}"
-    return f"{at}{expects}, {place}{among} that came so far; the best has {max(values):.3f}"
+    fact = f"{after}{expects}, {place}{among} that came so far; the best has {max(values):.3f}"
+    return f"at rung {rung + 1} of {len(SHARES)}, {fact}"
 
 
 def _fall(fit: Fit, trial: optuna.Trial, reason: str) -> None:
@@ -168,7 +168,7 @@ def _time_is_up(fit: Fit, rung: int) -> bool:
 # ---- one candidate
 
 
-def train_to_rung(fit: Fit, candidate: FrozenTrial, rung: int, judge: Judge) -> dict[str, Any]:
+def train_to_rung(fit: Fit, candidate: FrozenTrial, rung: int) -> dict[str, Any]:
     """Train a candidate from its checkpoint to a rung, and score it there.
 
     Returns the score's details with step, steps, seconds (of this rung) and step_seconds. Raises UserError as
@@ -181,34 +181,32 @@ def train_to_rung(fit: Fit, candidate: FrozenTrial, rung: int, judge: Judge) -> 
     step, started = rung_steps(whole, rung), time.perf_counter()
     student = _trained(fit, spec, step if step < whole else None)
     trained = time.perf_counter() - started
-    score = judge.score_student(student, known["precision"])
+    score = fit.judge.score(encoder(student, known["precision"]))
     before = rung_steps(whole, rung - 1) if rung else 0
-    times = {
-        "seconds": round(time.perf_counter() - started, 2),
-        "step_seconds": trained / max(1, step - before),
-    }
-    return {**score.as_data(), "step": step, "steps": whole, **times}
+    seconds = round(time.perf_counter() - started, 2)
+    times = {"seconds": seconds, "step_seconds": trained / max(1, step - before)}
+    return {**score, "step": step, "steps": whole, **times}
 
 
-def _trained(fit: Fit, spec: recipe.Recipe, pause_at: int | None) -> Any:
+def _trained(fit: Fit, spec: recipe.Recipe, pause_at: int | None) -> PreparedStudent:
     """The student trained to a step, or to the end."""
     out = fit.folder / TRIALS / spec.name
     partial = resolve.unfinished_run(out)
-    if out.exists():  # killed after the run was written and before its unfinished folder was gone
+    # killed before the first file, or after the run was written and before its unfinished folder was gone
+    if out.exists() or not (partial / "recipe.yaml").exists():
         shutil.rmtree(partial, ignore_errors=True)
-    if partial.exists() and not (partial / "recipe.yaml").exists():  # killed before the first file
-        shutil.rmtree(partial)
+    resume = out.exists() or partial.exists()
     try:
-        train.train(
-            spec,
-            out,
-            replace(fit.session, log=silent),
-            resume=out.exists() or partial.exists(),
-            pause_at=pause_at,
-        )
+        train.train(spec, out, replace(fit.session, log=silent), resume, pause_at)
     except Paused as paused:
         return paused.student
     return open_student(out)
+
+
+def open_student(folder: Path) -> PreparedStudent:
+    """The student of a finished run."""
+    opened = run.open_run(folder)
+    return PreparedStudent(opened.student(), opened.shape, opened.tokenizer())
 
 
 # ---- further candidates
@@ -217,42 +215,32 @@ def _trained(fit: Fit, spec: recipe.Recipe, pause_at: int | None) -> Any:
 def _propose(fit: Fit) -> bool:
     """Enter a candidate that the sampler proposes and that keeps to the budget. Returns whether there is
     one."""
-    trials = record.candidates(fit.study)
+    trials, survey = record.candidates(fit.study), fit.survey
     if len(trials) >= fit.schedule.candidates(fit.request.minutes):
         return False
-    workshop = fit.workshop()
-    survey = fit.survey(workshop)
     raced = {trial.user_attrs["name"] for trial in trials}
     for _ in range(TRIES):
         allowed = [choice for choice in [*survey.likely(), *survey.fitting] if choice.name not in raced]
-        choice = propose(trials, survey, allowed, fit.request.seed)
-        if choice is None:
+        if not allowed:
             return False
+        choice = propose(trials, survey, allowed, fit.request.seed)
         if choice not in survey.costs:
-            survey.measure(choice, workshop.cost, lambda each: plan.record_cost(fit, survey, each))
+            survey.add(choice)
         if choice in survey.costs and survey.costs[choice].fitting(fit.request.budget):
-            plan.enter(fit, survey, choice, plan.attributes(fit, workshop, survey, choice, fit.schedule))
+            plan.enter(fit, choice, fit.schedule)
             return True
     return False
 
 
-def propose(
-    trials: Sequence[FrozenTrial], survey: Survey, allowed: Collection[Choice], seed: int
-) -> Choice | None:
-    """A shape among those allowed, by TPE over what raced; the first allowed where it finds none, None where
-    there is none.
+def propose(trials: Sequence[FrozenTrial], survey: Survey, allowed: Collection[Choice], seed: int) -> Choice:
+    """A shape among those allowed, by TPE over what raced; the first allowed where it finds none.
 
     TPE knows of no combinations that cannot be built, so it is asked on a copy, and again until it names one
     that is allowed.
     """
-    if not allowed:
-        return None
     sampler = optuna.samplers.TPESampler(seed=seed + len(trials), n_startup_trials=4, multivariate=True)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.add_trials([trial for trial in trials if trial.intermediate_values])
-    wanted, values = set(allowed), plan.distributions(survey.choices)
-    for _ in range(ASKED):
-        choice = Choice(**study.ask(values).params)
-        if choice in wanted:
-            return choice
-    return next(iter(allowed))
+    values = plan.distributions(survey)
+    asked = (Choice(**study.ask(values).params) for _ in range(ASKED))
+    return next((choice for choice in asked if choice in allowed), next(iter(allowed)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,77 +14,71 @@ from scipy.optimize import nnls
 
 from edgedistill.errors import UserError
 from edgedistill.fitting.candidates import (
-    KIND_ORDER,
+    KINDS,
     PRECISIONS,
     Choice,
     StartingPoint,
     Vocabulary,
+    choices,
     estimated_bytes,
     products,
 )
-from edgedistill.fitting.request import Budget
-from edgedistill.fitting.student_cost import Cost
+from edgedistill.fitting.cost import Budget, Cost
 from edgedistill.precisions import PRECISIONS as ROWS
 
 SIZE_SLACK, LATENCY_SLACK = 0.08, 0.25  # an estimate above the budget by more than this is believed
 HOPELESS = 30  # shapes that cannot be built, before the first that can
 LEAST_FITTED = 3  # measured latencies from which others are estimated
 USUAL = "kept 3"  # the vocabulary of the best hand-made recipes
-TRANSFORMERS = ("bert", "recurrent")
 NEAREST = 4  # of the smallest shapes are measured where none is estimated to fit
-Measure = Callable[[Choice], Cost]
 
 
 @dataclass
 class Survey:
-    """What has been found out about the shapes. costs: of those measured; impossible: why others could not be
-    built."""
+    """What has been found out about the shapes.
 
-    choices: list[Choice]
+    `measure` builds a shape and measures it, or raises UserError; `each` is called with every shape after
+    that. `costs` are of those measured; `impossible` says why others could not be built.
+    """
+
     start: StartingPoint
     vocabularies: dict[str, Vocabulary]
     budget: Budget
+    measure: Callable[[Choice], Cost]
+    each: Callable[[Choice], None] = lambda choice: None
     costs: dict[Choice, Cost] = field(default_factory=dict)
     impossible: dict[Choice, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.choices = choices(self.start, self.vocabularies)
         if not self.choices:
-            raise UserError(
-                "no candidate: nothing that this teacher allows can be built; give another teacher"
-            )
+            fact = "nothing that this teacher allows can be built"
+            raise UserError(f"no candidate: {fact}; give another teacher")
         self._row = {choice: row for row, choice in enumerate(self.choices)}
-        self._bytes = np.array([self._estimated_bytes(choice) for choice in self.choices])
-        self._sizes = np.array([self._all_sizes(choice) for choice in self.choices])
-        self._work = np.array([self._features(choice) for choice in self.choices])
-        kinds = {
-            kind: number
-            for number, kind in enumerate(
-                dict.fromkeys((each.kind, each.activation) for each in self.choices)
-            )
-        }
-        self._kind = np.array([kinds[each.kind, each.activation] for each in self.choices])
-
-    def _estimated_bytes(self, choice: Choice) -> list[float]:
-        """In each precision."""
-        return [estimated_bytes(choice, self.start, self.vocabularies, precision) for precision in PRECISIONS]
+        self._bytes = np.array(
+            [
+                [estimated_bytes(each, self.start, self.vocabularies, name) for name in PRECISIONS]
+                for each in self.choices
+            ]
+        )
+        self._sizes = np.array([self._all_sizes(each) for each in self.choices])
+        self._work = np.array([self._parts(each) for each in self.choices])
+        kinds = [(each.kind, each.activation) for each in self.choices]
+        self._kind = np.array([kinds.index(each) for each in kinds])
 
     def _all_sizes(self, choice: Choice) -> list[float]:
         """What makes a shape larger: more of each. What its latency depends on comes first."""
         vocabulary = self.vocabularies[choice.vocabulary].size if choice.kind != "finished" else 0
-        return [
-            choice.layers,
-            choice.width,
-            choice.neurons,
-            choice.table,
-            choice.dims or self.start.dims,
-            vocabulary,
-        ]
+        dims = choice.dims or self.start.dims
+        return [choice.layers, choice.width, choice.neurons, choice.table, dims, vocabulary]
 
-    def _features(self, choice: Choice) -> list[float]:
+    def _parts(self, choice: Choice) -> list[float]:
         """What the latency of a transformer is the sum of: a part for each text, for each layer, for each
-        product."""
+        product; zeros for other kinds."""
+        if choice.kind not in ("bert", "recurrent"):
+            return [0.0, 0.0, 0.0]
         depth = self.start.depth if choice.kind == "recurrent" else choice.layers
-        return [1.0, depth, products(choice, self.start)] if choice.kind in TRANSFORMERS else [0.0, 0.0, 0.0]
+        return [1.0, depth, products(choice, self.start)]
 
     @property
     def fitting(self) -> list[Choice]:
@@ -113,64 +107,51 @@ class Survey:
         """(n,) int: the bits of the weights in which a shape fits, or probably does; 0 where it does not."""
         size, p50 = 1e6 * self.budget.max_mb * (1 + SIZE_SLACK), self.budget.max_p50_ms * (1 + LATENCY_SLACK)
         probable = (self._bytes <= size) & (self._latencies() <= p50)
-        bits = np.array([ROWS[precision].bits for precision in PRECISIONS])
-        found = (probable * bits).max(1)
+        found = (probable * np.array([ROWS[name].bits for name in PRECISIONS])).max(1)
         found[[self._row[choice] for choice in self.impossible]] = 0
         for choice, cost in self.costs.items():
-            found[self._row[choice]] = max(
-                (ROWS[precision].bits for precision in cost.fitting(self.budget)), default=0
-            )
+            fits = cost.fitting(self.budget)
+            found[self._row[choice]] = max((ROWS[name].bits for name in fits), default=0)
         return found
 
     def _latencies(self) -> np.ndarray:
         """(n, precisions): the least p50 to expect, from those measured; 0 where nothing is known, infinite
         where less is too slow."""
-        found = np.zeros((len(self.choices), len(PRECISIONS)))
-        for at, precision in enumerate(PRECISIONS):
-            known = [(self._row[choice], cost.p50_ms[precision]) for choice, cost in self.costs.items()]
-            for row, p50 in known:
-                if p50 > self.budget.max_p50_ms:
-                    at_least = (self._kind == self._kind[row]) & (
-                        self._sizes[:, :3] >= self._sizes[row, :3]
-                    ).all(1)
-                    found[at_least, at] = np.inf
-            fitted = [(row, p50) for row, p50 in known if self._work[row].any()]
-            if len(fitted) >= LEAST_FITTED:
-                factors, _ = nnls(
-                    self._work[[row for row, _ in fitted]], np.array([p50 for _, p50 in fitted])
-                )
+        found = np.zeros(self._bytes.shape)
+        rows = np.array([self._row[choice] for choice in self.costs], int)
+        for at, name in enumerate(PRECISIONS):
+            p50 = np.array([cost.p50_ms[name] for cost in self.costs.values()])
+            for row in rows[p50 > self.budget.max_p50_ms]:
+                at_least = (self._sizes[:, :3] >= self._sizes[row, :3]).all(1)
+                found[(self._kind == self._kind[row]) & at_least, at] = np.inf
+            transformers = self._work[rows].any(1)
+            if transformers.sum() >= LEAST_FITTED:
+                factors, _ = nnls(self._work[rows[transformers]], p50[transformers])
                 found[:, at] = np.maximum(found[:, at], self._work @ factors)
         return found
 
-    def run(
-        self,
-        measure: Measure,
-        wanted: int,
-        seconds: float,
-        each: Callable[[Choice], None] = lambda choice: None,
-    ) -> None:
-        """Measure until `wanted` shapes fit, none is likely to, or the seconds are over; each: called with
-        every shape measured.
+    def run(self, wanted: int, seconds: float) -> None:
+        """Measure until `wanted` shapes fit, none is likely to, or the seconds are over.
 
         Kinds and depths take turns, so that the race begins with different students. Raises UserError where
         nothing fits.
         """
         started = time.perf_counter()
-        while len(self.fitting) < wanted and (choices := self.likely()):
+        while len(self.fitting) < wanted and (likely := self.likely()):
             if self.fitting and time.perf_counter() - started > seconds:
                 break
             if not self.costs and len(self.impossible) >= HOPELESS:
                 break
-            self.measure(self._next(choices), measure, each)
+            self.add(self._next(likely))
         if not self.fitting:
             smallest = [self.choices[row] for row in np.argsort(self._bytes.min(1), kind="stable")[:NEAREST]]
             for choice in smallest:
                 if choice not in self.costs and len(self.impossible) < HOPELESS:
-                    self.measure(choice, measure, each)
+                    self.add(choice)
         if not self.fitting:
             raise UserError(self._nothing_fits())
 
-    def _next(self, choices: Iterable[Choice]) -> Choice:
+    def _next(self, likely: Collection[Choice]) -> Choice:
         """Of the kinds and depths measured least, the shape with the most products, then the largest table.
 
         Those with the usual vocabulary come first: tokens that the texts hardly use cost as much as layers
@@ -183,34 +164,30 @@ class Survey:
             family = (choice.kind, choice.layers)
             odd = bool(choice.activation) + (choice.dims != 0), choice.vocabulary != USUAL
             large = -products(choice, self.start), -self._bytes[self._row[choice]].max()
-            return fits[family], tried[family], KIND_ORDER[choice.kind], *odd, *large, choice.name
+            return fits[family], tried[family], KINDS.index(choice.kind), *odd, *large, choice.name
 
-        return min(choices, key=order)
+        return min(likely, key=order)
 
-    def measure(self, choice: Choice, measure: Measure, each: Callable[[Choice], None]) -> None:
-        """Measure a shape; each: called with it."""
+    def add(self, choice: Choice) -> None:
+        """Measure a shape."""
         try:
-            self.costs[choice] = measure(choice)
+            self.costs[choice] = self.measure(choice)
         except UserError as error:
             self.impossible[choice] = error.problems[0]
-        each(choice)
+        self.each(choice)
 
     def _nothing_fits(self) -> str:
         if not self.costs:
-            return (
-                "no candidate: none can be built for this teacher: "
-                f"{next(iter(self.impossible.values()))}; give another teacher"
-            )
+            reason = next(iter(self.impossible.values()))
+            return f"no candidate: none can be built for this teacher: {reason}; give another teacher"
         choice, cost = min(self.costs.items(), key=lambda item: item[1].nearest(self.budget))
         _, precision = cost.nearest(self.budget)
         size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms[precision]
         need = [f"--max-mb {_up(size)}"] if size > self.budget.max_mb else []
         need += [f"--max-p50-ms {_up(p50)}"] if p50 > self.budget.max_p50_ms else []
-        tried = f"{len(self.costs)} candidates measured"
         return (
-            f"budget: nothing fits {self.budget} ({tried}); the nearest is {choice.name}: "
-            f"{cost.described(precision)}, graph and tokenizer "
-            f"together; give {' '.join(need)}"
+            f"budget: nothing fits {self.budget} ({len(self.costs)} candidates measured); the nearest is "
+            f"{choice.name}: {cost.described(precision)}, graph and tokenizer together; give {' '.join(need)}"
         )
 
 

@@ -3,28 +3,29 @@ about how long it takes."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from rich.table import Table
 
 from edgedistill import quantization, recipe
 from edgedistill.classification import classifier, finetune
 from edgedistill.classification.finetune import LabelledStage
-from edgedistill.errors import map_collecting_errors
+from edgedistill.errors import Problems
 from edgedistill.evaluation.tables import plain
 from edgedistill.planning import training_time
 from edgedistill.precisions import PRECISIONS
-from edgedistill.runtime.onnx_session import open_in_memory
+from edgedistill.runtime import onnx_session
 from edgedistill.session import Session
-from edgedistill.students import graph, kinds, recurrent
-from edgedistill.students.output import own
+from edgedistill.students import graph, kinds
 from edgedistill.training.open_recipe import Opened, open_recipe
 
-ROUNDS, QUERIES, WARM_UPS = 3, 60, 5  # of each precision; the rounds of the precisions alternate
-ROUND_SECONDS = 0.05  # a round of slow queries ends earlier, after the query that passes this
+ROUNDS = 5  # the least of their medians counts: other work on the machine only ever adds
+QUERIES = 60  # of a round of each precision
+MOST_SECONDS = 0.15  # for each precision; a check answers at once
 SAMPLES = 8  # texts that activations are measured on: what they hold changes no size and no latency
 TOKENS = 16  # of the timed query: about the median of a search query or a short sentence
 
@@ -34,24 +35,25 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
 
     Raises one UserError with the problems of all of them before anything is measured; see `open_recipe`.
     """
-    found = []
-    for opened, labelled in map_collecting_errors(specs, lambda spec: _open(spec, session)):
+    problems, whole = Problems(), list[tuple[Opened, LabelledStage | None]]()
+    names = [f"{spec.name}: " if len(specs) > 1 else "" for spec in specs]
+    for spec, name in zip(specs, names, strict=True):
+        with problems.collect(name):
+            whole.append(_open(spec, session))
+    problems.raise_any()
+    for (opened, _), name in zip(whole, names, strict=True):
         for warning in opened.warnings:
-            session.log(
-                f"warning: {opened.spec.name}: {warning}" if len(specs) > 1 else f"warning: {warning}"
-            )
-        found.append(_cost(opened, labelled, session, timed=True))
-    return found
+            session.log(f"warning: {name}{warning}")
+    return [_cost(opened, labelled, session, timed=True) for opened, labelled in whole]
 
 
 def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
     """The cost of one recipe, without the training time. The corpus is built and cached; nothing is embedded
     or trained.
 
-    `size_bytes` and `p50_ms` are of the graph of the initial student, in every precision; see
-        `size_and_latency`. Those of a large or
-    deep student are not measured: the sizes are computed from its parameters, and no latency is given.
-    Raises UserError as `open_recipe`.
+    `size_bytes` and `p50_ms` are of the graph of the initial student in every precision, for a text of TOKENS
+    tokens. Those of a large or deep student are not measured: the sizes are computed from its
+    parameters, and neither a latency nor a training time is given. Raises UserError as `open_recipe`.
     """
     return _cost(*_open(spec, session), session, timed=False)
 
@@ -66,10 +68,13 @@ def _cost(opened: Opened, labelled: LabelledStage | None, session: Session, time
     spec, student, corpus = opened.spec, opened.student.module, opened.texts
     found: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
     found["max_tokens"] = opened.student.max_tokens
-    if isinstance(bare := own(student), recurrent.RecurrentStudent):
-        found["unit"] = {"layers": len(bare.model.encoder.layer), "times": bare.model.encoder.times}
-    if training_time.is_measured(student):
-        found["size_bytes"], found["p50_ms"] = size_and_latency(student, len(opened.student.tokenizer))
+    measured = training_time.is_measured(student)
+    if measured:
+        random, tokens = np.random.default_rng(0), len(opened.student.tokenizer)
+        samples = random.integers(0, tokens, (SAMPLES, TOKENS)).tolist()
+        queries = random.integers(0, min(100, tokens), (QUERIES, TOKENS)).tolist()
+        sizes, p50_ms = size_and_latency(student, PRECISIONS, samples, queries, 0, MOST_SECONDS)
+        found["size_bytes"], found["p50_ms"] = sizes, {name: round(ms, 3) for name, ms in p50_ms.items()}
     else:
         total = found["parameters"]["total"]
         found["size_bytes"] = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
@@ -83,7 +88,7 @@ def _cost(opened: Opened, labelled: LabelledStage | None, session: Session, time
     samples = training_time.training_samples(opened) + (labelled.samples if labelled is not None else 0)
     if samples:
         found["training_samples"] = samples
-    if timed and (spec.stages or missing):
+    if timed and measured and (spec.distilling or missing):
         found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
     return found | {"warnings": opened.warnings}
 
@@ -99,43 +104,54 @@ def _finetuning(labelled: LabelledStage, student: Any, parameters: dict[str, int
     return {"parameters": whole, "labelled": rows}
 
 
-def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int], dict[str, float]]:
-    """({precision: bytes of the graph}, {precision: milliseconds at batch 1, TOKENS tokens, graph only}) of
-    fp32 and the rest.
+def size_and_latency(
+    student: Any,
+    precisions: Iterable[str],
+    samples: Sequence[Sequence[int]],
+    queries: Sequence[Sequence[int]],
+    threads: int,
+    limit: float = math.inf,
+) -> tuple[dict[str, int], dict[str, float]]:
+    """({precision: bytes of the graph}, {precision: its p50}) of a student's module.
 
-    Milliseconds: the median over rounds of each round's median.
+    Activations are measured on `samples`, `queries` are timed; both are token ids. `threads` and `limit` are
+    as in `graph_p50_ms`.
     """
-    sizes: dict[str, int] = {}
-    sessions: dict[str, onnxruntime.InferenceSession] = {}
-    fp32 = graph.build(student)
-    samples = np.random.default_rng(0).integers(0, vocabulary_size, (SAMPLES, TOKENS)).tolist()
-    for precision in PRECISIONS:
-        # rounding w4 by samples takes long, and changes neither its size nor its latency
-        model = quantization.convert(fp32, precision, [] if precision == "w4" else samples)
-        serialized = model.SerializeToString()
-        sizes[precision] = len(serialized)
-        # threads sleep between queries: several sessions are open at once
-        sessions[precision] = open_in_memory(serialized, 0, {"force_spinning_stop": "1"})
-    medians = [
-        {precision: _median_ms(session, vocabulary_size) for precision, session in sessions.items()}
-        for _ in range(ROUNDS)
-    ]
-    return sizes, {
-        precision: round(float(np.median([each[precision] for each in medians])), 3) for precision in sessions
-    }
+    fp32, sizes, p50_ms = graph.build(student.eval()), dict[str, int](), dict[str, float]()
+    for name in precisions:
+        # rounding by samples takes long, and changes neither the size nor the latency of w4
+        model = quantization.convert(fp32, name, samples if name == "int8" else []).SerializeToString()
+        sizes[name], p50_ms[name] = len(model), graph_p50_ms(model, queries, threads, limit)
+    return sizes, p50_ms
 
 
-def _median_ms(session: onnxruntime.InferenceSession, vocabulary_size: int) -> float:
-    """Median milliseconds of one query of a round."""
-    ids = np.random.default_rng(0).integers(0, min(100, vocabulary_size), (1, TOKENS))
-    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-    times: list[float] = []
-    began = time.perf_counter()
-    while len(times) < WARM_UPS + QUERIES and time.perf_counter() - began < ROUND_SECONDS:
+def graph_p50_ms(model: bytes, ids: Sequence[Sequence[int]], threads: int, limit: float = math.inf) -> float:
+    """Milliseconds of a text in a graph, as `least_median_ms`. `ids` are the token ids of some texts. With 0
+    threads, onnxruntime chooses their number."""
+    session = onnx_session.open_session(model, threads, "cpu")
+
+    def run(row: np.ndarray) -> None:
+        inputs = {"input_ids": row, "attention_mask": np.ones_like(row)}
+        session.run(["sentence_embedding"], inputs, onnx_session.RUN_OPTIONS)
+
+    return least_median_ms(run, [np.array([row], np.int64) for row in ids], limit)
+
+
+def least_median_ms(call: Callable[[Any], object], items: Sequence[Any], limit: float = math.inf) -> float:
+    """Milliseconds of a call: the least of ROUNDS medians over items. After `limit` seconds it ends with what
+    it has."""
+    medians, times = list[float](), list[float]()
+    for item in [*items] * ROUNDS:
         start = time.perf_counter()
-        session.run(["sentence_embedding"], inputs)
-        times.append(1e3 * (time.perf_counter() - start))
-    return float(np.median(times[WARM_UPS:] or times[-1:]))
+        call(item)
+        times.append(time.perf_counter() - start)
+        limit -= times[-1]
+        if len(times) == len(items) or limit < 0:
+            medians.append(1e3 * float(np.median(times)))
+            times = []
+        if limit < 0:
+            break
+    return min(medians)
 
 
 def table(found: dict[str, Any]) -> str:
@@ -146,53 +162,38 @@ def table(found: dict[str, Any]) -> str:
     lines = [plain(sheet)]
     if "estimated_seconds" in found:
         seconds = found["estimated_seconds"]
-        total, *parts = (
-            duration(each) for each in (sum(seconds.values()), seconds["teacher"], seconds["student"])
-        )
+        total = duration(sum(seconds.values()))
         about = "" if total.startswith("less") else "about "
-        lines.append(
-            f"estimated training time on this machine: {about}{total} (teacher {parts[0]}, student "
-            f"{parts[1]}{', without fine-tuning' if 'labelled' in found else ''})"
-        )
+        parts = ", ".join(f"{who} {duration(each)}" for who, each in seconds.items())
+        without = ", without the fine-tuning" if "labelled" in found else ""
+        lines.append(f"estimated training time on this machine: {about}{total} ({parts}){without}")
     return "\n".join(lines)
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
-    parameters = found["parameters"]
+    parameters, p50_ms = found["parameters"], found["p50_ms"]
     shares = " + ".join(f"{parameters[name]:,} {name}" for name in ("embedding", "encoder", "head"))
     rows = [("parameters", f"{parameters['total']:,} = {shares}")]
     if "words" in parameters:
         rows.append(("of the embedding", f"{parameters['words']:,} token embedding table and its projection"))
-    if "unit" in found:
-        layers, times = found["unit"]["layers"], found["unit"]["times"]
-        rows.append(
-            ("shared layer block", f"{layers} layer{'s' if layers > 1 else ''}, repeated {times} times")
-        )
-    if "max_tokens" in found:
-        rows.append(("max input tokens", f"{found['max_tokens']}; longer texts are truncated"))
-    about = "" if found["p50_ms"] else "about "
-    rows.append(
-        ("graph", "  ".join(f"{p} {about}{size / 1e6:.2f} MB" for p, size in found["size_bytes"].items()))
-    )
-    latencies = "  ".join(f"{p} {ms:.2f} ms" for p, ms in found["p50_ms"].items())
-    measured = f"{latencies}  (a single text of {TOKENS} tokens)"
-    rows.append(
-        (
-            "p50, initial student",
-            measured if latencies else "not measured: the student is too large or too deep for a check",
-        )
-    )
+    rows.append(("max input tokens", f"{found['max_tokens']}; longer texts are truncated"))
+    about = "" if p50_ms else "about "
+    sizes = (f"{name} {about}{size / 1e6:.2f} MB" for name, size in found["size_bytes"].items())
+    rows.append(("graph", "  ".join(sizes)))
+    latencies = "not measured: the student is too large or too deep for a check, as is its training time"
+    if p50_ms:
+        each = "  ".join(f"{name} {ms:.2f} ms" for name, ms in p50_ms.items())
+        latencies = f"{each}  (a single text of {TOKENS} tokens)"
+    rows.append(("p50, initial student", latencies))
     if "texts" in found:
-        rows.append(
-            ("texts", f"{found['texts']['train']:,} to train on, {found['texts']['held_out']:,} held out")
-        )
+        train, held_out = found["texts"]["train"], found["texts"]["held_out"]
+        rows.append(("texts", f"{train:,} to train on, {held_out:,} held out"))
         rows.append(("teacher texts to embed", f"{found['teacher_texts']:,}"))
     if "labelled" in found:
         labelled = found["labelled"]
         more = f", at most {labelled['transfer']:,} with the transfer set" if "transfer" in labelled else ""
-        rows.append(
-            ("labelled rows", f"{labelled['train']:,} to train on{more}, {labelled['dev']:,} to select by")
-        )
+        fact = f"{labelled['train']:,} to train on{more}, {labelled['dev']:,} to select by"
+        rows.append(("labelled rows", fact))
     if "training_samples" in found:
         rows.append(("training samples", f"{found['training_samples']:,}"))
     return rows

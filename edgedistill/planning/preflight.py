@@ -4,16 +4,12 @@ embedded."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
 from edgedistill import files, recipe
 from edgedistill.data import file_patterns
-from edgedistill.errors import Problems, UserError, map_collecting_errors
+from edgedistill.errors import Problems, UserError
 from edgedistill.evaluation import scoring
-
-MUON_TORCH = (2, 9)  # the first torch with torch.optim.Muon
 
 
 def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
@@ -22,12 +18,15 @@ def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
         raise UserError(
             f"--data {data}: no such folder; give the folder that the recipes' relative paths start from"
         )
-    map_collecting_errors(specs, lambda spec: check(spec, data))
+    problems = Problems()
+    for spec in specs:
+        with problems.collect(f"{spec.name}: " if len(specs) > 1 else ""):
+            check(spec, data)
+    problems.raise_any()
 
 
 def check(spec: recipe.Recipe, data: Path | None) -> None:
-    """Raises one UserError with all of these: globs that match no file, suites that cannot be read, an
-    optimizer that torch lacks."""
+    """Raises one UserError with all of these: globs that match no file, suites that cannot be read."""
     problems = Problems()
     for patterns, place in _patterns(spec):
         with problems.collect():
@@ -42,16 +41,8 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
             other = ", or --set select.suite=mini, which needs no data" if shipped else ""
             problems.found += [f"select.suite: {problem}{other}" for problem in error.problems]
     if spec.requirements is not None and spec.requirements.suite is not None:
-        try:
+        with problems.collect("requirements.suite: "):
             scoring.title(spec.requirements.suite)
-        except UserError as error:
-            problems.found += [f"requirements.suite: {problem}" for problem in error.problems]
-    muon = [number for number, stage in enumerate(spec.distilling) if stage.optimizer == "muon"]
-    if muon and not find_spec("torch"):
-        muon = []  # the command itself says that it is missing
-    if muon and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON_TORCH:
-        fact = f"muon needs torch 2.9, this is {version('torch')}; update it, or choose adamw"
-        problems.found += [f"stages[{number}].optimizer: {fact}" for number in muon]
     problems.raise_any()
 
 

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from edgedistill import objectives, recipe
 from edgedistill.classification.labelled_rows import ItemTokens
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
-from edgedistill.session import Session, silent
+from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.output import own
 from edgedistill.teacher import targets
@@ -36,14 +36,10 @@ from edgedistill.training.optimizers import optimizers
 from edgedistill.training.stages import steps
 from edgedistill.training.trained_module import Accelerator, TrainedModule, use_plain_attention
 
-TEACHER_SECONDS, STUDENT_SECONDS = (
-    0.5,
-    0.8,
-)  # the most that measuring takes, but for the last batch or step: a check answers at once
-MOST_PARAMETERS, MOST_LAYERS = (
-    30_000_000,
-    16,
-)  # of a student that is measured; layers count as often as they are applied
+# The most seconds that measuring takes, but for the last batch or step: a check answers at once.
+TEACHER_SECONDS, STUDENT_SECONDS = 0.5, 0.8
+# Of a student that a check measures. Layers count as often as they are applied.
+MOST_PARAMETERS, MOST_LAYERS = 30_000_000, 16
 TIMED_PRODUCTS = 2**32  # multiplications of a timed step, at most, forward alone
 SAMPLE = 2_048  # texts of a corpus that are read
 CHUNK = 128  # texts that the teacher embeds at a time
@@ -67,27 +63,21 @@ def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
     spec, corpus, models = opened.spec, opened.texts, opened.models
     if corpus is None or models is None:
         return []
+    found: list[tuple[Any, Corpus]] = []
+    unit = not (isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw)
     if isinstance(corpus, ParallelCorpus):
-        sides = []
+        unit = False
         for match, side in pair_batches.embeddings_needed(spec):
-            teacher = pair_batches.embedding_model(match, models)
-            if match.layer == "output" and teacher is not None:
-                sides.append((teacher, corpus.side(side)))
-        return [
-            ToEmbed(teacher, side, len(side) - count_cached(teacher, side, session, unit=False))
-            for teacher, side in sides
-        ]
-    blocks = targets.blocks_of(spec.targets) if spec.targets is not None else []
-    specs = (
-        dict.fromkeys(of or spec.teacher for block in blocks for of, _ in block.teachers)
-        if blocks
-        else [spec.teacher]
-    )
-    raw = isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw
-    teachers = [teacher for teacher in map(models.of, specs) if isinstance(teacher, TeacherEncoder)]
+            if match.layer == "output":
+                found.append((pair_batches.embedding_model(match, models), corpus.side(side)))
+    else:
+        blocks = targets.blocks_of(spec.targets) if spec.targets is not None else []
+        named = [of for block in blocks for of, _ in block.teachers] or [None]
+        found = [(teacher, corpus) for teacher in dict.fromkeys(map(models.of, named))]
     return [
-        ToEmbed(each, corpus, len(corpus) - count_cached(each, corpus, session, unit=not raw))
-        for each in teachers
+        ToEmbed(teacher, texts, len(texts) - count_cached(teacher, texts, session, unit=unit))
+        for teacher, texts in found
+        if isinstance(teacher, TeacherEncoder)
     ]
 
 
@@ -105,29 +95,33 @@ def estimate_seconds(opened: Opened, missing: list[ToEmbed], session: Session) -
     Takes a second or two, but for a teacher in int8 whose graph is not cached yet: it is made, and training
     will find it.
     """
-    flush_denormals()
     accelerator = train.accelerator_for(opened.spec, session.device)
+    return {
+        "teacher": teacher_seconds(missing, replace(session, device=accelerator.device.type)),
+        "student": student_seconds(opened, accelerator),
+    }
+
+
+def teacher_seconds(missing: list[ToEmbed], session: Session) -> float:
+    """About how many seconds the teachers will take to embed what is missing."""
+    flush_denormals()
     missing = [each for each in missing if each.missing]
     for each in missing:
-        each.teacher.prepare(replace(session, device=accelerator.device.type))
-    session = replace(session, device=accelerator.device.type, log=silent, progress=False)
-    teacher = sum(
-        each.missing * seconds_per_text(each, session.device, TEACHER_SECONDS / len(missing))
+        each.teacher.prepare(session)
+    found = sum(
+        each.missing
+        * seconds_per_text(each.teacher, sample(each.corpus), session.device, TEACHER_SECONDS / len(missing))
         for each in missing
     )
-    with torch.random.fork_rng(devices=[]):
-        student = _student_seconds(opened, accelerator)
-    return {"teacher": round(teacher, 3), "student": round(student, 3)}
+    return round(found, 3)
 
 
-def seconds_per_text(each: ToEmbed, device: str, limit: float) -> float:
-    """Mean seconds in which a teacher embeds a text, measured on a random sample of the corpus for at most
-    about `limit` seconds."""
-    rows = np.random.default_rng(0).permutation(_spread(each.corpus, SAMPLE))
-    return seconds_per_given(each.teacher, each.corpus.texts(rows), device, limit)
+def sample(corpus: Corpus) -> list[str]:
+    """At most SAMPLE texts of a corpus, spread evenly over it, in random order."""
+    return corpus.texts(np.random.default_rng(0).permutation(_spread(corpus)))
 
 
-def seconds_per_given(teacher: TeacherEncoder, texts: list[str], device: str, limit: float) -> float:
+def seconds_per_text(teacher: TeacherEncoder, texts: list[str], device: str, limit: float) -> float:
     """Mean seconds in which a teacher embeds one of these texts, measured for at most about `limit`
     seconds."""
     teacher.embed(texts[:2], device)  # builds the graph
@@ -139,15 +133,16 @@ def seconds_per_given(teacher: TeacherEncoder, texts: list[str], device: str, li
     return (time.perf_counter() - started) / done
 
 
-def _student_seconds(opened: Opened, accelerator: Accelerator) -> float:
-    """Seconds of all stages: the measured seconds of a step times the number of steps."""
-    spec, seconds = opened.spec, 0.0
-    limit = STUDENT_SECONDS / max(1, len(spec.stages))
-    if not is_measured(opened.student.module):
-        return _computed_seconds(opened)
-    for number, (stage, ahead) in enumerate(zip(spec.distilling, opened.stages, strict=True)):
-        seconds += steps(stage, ahead.rows) * step_seconds(opened, number, accelerator, limit)
-    return seconds
+def student_seconds(opened: Opened, accelerator: Accelerator) -> float:
+    """Seconds of the distillation stages: the measured seconds of a step times the number of steps."""
+    flush_denormals()
+    limit = STUDENT_SECONDS / max(1, len(opened.stages))
+    with torch.random.fork_rng(devices=[]):
+        seconds = [
+            steps(stage, opened.stages[number].rows) * step_seconds(opened, number, accelerator, limit)
+            for number, stage in enumerate(opened.spec.distilling)
+        ]
+    return round(sum(seconds), 3)
 
 
 def is_measured(student: nn.Module) -> bool:
@@ -165,28 +160,8 @@ def products(student: nn.Module) -> tuple[int, int]:
     times = int(getattr(encoder, "times", 1))
     layers = getattr(encoder, "layer", None)
     parameters = kinds.parameters(student)
-    return times * parameters["encoder"] + parameters["head"], times * (
-        len(layers) if layers is not None else 1
-    )
-
-
-def _computed_seconds(opened: Opened) -> float:
-    """Seconds of training by the number of its multiplications, at the speed of a large product on this
-    machine; a lower bound."""
-    side = 512
-    matrix = torch.ones(side, side)
-    matrix @ matrix
-    started = time.perf_counter()
-    for _ in range(8):
-        matrix @ matrix
-    rate = 8 * side**3 / (time.perf_counter() - started)
-    tokens = [_sample(opened, number) for number in range(len(opened.spec.distilling))]
-    mean = (
-        np.mean([each.lengths(np.arange(len(each))).mean() for each in tokens])
-        if tokens
-        else opened.student.max_tokens / 4
-    )
-    return float(3 * products(opened.student.module)[0] * mean * training_samples(opened) / rate)
+    depth = 1 if layers is None else len(layers)
+    return times * parameters["encoder"] + parameters["head"], times * depth
 
 
 def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: float) -> float:
@@ -195,9 +170,8 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     stage, device = opened.spec.distilling[number], accelerator.device
     tokens, dims = _sample(opened, number), _target_dims(opened, stage)
     group = stage.group or 1
-    per_row = max(1, products(opened.student.module)[0]) * max(
-        1.0, float(tokens.lengths(np.arange(len(tokens))).mean())
-    )
+    lengths = tokens.lengths(np.arange(len(tokens)))
+    per_row = max(1, products(opened.student.module)[0]) * max(1.0, float(lengths.mean()))
     most = min(TIMED_ROWS, TIMED_VALUES // (dims or 1), int(TIMED_PRODUCTS / per_row)) // group * group
     timed = stage.model_copy(update={"batch": min(stage.batch, most or stage.batch)})
     student = replace(opened.student, module=copy.deepcopy(opened.student.module))
@@ -206,53 +180,39 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     if accelerator.bf16:
         objectives.queues_to_bfloat16(module.objective)
     rows = np.arange(len(tokens))
-    short = rows if stage.skip_longer_than is None else rows[tokens.lengths(rows) <= stage.skip_longer_than]
+    short = rows if stage.skip_longer_than is None else rows[lengths <= stage.skip_longer_than]
     rows = short if len(short) else rows  # a sample without short texts does not mean that there are none
     order, of_stage = BatchOrder(timed, tokens, rows, 0), optimizers(module, timed, device.type)
     of_batch = (timed.batch, 2) if isinstance(opened.texts, ParallelCorpus) else (timed.batch,)
-    embeddings = None if dims is None else random_unit_rows(*of_batch, dims).to(device)
+    embeddings = None
+    if dims is not None:
+        drawn = torch.randn(*of_batch, dims, generator=torch.Generator().manual_seed(0))
+        embeddings = nn.functional.normalize(drawn, dim=-1).to(device)  # in place of a teacher's
 
-    optimizing = list[float]()
+    optimizing = list[float]()  # seconds: what does not depend on the batch
 
     def step(number: int) -> None:
         flat = tokens.batch(order.at(number)[0], device)
         columns = list(zip(flat[::2], flat[1::2], strict=True))
         with accelerator.autocast():
             loss = module([columns[at % len(columns)] for at in range(stage.views)], embeddings)
-        optimizing.append(_optimize(loss, of_stage))
+        loss.backward()
+        started = time.perf_counter()
+        for optimizer in of_stage:
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizing.append(time.perf_counter() - started)
         if embeddings is not None:
             objectives.update_queues(module.objective, embeddings)
 
-    listed = [
-        order.at(each)[0] for each in range(min(LISTED_STEPS, steps(stage, opened.stages[number].rows)))
-    ]
+    count = min(LISTED_STEPS, steps(stage, opened.stages[number].rows))
+    listed = [order.at(each)[0] for each in range(count)]
     padded = np.array([int(tokens.lengths(each).max()) * len(each) for each in listed])
     numbers = spread_over(padded)
     seconds = timed_steps(step, numbers, limit)
-    fixed = optimizing[-len(seconds) :]
-    of_batch_seconds = (
-        (np.sum(seconds) - np.sum(fixed)) / padded[numbers[: len(seconds)]].sum() * padded.mean()
-    )
-    return float(of_batch_seconds * stage.batch / timed.batch + np.mean(fixed or [0.0]))
-
-
-def _optimize(loss: Tensor, optimizers: Sequence[torch.optim.Optimizer]) -> float:
-    """A step of training behind the loss. Returns the optimizers' seconds, which do not depend on the
-    batch."""
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    loss.backward()
-    started = time.perf_counter()
-    for optimizer in optimizers:
-        optimizer.step()
-    return time.perf_counter() - started
-
-
-def random_unit_rows(*shape: int) -> Tensor:
-    """Random embeddings of unit length in place of a teacher's; shape: (n, dims), or (n, 2, dims) for the two
-    sides of pairs."""
-    rows = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-    return nn.functional.normalize(rows, dim=-1)
+    fixed = float(np.mean(optimizing[-len(seconds) :] or [0.0]))
+    per_token = (np.mean(seconds) - fixed) / padded[numbers[: len(seconds)]].mean()
+    return float(per_token * padded.mean() * stage.batch / timed.batch + fixed)
 
 
 def spread_over(sizes: np.ndarray) -> np.ndarray:
@@ -275,10 +235,9 @@ def _sample(opened: Opened, number: int) -> ItemTokens:
         columns = [corpus.source_side, corpus.target_side]
     elif corpus is not None:
         columns = [corpus]
-    texts = [column.texts(_spread(column, SAMPLE)) for column in columns]
-    items = list(
-        zip(*texts, strict=False)
-    )  # the sides of a parallel corpus have different numbers of distinct texts
+    texts = [column.texts(_spread(column)) for column in columns]
+    # the sides of a parallel corpus have different numbers of distinct texts
+    items = list(zip(*texts, strict=False))
     return ItemTokens(items, opened.student.tokenizer, "", min(stage.max_tokens, opened.student.max_tokens))
 
 
@@ -287,19 +246,18 @@ def _target_dims(opened: Opened, stage: recipe.Stage) -> int | None:
     if stage.triples is not None or not objectives.reads_teacher(stage.objective):
         return None
     assert opened.models is not None
-    if not isinstance(opened.texts, ParallelCorpus):
-        return opened.spec.targets.width if opened.spec.targets is not None else opened.models.teacher.dims
-    return (
-        pair_batches.embedding_model(stage.match or recipe.Match(), opened.models) or opened.models.teacher
-    ).dims
+    if isinstance(opened.texts, ParallelCorpus):
+        model = pair_batches.embedding_model(stage.match or recipe.Match(), opened.models)
+        return (model or opened.models.teacher).dims
+    return opened.spec.targets.width if opened.spec.targets is not None else opened.models.teacher.dims
 
 
 def timed_steps(step: Callable[[int], object], numbers: np.ndarray, limit: float) -> list[float]:
     """Seconds of the first of these steps: of TIMED_STEPS, or of as many as can be measured in about `limit`
-    seconds. step: runs one.
+    seconds. `step` runs one.
 
     All run twice and the second time counts: the first one of a new shape takes longer, as its kernels are
-        built.
+    built.
     """
     started, count = time.perf_counter(), 0
     chosen = numbers[:TIMED_STEPS].tolist()
@@ -314,6 +272,6 @@ def timed_steps(step: Callable[[int], object], numbers: np.ndarray, limit: float
     return seconds
 
 
-def _spread(corpus: Corpus, count: int) -> np.ndarray:
-    """At most `count` rows (n,) int64, spread evenly over a corpus."""
-    return np.linspace(0, len(corpus) - 1, min(count, len(corpus))).astype(np.int64)
+def _spread(corpus: Corpus) -> np.ndarray:
+    """At most SAMPLE rows (n,) int64, spread evenly over a corpus."""
+    return np.linspace(0, len(corpus) - 1, min(SAMPLE, len(corpus))).astype(np.int64)

@@ -15,10 +15,10 @@ import pytest
 from optuna.trial import FrozenTrial
 
 from edgedistill import recipe
-from edgedistill.evaluation import speed
 from edgedistill.fitting import fit, record
+from edgedistill.fitting.cost import Budget
 from edgedistill.fitting.pace import Pace
-from edgedistill.fitting.request import Budget, FitRequest
+from edgedistill.fitting.record import FitRequest
 from edgedistill.session import Session
 from tests.conftest import World
 
@@ -32,20 +32,19 @@ PACE = Pace(
     timing_s=0.05,
     most_epochs=2,
     wanted=5,
-    measurement=speed.MeasurementPlan(queries=16, warmups=2, rounds=1, seconds=0.02, resamples=20),
 )
 KILLED = """
 import json
 import sys
 from pathlib import Path
-from edgedistill.fitting import fit, request
+from edgedistill.fitting import fit, record
 from edgedistill.session import Session
 from edgedistill.training import checkpoint
 from tests.fitting.conftest import PACE
 
 checkpoint.EVERY_SECONDS = 0.0
 folder, resume = Path(sys.argv[2]), sys.argv[3] == "resume"
-fit.fit(request.of_settings(json.loads(sys.argv[1]), None), folder, Session(), resume, PACE)
+fit.fit(record.of_settings(json.loads(sys.argv[1]), None), folder, Session(), resume, PACE)
 """
 
 

@@ -25,7 +25,7 @@ def candidate(name: str, score: float | None, p50_ms: float, fate: str, on_front
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium on the path")
 def test_a_browser_draws_the_page(tmp_path: Path) -> None:
     found = {
-        "budget": {"max_mb": 5, "max_p50_ms": 1.5, "target": "onnxruntime"},
+        "budget": {"max_mb": 5, "max_p50_ms": 1.5},
         "texts": {"facts": ["20 texts"], "weak": ["short <b>texts</b>"]},
         "candidates": [
             candidate("best", 0.8, 0.5, "trained to the end", True),

@@ -13,8 +13,8 @@ from optuna.trial import TrialState, create_trial
 
 from edgedistill.errors import DiskFull, UserError
 from edgedistill.fitting import fit, pace, race, record
+from edgedistill.fitting.cost import Cost
 from edgedistill.fitting.pace import Pace, Schedule
-from edgedistill.fitting.student_cost import Cost
 from edgedistill.session import Session
 from tests.conftest import World
 from tests.fitting.conftest import PACE, Finished, killed, request

@@ -8,7 +8,7 @@ import pytest
 from edgedistill import recipe
 from edgedistill.data import corpus
 from edgedistill.evaluation import scoring
-from edgedistill.fitting.agreement_score import Judge, Score
+from edgedistill.fitting.score import Judge
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World
@@ -22,10 +22,13 @@ def test_the_teacher_agrees_with_itself(world: World) -> None:
     judge = Judge(teacher, built, scoring.suite("mini"), Session())
     assert len(judge.texts) == 40
     itself = judge.score(teacher.embed)
-    assert itself.neighbours > 0.98 and itself.cosines > 0.999 and itself.kept == pytest.approx(1, abs=1e-6)
-    assert itself.value == pytest.approx((itself.agreement + 1) / 2, abs=1e-6)
+    assert itself["neighbours"] > 0.98 and itself["cosines"] > 0.999
+    assert itself["kept"] == pytest.approx(1, abs=1e-5)
+    assert itself["agreement"] == pytest.approx((itself["neighbours"] + itself["cosines"]) / 2, abs=1e-5)
+    assert itself["score"] == pytest.approx((itself["agreement"] + 1) / 2, abs=1e-5)
     draw = np.random.default_rng(0)
     noise = judge.score(lambda texts: draw.standard_normal((len(texts), 8)).astype(np.float32))
-    assert noise.neighbours < 0.5 and abs(noise.cosines) < 0.3 and noise.agreement < 0.4
-    assert judge.score(lambda texts: np.full((len(texts), 8), np.nan)).value == 0.0
-    assert Score(0.5, 0.7).as_data() == {"neighbours": 0.5, "cosines": 0.7, "agreement": 0.6, "score": 0.6}
+    assert noise["neighbours"] < 0.5 and abs(noise["cosines"]) < 0.3 and noise["agreement"] < 0.4
+    assert judge.score(lambda texts: np.full((len(texts), 8), np.nan))["score"] == 0.0
+    alone = Judge(teacher, built, None, Session()).score(teacher.embed)
+    assert "kept" not in alone and alone["score"] == alone["agreement"]

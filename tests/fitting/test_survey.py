@@ -12,10 +12,10 @@ import pytest
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
-from edgedistill.fitting import candidates, fit, latency, plan, record, starts, survey
+from edgedistill.fitting import candidates, fit, record, starts, survey
 from edgedistill.fitting.candidates import Choice, FinishedStudent, StartingPoint, Vocabulary
-from edgedistill.fitting.request import Budget
-from edgedistill.fitting.student_cost import Cost, Workshop
+from edgedistill.fitting.cost import Budget, Cost
+from edgedistill.fitting.plan import Fit
 from edgedistill.session import Session
 from edgedistill.training import train
 from tests.conftest import World
@@ -23,10 +23,8 @@ from tests.fitting.conftest import PACE, Finished, request
 
 
 @pytest.fixture(scope="module")
-def workshop(finished: Finished) -> Workshop:
-    study = record.open_study(finished.folder)
-    teacher = plan.open_teacher(finished.request, study, Session())
-    return plan.Fit(finished.request, finished.folder, study, Session(), PACE, teacher).workshop()
+def planned(finished: Finished) -> Fit:
+    return Fit(finished.request, finished.folder, record.open_study(finished.folder), Session(), PACE)
 
 
 BIG = Budget(100.0, 1_000.0)
@@ -43,12 +41,10 @@ BIG = Budget(100.0, 1_000.0)
     ],
     ids=lambda choice: choice.name,
 )
-def test_sizes_are_those_of_the_bundle(
-    choice: Choice, workshop: Workshop, world: World, tmp_path: Path
-) -> None:
-    cost = workshop.cost(choice)
-    sections = candidates.sections(choice, workshop.start, workshop.vocabularies)
-    stage = candidates.stage(choice, workshop.start, 400) | {"steps": 2}
+def test_sizes_are_those_of_the_bundle(choice: Choice, planned: Fit, world: World, tmp_path: Path) -> None:
+    cost = planned.cost(choice)
+    sections = candidates.sections(choice, planned.start, planned.vocabularies)
+    stage = candidates.stage(choice, planned.start, 400) | {"steps": 2}
     corpus = {"texts": [str(world.data / "texts.txt")], "held_out": 44, "paragraphs": {"texts": 154}}
     trained = recipe.parse(world.recipe(**sections, stages=[stage], corpus=corpus), "tiny")
     train.train(trained, tmp_path / "run")
@@ -89,13 +85,13 @@ def test_shipped_students_that_know_the_words_are_starts() -> None:
     )
 
 
-def test_a_shipped_student_of_another_teacher_is_measured_with_a_new_head(workshop: Workshop) -> None:
-    dims = workshop.teacher.dims
+def test_a_shipped_student_of_another_teacher_is_measured_with_a_new_head(planned: Fit) -> None:
+    dims = planned.teacher.dims
     assert dims != 384
-    start = replace(workshop.start, finished=(FinishedStudent("nano", "bert", 4_300_000),))
+    start = replace(planned.start, finished=(FinishedStudent("nano", "bert", 4_300_000),))
     choice = Choice("finished", vocabulary="nano")
     assert choice in candidates.choices(start, {})
-    student = replace(workshop, start=start).student(choice)
+    student = planned.opened(choice).student
     assert student.module.dims == dims
     assert candidates.stage(choice, start, 10_000)["optimizer"] == "muon"
     table = replace(start, finished=(FinishedStudent("nano", "static", 1_000_000),))
@@ -139,7 +135,7 @@ def test_narrow_students_keep_all_heads_where_each_has_its_own_bias() -> None:
 
 def measured(
     size: Callable[[Choice], float], p50: Callable[[Choice], float]
-) -> tuple[list[str], survey.Measure]:
+) -> tuple[list[str], Callable[[Choice], Cost]]:
     """A measurement by formulas, and the names that were measured."""
     names: list[str] = []
 
@@ -152,8 +148,8 @@ def measured(
     return names, measure
 
 
-def the_survey(budget: Budget) -> survey.Survey:
-    return survey.Survey(candidates.choices(START, VOCABULARIES), START, VOCABULARIES, budget)
+def the_survey(budget: Budget, measure: Callable[[Choice], Cost]) -> survey.Survey:
+    return survey.Survey(START, VOCABULARIES, budget, measure)
 
 
 def exact(choice: Choice) -> float:
@@ -163,8 +159,8 @@ def exact(choice: Choice) -> float:
 def test_the_largest_that_fit_are_found_without_measuring_all() -> None:
     budget = Budget(5.0, 1.0)
     names, measure = measured(exact, lambda choice: 0.1 + 0.3 * candidates.products(choice, START))
-    found = the_survey(budget)
-    found.run(measure, 12, 60)
+    found = the_survey(budget, measure)
+    found.run(12, 60)
     assert len(names) < 60 < len(found.choices) and len(names) == len(set(names))
     assert len(found.fitting) == 12
     assert {choice.kind for choice in found.fitting} >= {"bert", "static"}
@@ -177,38 +173,37 @@ def test_the_largest_that_fit_are_found_without_measuring_all() -> None:
     smaller = Choice("bert", 1, 128, 192, 16, "kept 3")
     assert smaller not in found.likely()  # a larger one fits
     before = list(found.fitting)
-    found.run(measure, 12, 60)
+    found.run(12, 60)
     assert found.fitting == before  # nothing is measured twice
 
 
 def test_nothing_fits_and_the_nearest_is_named() -> None:
     _, measure = measured(exact, lambda choice: 0.05)
     with pytest.raises(UserError) as caught:
-        the_survey(Budget(0.1, 0.01)).run(measure, 12, 60)
+        the_survey(Budget(0.1, 0.01), measure).run(12, 60)
     message = str(caught.value)
     assert message.startswith("budget: nothing fits 0.1 MB and 0.01 ms (") and "the nearest is " in message
     size = float(message.rpartition("--max-mb ")[2].split()[0])
     assert f"; give --max-mb {size:g} --max-p50-ms 0.05" in message
     name = message.rpartition("the nearest is ")[2].split(":")[0]
-    found = the_survey(Budget(size, 0.05))
-    found.run(measure, 1, 60)
+    found = the_survey(Budget(size, 0.05), measure)
+    found.run(1, 60)
     assert found.fitting, f"{name} was said to fit"
 
 
 def test_no_candidates(world: World) -> None:
-    with pytest.raises(
-        UserError, match="no candidate: nothing that this teacher allows can be built; give another teacher"
-    ):
-        survey.Survey([], START, VOCABULARIES, BIG)
-
     def impossible(choice: Choice) -> Cost:
         raise UserError("student.width: too wide; give less")
 
     with pytest.raises(
+        UserError, match="no candidate: nothing that this teacher allows can be built; give another teacher"
+    ):
+        survey.Survey(START, {}, BIG, impossible)
+    with pytest.raises(
         UserError,
         match="no candidate: none can be built for this teacher: student.width: too wide; give less;",
     ):
-        the_survey(BIG).run(impossible, 3, 60)
+        the_survey(BIG, impossible).run(3, 60)
 
 
 def test_a_budget_nothing_can_meet(world: World, tmp_path: Path) -> None:
@@ -224,29 +219,3 @@ def test_a_budget_nothing_can_meet(world: World, tmp_path: Path) -> None:
             pace=PACE,
         )
     assert not (tmp_path / "cache/teachers").exists(), "refused before a text is embedded"
-
-
-def test_the_web_runner_has_to_be_installed(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(latency, "web_folder", lambda: tmp_path / "web")
-    monkeypatch.setattr(latency.shutil, "which", lambda name: "/usr/bin/node")
-    with pytest.raises(
-        UserError,
-        match="--target web: its packages are not installed; install Node 20 and run `npm install` in .*web",
-    ):
-        fit.fit(request(world, budget=Budget(1.0, 10.0, "web")), tmp_path / "fit", Session(), pace=PACE)
-    assert not (tmp_path / "fit").exists()
-    monkeypatch.setattr(latency.shutil, "which", lambda name: None)
-    with pytest.raises(UserError, match="--target web: Node, which measures it, is not installed"):
-        latency.check_target("web")
-
-
-@pytest.mark.skipif(
-    not (latency.web_folder() / "node_modules").is_dir(),
-    reason="needs the packages of export/web: make runners",
-)
-def test_graphs_are_timed_in_wasm(finished: Finished) -> None:
-    graph = (finished.folder / "bundle/onnx").glob("*.onnx")
-    [p50, broken] = latency.web([next(graph).read_bytes(), b"no graph"], [[1, 2, 3], [4, 5]])
-    assert 0 < p50 < 1_000 and broken == float("inf")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgedistill import files, recipe
+from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
-from edgedistill.fitting import fit, language, texts
-from edgedistill.fitting.request import Budget, FitRequest
+from edgedistill.fitting import fit, texts
+from edgedistill.fitting.cost import Budget
+from edgedistill.fitting.record import FitRequest
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World, make_tokenizer, sentences
@@ -25,6 +28,14 @@ def refused(asked: FitRequest, folder: Path) -> str:
     return str(caught.value)
 
 
+def section(asked: FitRequest) -> dict[str, Any]:
+    return texts.section(asked.texts, asked.column, asked.data)
+
+
+def read(asked: FitRequest) -> Corpus:
+    return texts.read(section(asked), texts.LEAST_TEXTS, Session())
+
+
 def test_none_given(world: World, tmp_path: Path) -> None:
     message = refused(request(world, texts=()), tmp_path)
     assert message.startswith(
@@ -36,10 +47,7 @@ def test_none_given(world: World, tmp_path: Path) -> None:
 def test_ten_texts(world: World, tmp_path: Path) -> None:
     (tmp_path / "ten.txt").write_text("\n".join(sentences(10)), encoding="utf-8")
     message = refused(request(world, texts=(str(tmp_path / "ten.txt"),)), tmp_path)
-    assert message == (
-        "--texts: 10 distinct texts; a fit needs 200 at least, 20,000 are better; "
-        "add texts, or --texts documentation, which comes with this package"
-    )
+    assert message == ("--texts: 10 distinct texts, at least 200 are needed; add texts")
 
 
 def test_another_language(world: World, tmp_path: Path) -> None:
@@ -57,32 +65,32 @@ def test_another_language(world: World, tmp_path: Path) -> None:
 
 def test_the_share_of_whole_words() -> None:
     tokenizer = make_tokenizer()
-    assert language.whole_words(tokenizer, sentences(50)) > language.OTHER
-    assert language.whole_words(tokenizer, ["the cat 12, - zzzzxq", ""]) == pytest.approx(
+    assert texts.whole_words(tokenizer, sentences(50)) > texts.OTHER
+    assert texts.whole_words(tokenizer, ["the cat 12, - zzzzxq", ""]) == pytest.approx(
         2 / 3
     )  # numbers and signs are no words
-    assert language.whole_words(tokenizer, ["北京今天的天气很好"]) == 0.0
-    assert language.whole_words(tokenizer, [""]) == 0.0
+    assert texts.whole_words(tokenizer, ["北京今天的天气很好"]) == 0.0
+    assert texts.whole_words(tokenizer, [""]) == 0.0
 
 
 def test_what_will_be_weak(world: World, tmp_path: Path) -> None:
     lines = sentences(220) * 2 + [" ".join(sentences(30, seed=number)) for number in range(40)]
     (tmp_path / "some.txt").write_text("\n".join(lines), encoding="utf-8")
     asked = request(world, texts=(str(tmp_path / "some.txt"),))
-    found = texts.read(asked, Session())
+    found = read(asked)
     report = texts.check(found, TeacherEncoder(asked.teacher))
     assert (
-        report.facts == ["480 texts, 260 used, of 7 to 303 words (median 9); 89% of words are known whole"]
-        or "260 used" in report.facts[0]
+        report["facts"] == ["480 texts, 260 used, of 7 to 303 words (median 9); 89% of words are known whole"]
+        or "260 used" in report["facts"][0]
     )
-    assert [line.split(":")[0].split(";")[0] for line in report.weak] == [
+    assert [line.split(":")[0].split(";")[0] for line in report["weak"]] == [
         "260 texts are few",
         "46% of the texts are duplicates or empty, and were left out",
         "15% of the texts have more than 128 tokens",
     ]
-    section = texts.training_section(asked, found, 100)
-    assert section["limit"] == 100 and section["held_out"] == 10 and "paragraphs" not in section
-    assert "limit" not in texts.training_section(asked, found, 1_000)
+    trained_on = texts.training_section(section(asked), found, 100)
+    assert trained_on["limit"] == 100 and trained_on["held_out"] == 10 and "paragraphs" not in trained_on
+    assert "limit" not in texts.training_section(section(asked), found, 1_000)
 
 
 def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path: Path) -> None:
@@ -90,18 +98,16 @@ def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path: Path) 
         "\n".join(" ".join(sentences(6, seed=number)) for number in range(300)), encoding="utf-8"
     )
     asked = request(world, texts=(str(tmp_path / "long.txt"),))
-    section = texts.training_section(asked, texts.read(asked, Session()), 500)
-    assert section["limit"] == 200 and section["passages"] == {"texts": 300}
-    built = texts.build(section, Session(), 0)
+    trained_on = texts.training_section(section(asked), read(asked), 500)
+    assert trained_on["limit"] == 200 and trained_on["passages"] == {"texts": 300}
+    built = texts.build(trained_on, Session(), 0)
     assert min(len(text.split()) for text in built.texts(range(built.training_count))) < 15
     short = request(world)
-    section = texts.training_section(short, texts.read(short, Session()), 10_000)
-    assert section["paragraphs"] == {"texts": 154} and "limit" not in section
-    assert {
-        60 <= len(text.split()) <= 70 for text in texts.paragraphs(texts.read(short, Session()))[:-1]
-    } == {True}
+    trained_on = texts.training_section(section(short), read(short), 10_000)
+    assert trained_on["paragraphs"] == {"texts": 154} and "limit" not in trained_on
+    assert {60 <= len(text.split()) <= 70 for text in texts.paragraphs(read(short))[:-1]} == {True}
     dear = texts.training_section(
-        short, texts.read(short, Session()), 341, paragraph_cost=2.0
+        section(short), read(short), 341, paragraph_cost=2.0
     )  # 341 = 200 × (1 + 2 × .35) and rounding
     assert dear["limit"] == 200 and dear["paragraphs"] == {"texts": 70}
 
@@ -110,29 +116,27 @@ def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     asked = request(world, texts=("a/*.txt",))
     with pytest.raises(UserError, match=r"^--texts: no file matches '/.*/a/\*.txt'; check the pattern$"):
-        texts.section(asked)
+        section(asked)
     with pytest.raises(
         UserError, match=r"^--texts: '/.*' is a folder; give a pattern of files, such as '/.*/\*\*/\*.txt'"
     ):
-        texts.section(request(world, texts=(".",)))
+        section(request(world, texts=(".",)))
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "some.txt").write_text("A line.\nAnother.\n", encoding="utf-8")
-    assert texts.section(asked) == {
-        "texts": [str(tmp_path / "a" / "*.txt")]
-    }  # so that the recipe needs no --data
+    assert section(asked) == {"texts": [str(tmp_path / "a" / "*.txt")]}  # so that the recipe needs no --data
     inside = FitRequest(
         asked.teacher, ("a/*.txt", "documentation"), Budget(1, 1), column="body", data=tmp_path
     )
-    assert texts.section(inside) == {
+    assert section(inside) == {
         "texts": ["a/*.txt"],
         "column": "body",
         "documentation_texts": texts.ENOUGH_TEXTS,
     }
-    assert texts.section(request(world, texts=("documentation",))) == {"kind": "documentation"}
+    assert section(request(world, texts=("documentation",))) == {"kind": "documentation"}
     (tmp_path / "a" / "some.txt").write_text(
         "lines that are wrapped\nat any word\n\nand divided by\nblank ones\n", encoding="utf-8"
     )
-    assert texts.section(asked)["unit"] == "auto"
+    assert section(asked)["unit"] == "auto"
 
 
 def test_a_teacher_that_is_no_encoder(world: World, tmp_path: Path) -> None:

@@ -299,5 +299,4 @@ def test_check_shows_both_columns(world: World) -> None:
     assert found["parameters"]["words"] == pieces * 8 + 8 * 32
     shown = cost.table(found)
     assert f"{pieces * 8 + 8 * 32:,} token embedding table and its projection" in shown
-    assert "1 layer, repeated 2 times" in shown
     assert f"{pieces * 8 + 8 * 32 + 64 * 32 + 32 + 2 * 32:,} embedding" in shown

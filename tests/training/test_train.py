@@ -18,7 +18,6 @@ from edgedistill import recipe, resolve, run
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
-from edgedistill.planning import preflight
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import checkpoint, student_embeddings, train
@@ -238,21 +237,6 @@ def test_muon_moves_the_layers_matrices_and_nothing_else(
 
 def weights_of(student: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in student.state_dict().items()}
-
-
-def test_an_older_torch_without_muon_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "version", lambda name: "2.8.0+cpu")
-    stage = {"name": "distil", "objective": {"kind": "cosine"}, "optimizer": "muon"}
-    text = {
-        "name": "x",
-        "teacher": {"model": "x"},
-        "corpus": {"kind": "documentation"},
-        "student": {"kind": "bilstm"},
-        "stages": [stage],
-    }
-    with pytest.raises(UserError, match=r"stages\[0\].optimizer: muon needs torch 2.9, this is 2.8.0"):
-        preflight.check(recipe.parse(text, "x"), None)
-    preflight.check(recipe.parse({**text, "stages": [{**stage, "optimizer": "adamw"}]}, "x"), None)
 
 
 def go_slowly(world: World, out: Path, resume: bool, changes: dict[str, Any]) -> None:

@@ -13,18 +13,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from edgedistill import bundle_run, cli, files, recipe, resolve, run
-from edgedistill.adapting import adapt, own_texts
-from edgedistill.adapting.adaptation_recipe import (
-    Choices,
-    adaptation_recipe,
-    limits,
-    seconds_for,
-    tokens_to_read,
-)
-from edgedistill.data import corpus
+from edgedistill import adapting, bundle_run, cli, files, recipe, resolve, run
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
+from edgedistill.fitting import texts
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import record, train
@@ -110,8 +102,8 @@ def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_
     said: list[str] = []
     session = Session(data=documents(tmp_path / "data"), log=said.append)
     other = recipe.Teacher(model=str(other_teacher(world, tmp_path / "other")), max_tokens=32)
-    request = adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=other)
-    found = adapt.adapt(request, session)
+    request = adapting.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=other)
+    found = adapting.adapt(request, session)
     assert any(line.startswith("head: fitted") for line in said)
     assert found["after"]["cosine"] > found["before"]["cosine"] + 0.2
 
@@ -121,7 +113,7 @@ def test_it_can_be_resumed_and_says_what_it_chose(
 ) -> None:
     data = documents(tmp_path / "data")
     teacher = recipe.Teacher(model=str(world.teacher))
-    request = adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher)
+    request = adapting.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher)
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -129,29 +121,32 @@ def test_it_can_be_resumed_and_says_what_it_chose(
     with monkeypatch.context() as patched:
         patched.setattr(record, "write_run", killed)
         with pytest.raises(KeyboardInterrupt):
-            adapt.adapt(request, Session(data=data))
+            adapting.adapt(request, Session(data=data))
     assert not (tmp_path / "b").exists() and resolve.unfinished_run(request.run).exists()
-    found = adapt.adapt(request, Session(data=data), resume=True)
+    found = adapting.adapt(request, Session(data=data), resume=True)
     assert found["steps"] == run.open_run(request.run).recipe.distilling[0].steps and found["steps"] >= 200
 
 
 def test_an_unknown_precision_is_refused_before_anything_is_trained(student: Path, tmp_path: Path) -> None:
-    request = adapt.Request(
+    request = adapting.Request(
         str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", precisions=("int9",)
     )
     with pytest.raises(UserError, match="--precision: no precision 'int9'; did you mean 'int8'"):
-        adapt.adapt(request, Session(data=documents(tmp_path / "data")))
+        adapting.adapt(request, Session(data=documents(tmp_path / "data")))
     assert not request.run.exists() and not resolve.unfinished_run(request.run).exists()
 
 
-def own(texts: int, words: float) -> own_texts.OwnTexts:
-    return own_texts.OwnTexts(1, 0, texts, words, 1.5 * words, [])
+def adapted(student: Path, count: int, words: int, steps: int | None = None) -> recipe.Recipe:
+    """The recipe for so many texts of so many words."""
+    source = bundle_run.open_finished(str(student), "test")
+    request = adapting.Request(str(student), ["a.txt"], Path("mine"), steps=steps)
+    lengths = np.full(count, words)
+    section, teacher = {"texts": ["a.txt"]}, source.recipe.teacher
+    return adapting.adaptation_recipe(request, source, teacher, section, lengths, source.max_tokens)
 
 
 def test_more_texts_are_given_more_steps_and_more_of_other_texts(student: Path) -> None:
-    source = bundle_run.open_finished(str(student), "test")
-    choices = Choices("mine", str(student), ["a.txt"], "text", source.recipe.teacher, source.max_tokens)
-    specs = [adaptation_recipe(choices, own(texts, 12), source) for texts in (200, 2_000, 20_000)]
+    specs = [adapted(student, count, 12) for count in (200, 2_000, 20_000)]
     steps = [spec.distilling[0].steps or 0 for spec in specs]
     assert steps[0] < steps[2] and sorted(steps) == steps
     corpora: list[Any] = [spec.corpus for spec in specs]
@@ -160,31 +155,27 @@ def test_more_texts_are_given_more_steps_and_more_of_other_texts(student: Path) 
 
 
 def test_long_texts_are_read_further_than_before() -> None:
-    assert tokens_to_read(own(500, 10), 128, 256) == 128, "short texts"
-    assert tokens_to_read(own(500, 80), 128, 256) == 192, "nine in ten have at most 120 words"
-    assert tokens_to_read(own(500, 800), 128, 4_096) == 256, "at most"
-    assert tokens_to_read(own(500, 800), 128, 128) == 128, "the teacher reads no further"
-    assert tokens_to_read(own(500, 800), 512, 512) == 512, "never fewer than before"
+    def read(words: int, student: int, teacher: int) -> int:
+        """Nine in ten texts have at most so many words."""
+        return adapting.tokens_to_read(np.array([10] * 8 + [words] * 2), student, teacher)
+
+    assert read(15, 128, 256) == 128, "short texts"
+    assert read(120, 128, 256) == 192
+    assert read(1_200, 128, 4_096) == 256, "at most"
+    assert read(1_200, 128, 128) == 128, "the teacher reads no further"
+    assert read(1_200, 512, 512) == 512, "never fewer than before"
 
 
-def test_with_little_time_texts_are_drawn(student: Path) -> None:
-    """As many as can be embedded once and trained on one and a half times."""
-    source = bundle_run.open_finished(str(student), "test")
-    choices = Choices("mine", str(student), ["a.txt"], "text", source.recipe.teacher, source.max_tokens)
-    most = limits(600, per_text=0.004, per_sample=0.012)
-    assert most.rows * (0.004 + 1.5 * 0.012) == pytest.approx(
-        600, abs=1
-    ) and most.steps * 64 == pytest.approx(1.5 * most.rows, abs=64)
-    assert limits(seconds_for(20, 0.004, 0.012), 0.004, 0.012).steps in (19, 20)
-    spec = adaptation_recipe(choices, own(50_000, 200), source, most)
-    corpus: Any = spec.corpus
-    assert spec.distilling[0].steps == most.steps
-    assert (
-        corpus.limit + corpus.passages.texts + corpus.documentation_texts - corpus.held_out
-        == pytest.approx(most.rows, abs=3)
-    )
-    few: Any = adaptation_recipe(choices, own(100, 12), source, most).corpus
-    assert few.limit is None and few.passages is None, "there is time for all"
+def test_of_very_many_texts_some_are_drawn(student: Path) -> None:
+    """As many as can be trained on one and a half times."""
+    for steps, most in ((None, 1_000), (150, 150)):
+        spec = adapted(student, 50_000, 200, steps)
+        corpus: Any = spec.corpus
+        assert spec.distilling[0].steps == most
+        rows = corpus.limit + corpus.passages.texts + corpus.documentation_texts - corpus.held_out
+        assert 1.5 * rows == pytest.approx(64 * most, rel=0.01)
+    few: Any = adapted(student, 100, 12).corpus
+    assert few.limit is None and few.passages is None, "all are taken"
 
 
 def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:
@@ -195,45 +186,39 @@ def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:
     (tmp_path / "wrapped.txt").write_text(wrapped + "\n")
     (tmp_path / "lines.txt").write_text("\n".join(sentences(100)) + "\n")
     paragraphs = wrapped.count("\n\n") + 1
-    found = own_texts.examine(["wrapped.txt"], tmp_path, "text")
-    assert (found.unit, found.wrapped, found.texts) == ("auto", 1, paragraphs)
-    both = own_texts.examine(["*.txt"], tmp_path, "text")
-    assert (both.unit, both.wrapped, both.texts) == ("auto", 1, paragraphs + 100), "each file by itself"
-    section = {"texts": ["*.txt"], "unit": both.unit}
-    spec = recipe.parse(
-        {"name": "x", "teacher": {"model": "x"}, "student": {"kind": "teacher"}, "corpus": section}, "x"
-    )
-    assert (
-        spec.corpus is not None
-        and len(corpus.build(spec.corpus, Session(data=tmp_path), 0)) == paragraphs + 100
-    )
-    found = own_texts.examine(["lines.txt"], tmp_path, "text")
-    assert (found.unit, found.texts) == ("line", 100) and found.words == np.mean(
-        [len(each.split()) for each in sentences(100)]
-    )
+
+    def found(pattern: str) -> tuple[dict[str, Any], int]:
+        section = texts.files_section([pattern], "text", tmp_path)
+        return section, len(texts.read(section, 50, Session(data=tmp_path)))
+
+    assert found("wrapped.txt") == ({"texts": ["wrapped.txt"], "unit": "auto"}, paragraphs)
+    assert found("*.txt") == ({"texts": ["*.txt"], "unit": "auto"}, paragraphs + 100), "each by itself"
+    assert found("lines.txt") == ({"texts": ["lines.txt"]}, 100)
+    mean = np.mean([len(each.split()) for each in sentences(100)])
+    assert texts.word_counts(sentences(100)).mean() == mean
 
 
 def test_too_few_texts_are_refused(student: Path, tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("\n".join(sentences(10)) + "\n")
     with pytest.raises(UserError) as raised:
-        adapt.adapt(
-            adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs"),
+        adapting.adapt(
+            adapting.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs"),
             Session(data=tmp_path),
         )
-    assert str(raised.value) == "--texts: 10 texts in 1 file(s), at least 50 are needed; add texts"
+    assert str(raised.value) == "--texts: 10 distinct texts, at least 50 are needed; add texts"
     assert not (tmp_path / "runs").exists() and not (tmp_path / "b").exists()
 
 
 def test_an_unfinished_run_is_seen_before_anything_is_read(student: Path, tmp_path: Path) -> None:
-    request = adapt.Request(str(student), ["none.txt"], tmp_path / "b", tmp_path / "runs")
+    request = adapting.Request(str(student), ["none.txt"], tmp_path / "b", tmp_path / "runs")
     with pytest.raises(UserError, match=r"runs/b.partial: nothing to resume; leave --resume out"):
-        adapt.adapt(request, Session(data=tmp_path), resume=True)
+        adapting.adapt(request, Session(data=tmp_path), resume=True)
     (tmp_path / "runs" / "b.partial").mkdir(parents=True)
     with pytest.raises(
         UserError,
         match=r"runs/b.partial: an unfinished run; continue it with --resume, or replace it with --overwrite",
     ):
-        adapt.adapt(request, Session(data=tmp_path))
+        adapting.adapt(request, Session(data=tmp_path))
 
 
 def test_an_unknown_student_lists_those_that_ship(tmp_path: Path) -> None:

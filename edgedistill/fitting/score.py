@@ -1,0 +1,94 @@
+"""The score of a student: how far it agrees with its teacher on held-out texts, and what it keeps of the
+teacher's score on a suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from edgedistill.data.corpus import Corpus
+from edgedistill.evaluation import scoring, teacher_agreement
+from edgedistill.fitting.cost import in_precision
+from edgedistill.runtime import onnx_session
+from edgedistill.session import Session
+from edgedistill.students import kinds
+from edgedistill.teacher import embedding_cache, tokenizer_files
+from edgedistill.teacher.encoder import TeacherEncoder, embed_in_batches
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
+
+MOST_TEXTS = 2_000  # held-out texts that are compared
+BATCH_TOKENS = 512
+Encode = Callable[[list[str]], np.ndarray]
+
+
+class Judge:
+    """Scores students against the teacher's cached embeddings of the held-out texts, and on a suite if there
+    is one."""
+
+    def __init__(
+        self, teacher: TeacherEncoder, corpus: Corpus, suite: scoring.Suite | None, session: Session
+    ) -> None:
+        self.texts, self.embeddings = held_out(teacher, corpus, MOST_TEXTS, session)
+        ids = tokenizer_files.encode_ids(teacher.tokenizer, self.texts, teacher.max_tokens)
+        self.lengths = np.array([len(row) for row in ids])
+        self.suite = suite
+        self.suite_score = 0.0
+        if suite is not None:
+            self.suite_score = suite_score(suite, lambda texts: teacher.embed(texts, session.device))
+
+    def score(self, encode: Encode) -> dict[str, float]:
+        """The score of an encoder, all from 0 to 1; one whose embeddings are not finite has 0.
+
+        `neighbours` is the share of the ten nearest in common, `cosines` the rank correlation of pairwise
+        cosines, `agreement` the mean of both, `kept` the share of the teacher's score on the suite, if there
+        is one, and `score`, which the race compares, the mean of the last two.
+        """
+        found = encode(self.texts)
+        neighbours = cosines = kept = 0.0
+        if np.isfinite(found).all():
+            compared = teacher_agreement.agreement(found, self.embeddings, self.lengths)
+            neighbours, cosines = float(compared["top10_overlap"]), float(compared["spearman"] or 0.0)
+            if self.suite is not None and self.suite_score:
+                kept = suite_score(self.suite, encode) / self.suite_score
+        agreement = (neighbours + cosines) / 2
+        parts = {"neighbours": neighbours, "cosines": cosines, "agreement": agreement, "score": agreement}
+        if self.suite_score:
+            parts |= {"kept": kept, "score": (agreement + kept) / 2}
+        return {name: round(value, 5) for name, value in parts.items()}
+
+
+def suite_score(suite: scoring.Suite, encode: Encode) -> float:
+    """The score of an encoder on a suite."""
+    return float(scoring.evaluate(suite, encode)["average"])
+
+
+def held_out(
+    teacher: TeacherEncoder, corpus: Corpus, most: int, session: Session
+) -> tuple[list[str], np.ndarray]:
+    """At most so many of the held-out texts, evenly drawn, and the teacher's embeddings of them, which are
+    cached."""
+    drawn = np.linspace(0, len(corpus.held_out) - 1, min(most, len(corpus.held_out))).astype(int)
+    rows = corpus.held_out[drawn]
+    return corpus.texts(rows), embedding_cache.embed_corpus(teacher, corpus, session)[rows]
+
+
+def encoder(student: PreparedStudent, precision: str) -> Encode:
+    """texts -> (n, d) unit rows, by a student's graph in a precision."""
+    model = in_precision(student, precision).SerializeToString()
+    session = onnx_session.open_session(model, 1, "cpu")
+
+    def forward(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        found: Any = session.run(["sentence_embedding"], inputs, onnx_session.RUN_OPTIONS)[0]
+        return np.asarray(found)
+
+    def encode(texts: list[str]) -> np.ndarray:
+        prompted = [student.prompt + text for text in texts]
+        ids = tokenizer_files.encode_ids(student.tokenizer, prompted, student.max_tokens)
+        pad, dims = student.tokenizer.pad_token_id or 0, kinds.dims(student.module)
+        return embed_in_batches(forward, ids, pad, dims, BATCH_TOKENS)
+
+    return encode
