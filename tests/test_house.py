@@ -229,6 +229,28 @@ def test_the_edge_side_keeps_to_itself(module: str) -> None:
     assert not {name.split(".")[0] for name, at_start in imported(module) if at_start} & HEAVY_AT_START
 
 
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@pytest.mark.parametrize("folder", ["edgedistill", "bench", "export", "tests"])
+def test_an_expression_is_read_once(folder: str) -> None:
+    """No conditional inside a conditional, no assignment inside a comprehension; ruff has no rule for
+    either."""
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if "node_modules" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            inner = list(ast.walk(node))[1:]
+            nested = isinstance(node, ast.IfExp) and any(isinstance(each, ast.IfExp) for each in inner)
+            assigns = isinstance(node, COMPREHENSIONS) and any(
+                isinstance(each, ast.NamedExpr) for each in inner
+            )
+            if nested or assigns:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found
+
+
 def test_every_module_is_a_noun() -> None:
     assert not {part for module in SOURCES for part in module.split(".")} & NO_NOUN
 

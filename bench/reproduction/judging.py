@@ -197,11 +197,8 @@ class _Bootstrap:
 
     def _runs(self, variant: str, suite: str) -> dict[int, Items]:
         """A variant's test items by seed."""
-        return {
-            each["seed"]: items
-            for each in self.reports[variant]
-            if (items := items_of(each, suite)) is not None
-        }
+        found = {each["seed"]: items_of(each, suite) for each in self.reports[variant]}
+        return {seed: items for seed, items in found.items() if items is not None}
 
     def _scores(self, variant: str, suite: str, runs: dict[int, Items]) -> dict[int, np.ndarray]:
         """A variant's scores by seed on every sample, (resamples,)."""

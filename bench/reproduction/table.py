@@ -142,7 +142,8 @@ def _table(pairs: list[tuple[Judgement, Judgement | None]], other: str | None = 
     for first, second in pairs:
         ranking = first.ranking
         suite = first.suite if ranking.at_step is None else f"selection, step {ranking.at_step:,}"
-        last = f" {second.verdict if second else ''} |" if other else ""
+        verdict = second.verdict if second else ""
+        last = f" {verdict} |" if other else ""
         lines.append(f"| {ranking.claim} | {ranking.reported} | {suite} |{_result(first)}{last}")
     return lines
 
@@ -254,7 +255,7 @@ def _data(paper: Paper, reports: Reports) -> list[str]:
 def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:
     """A table of the variants on one suite: mean ± deviation over seeds, and how they were trained."""
     measured = {
-        variant: [(each, part) for each in found if (part := part_of(each, suite))]
+        variant: [(each, part_of(each, suite)) for each in found if part_of(each, suite)]
         for variant, found in reports.items()
     }
     measured = {variant: found for variant, found in measured.items() if found}

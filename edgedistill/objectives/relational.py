@@ -86,7 +86,7 @@ class CongenLoss(nn.Module):
         super().__init__()
         self.queue = Queue(queue, dims)
         self.tau_student, self.tau_teacher = tau_student, tau_teacher
-        self.read = slice(1, 2) if alpha == 0 else slice(0, 1) if alpha == 1 else slice(0, 2)
+        self.read = slice(int(alpha == 0), 2 - int(alpha == 1))
         self.weights = [alpha, 1 - alpha] if 0 < alpha < 1 else [1.0]
 
     def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:

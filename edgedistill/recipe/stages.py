@@ -207,9 +207,8 @@ class Stage(Section):
                     "out with `triples`"
                 )
         elif self.view is None and reads_second_view(self.objective):
-            alone = (
-                ", or set alpha: 1" if "congen" in kinds else ", or `triples`" if kinds == ["simcse"] else ""
-            )
+            ways_out = {"congen": ", or set alpha: 1", "simcse": ", or `triples`"}
+            alone = ways_out.get(kinds[0], "") if len(kinds) == 1 else ""
             raise ValueError(
                 f"{', '.join(kinds)} compares a text with a second view of it; give the stage a `view`{alone}"
             )
@@ -247,13 +246,9 @@ class Stage(Section):
     @property
     def views(self) -> int:
         """How many texts the student embeds for each item of a batch."""
-        return (
-            3
-            if self.triples is not None
-            else 2
-            if self.view is not None or reads_pairs(self.objective) == {True}
-            else 1
-        )
+        if self.triples is not None:
+            return 3
+        return 2 if self.view is not None or reads_pairs(self.objective) == {True} else 1
 
 
 def stage_of_pairs(

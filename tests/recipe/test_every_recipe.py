@@ -95,13 +95,9 @@ class Tiny:
         for side in ("teacher", "assistant"):
             model = made.get(side, {}).get("model", "runs/")
             if not model.startswith("runs/"):
-                where = (
-                    self.plain
-                    if "pooling" in made[side]
-                    else self.multilingual
-                    if "multilingual" in model
-                    else self.teacher
-                )
+                where = self.multilingual if "multilingual" in model else self.teacher
+                if "pooling" in made[side]:
+                    where = self.plain
                 made[side] |= {"model": str(where)}
                 made[side].pop("dtype", None)  # int8 loses too much of a tiny model
         for part in made.get("targets", {}).get("parts", []):
