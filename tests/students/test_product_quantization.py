@@ -8,7 +8,6 @@ import torch
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import bert, bilstm, embedding_tables, head, kind, static
-from edgedistill.training import optimizers
 
 
 def made(
@@ -125,9 +124,6 @@ def test_only_the_book_learns() -> None:
         {int(code) + 256 * block for row in table.codes[[1, 2]] for block, code in enumerate(row)}
     )
     assert [name for name, _ in table.named_parameters()] == ["book.weight"]
-    average = optimizers.Average(table, 0.9)
-    average.update(table, 10)
-    assert torch.equal(average.weights["codes"], table.codes)
     assert head.count(table) == 300 * 4 + 256 * 8
 
 
