@@ -285,7 +285,9 @@ def train(
     from edgedistill.training import train as training
 
     out = out or Path("runs") / specs[0].name
-    lost = "a minute of work" if specs[0].finetuning is None else "the finetune stage"
+    lost = "a minute of work"
+    if specs[0].finetuning is not None:
+        lost = "the finetune stage's training at one learning rate"
     with _resumable(out, unfinished_run(out), lost):
         info = training.train(specs[0], out, session, resume)
     print_result({"run": str(out), **info}, as_json, str(out))

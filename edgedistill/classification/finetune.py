@@ -18,15 +18,21 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import files, recipe, resolve, run
 from edgedistill.classification import classifier, transfer_set, tuning
 from edgedistill.classification.classifier import Classifier
-from edgedistill.classification.labelled_rows import ItemTokens, LabelledTokens, TrainingRows, logits
+from edgedistill.classification.labelled_rows import (
+    ItemTokens,
+    LabelledTokens,
+    TrainingRows,
+    digest,
+    logits,
+)
 from edgedistill.data import labelled_tasks
 from edgedistill.data.labelled_tasks import LabelledRows, LabelledTask
 from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.teacher import tokenizer_files
+from edgedistill.training import checkpoint, record
 from edgedistill.training import open_recipe as line_recipes
-from edgedistill.training import record
 from edgedistill.training import resume as resuming
 from edgedistill.training import train as line
 from edgedistill.training.initial_student import finished_student
@@ -192,8 +198,9 @@ def train(spec: recipe.Recipe, out: Path, session: Session, resume: bool = False
     """Train a recipe's classifier and write the run folder `out` atomically. Returns the content of run.json.
 
     The stages before the last one are the line's: they are trained as a recipe of their own, into a run
-    within the unfinished one, and resumed there. A last stage that was killed begins again, with the same
-    result. Parameters and errors are those of the line's `train`.
+    within the unfinished one, and resumed there. Where the last stage was killed, the logits of the task's
+    teacher and the learning rates that are done are kept. Parameters and errors are those of the line's
+    `train`.
     """
     started = time.perf_counter()
     with resuming.unfinished(spec, out, resume) as partial:
@@ -301,9 +308,14 @@ def _training_rows(labelled: LabelledStage, student: PreparedStudent, running: R
         )
     if labelled.teacher is not None:
         teacher, device = labelled.teacher, running.accelerator.device
-        running.session.log(f"{labelled.stage.place}.teacher: logits of {len(items):,} items")
         tokens = ItemTokens(items, teacher.tokenizer(), teacher.prompt, teacher.max_tokens)
-        of_teacher = logits(classifier.read(teacher).to(device), tokens, device)
+        module = classifier.read(teacher)
+        kept = running.folder / checkpoint.FOLDER / f"logits-{digest(module, [tokens])[:24]}.npy"
+        if not kept.exists():
+            running.session.log(f"{labelled.stage.place}.teacher: logits of {len(items):,} items")
+            with files.new_file(kept) as temporary:
+                np.save(temporary, logits(module.to(device), tokens, device))
+        of_teacher = np.load(kept)
         labels = np.concatenate([labels, of_teacher[len(labels) :].argmax(1)])
     max_tokens = min(spec.max_tokens, student.max_tokens)
     return TrainingRows(ItemTokens(items, student.tokenizer, student.prompt, max_tokens), labels, of_teacher)

@@ -3,11 +3,13 @@ teacher says of them."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill.classification.classifier import Classifier
@@ -61,6 +63,20 @@ def logits(module: Classifier, tokens: ItemTokens, device: torch.device) -> np.n
         for rows in encoder.budget_batches(order, longest, TOKENS_PER_BATCH):
             out[rows] = module(*tokens.batch(np.array(rows), device)).float().cpu().numpy()
     return out
+
+
+def digest(module: nn.Module, tokens: list[ItemTokens], arrays: Sequence[np.ndarray | None] = ()) -> str:
+    """The sha256 of a module's weights, of token ids and of arrays: what was computed from them is still
+    right where it is the same."""
+    found = hashlib.sha256()
+    for value in module.state_dict().values():
+        found.update(value.cpu().numpy().tobytes())
+    for column in [column for each in tokens for column in each.columns]:
+        found.update(np.array([len(row) for row in column]).tobytes())
+        found.update(np.concatenate(column).tobytes())
+    for array in arrays:
+        found.update(b"none" if array is None else array.tobytes())
+    return found.hexdigest()
 
 
 class LabelledTokens(NamedTuple):

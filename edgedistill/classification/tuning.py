@@ -1,8 +1,8 @@
 """The fine-tuning loop: every learning rate from the same weights, measured on dev; the best weights of
 all are kept.
 
-Every draw is a function of the stage's seed, so a run that was killed and resumed, which starts this stage
-again, ends with the bytes of one that was not.
+Every draw is a function of the stage's seed, and a checkpoint follows each learning rate that is done. A run
+that was killed and resumed starts the next rate, and ends with the bytes of one that was not.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from edgedistill import recipe
+from edgedistill import files, recipe
 from edgedistill.classification.classifier import Classifier
-from edgedistill.classification.labelled_rows import LabelledTokens, TrainingRows
+from edgedistill.classification.labelled_rows import LabelledTokens, TrainingRows, digest
+from edgedistill.training import checkpoint
+from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import LOWEST
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.optimizers import FUSED, learning_rate_factor
@@ -54,6 +56,9 @@ class Tuning:
         run: RunInProgress,
     ) -> None:
         self.stage, self.seed, self.module, self.rows, self.dev = stage.spec, stage.seed, module, rows, dev
+        self.number = stage.number
+        # Apart from the line's own checkpoints: with one of those it fits no initial weights.
+        self.kept = run.folder / checkpoint.FOLDER / "finetuned"
         self.run, self.metrics, self.device = run, run.metrics, run.accelerator.device
         self.steps = steps(self.stage, len(rows.tokens))
         self.every = min(self.steps, self.stage.every or max(1, len(rows.tokens) // self.stage.batch))
@@ -66,13 +71,36 @@ class Tuning:
         """Train at every learning rate, and give the module the best weights of all."""
         initial = copied(self.module)
         rates = learning_rates(self.stage)
-        for rate in rates:
+        arrays = [self.rows.labels, self.rows.teacher_logits, self.dev.gold]
+        of_inputs = digest(self.module, [self.rows.tokens, self.dev.tokens], arrays)
+        self._resume(of_inputs)
+        for rate in rates[len(self.tried) :]:
             self.module.load_state_dict(initial)
             title = self.stage.name if len(rates) == 1 else f"{self.stage.name} at {rate:g}"
             self.tried.append({"rate": rate, **self._try_rate(rate, title)})
+            self._save(of_inputs)
         self.module.load_state_dict(self.best_weights)
         done = sum(each["steps"] for each in self.tried)
         self.metrics.stages.append({"name": self.stage.name, "steps": done, "texts": done * self.stage.batch})
+
+    def _resume(self, of_inputs: str) -> None:
+        """Take over the learning rates that a killed run had done, unless rows or initial weights have
+        changed since."""
+        found = checkpoint.newest(self.kept)
+        if found is None or found.state["inputs"] != of_inputs:
+            return
+        self.tried, self.best = found.state["tried"], found.state["best"]
+        self.best_weights = found.tensors["best"]
+        files.write_text(self.metrics.path, found.state["metrics"])
+        rates = len(learning_rates(self.stage))
+        self.metrics.log(f"{self.stage.name}: resuming after learning rate {len(self.tried)} of {rates}")
+
+    def _save(self, of_inputs: str) -> None:
+        """Write a checkpoint after a learning rate: the best weights of all, and what was measured."""
+        state = {"stage": self.number, "step": len(self.tried), "inputs": of_inputs}
+        state |= {"tried": self.tried, "best": self.best}
+        state["metrics"] = self.metrics.path.read_text(encoding="utf-8")
+        checkpoint.save(self.kept, Checkpoint(state, {"best": self.best_weights}))
 
     def _try_rate(self, rate: float, title: str) -> dict[str, Any]:
         """Train at one learning rate, to the last step or until `patience` is exhausted. Returns the number

@@ -139,7 +139,10 @@ def test_a_rate_that_diverges_is_named(tasks: World, tmp_path: Path, rates: dict
         match=rf"^stages\[0\].{next(iter(rates))}: finetune diverged at 1e\+36: .* at step \d; lower it",
     ):
         train.train(spec, tmp_path / "run", Session(data=tasks.data, log=quiet))
-    assert not list(tmp_path.iterdir())
+    # a learning rate that is done is kept, as every checkpoint
+    assert [path.name for path in tmp_path.iterdir()] == (
+        ["run.partial"] if "learning_rates" in rates else []
+    )
 
 
 def test_the_pair_head_by_hand() -> None:
@@ -378,8 +381,8 @@ def test_distilled_or_begun_from_a_run_is_the_same(tuned: Path, tasks: World, tm
 def test_stopped_and_resumed_gives_the_same_bytes(
     tuned: Path, tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped in the second learning rate, with dropout, a teacher and a transfer set: the stage begins
-    again, and the one before it does not."""
+    """Stopped in the second learning rate, with dropout, a teacher and a transfer set: this rate begins
+    again; the first one, the teacher's logits and the stage before do not."""
     last = stage(
         single(),
         learning_rates=[1e-3, 4e-3],
@@ -403,13 +406,37 @@ def test_stopped_and_resumed_gives_the_same_bytes(
     assert not (tmp_path / "cut").exists()
     assert len((tmp_path / "cut.partial/metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 3
     monkeypatch.setattr(StageInProgress, "__init__", lambda *_: pytest.fail("a stage before it began again"))
-    go(tasks, tmp_path / "cut", last, distil=True, resume=True)
+    logged = list[str]()
+    train.train(spec, tmp_path / "cut", Session(data=tasks.data, log=logged.append), resume=True)
+    assert "finetune: resuming after learning rate 1 of 2" in logged
+    assert not [line for line in logged if "at 0.001: step" in line or "logits of" in line]
     for name in ("student.safetensors", "head.safetensors", "metrics.jsonl"):
         assert files.sha256_file(tmp_path / "cut" / name) == files.sha256_file(tmp_path / "whole" / name), (
             name
         )
     whole, cut = (files.read_json(tmp_path / name / "run.json") for name in ("whole", "cut"))
     assert (whole["task"], whole["stages"]) == (cut["task"], cut["stages"])
+
+
+def test_a_learning_rate_done_on_other_rows_is_not_kept(tasks: World, tmp_path: Path) -> None:
+    """Resumed after its training rows have changed, the stage ends as one that was trained on these alone."""
+    rows = (tasks.data / "single.train.tsv").read_text(encoding="utf-8").splitlines()
+    train_file = tasks.data / "changing.tsv"
+    train_file.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    last = stage({**single(), "train": ["changing.tsv"]}, learning_rates=[1e-3, 4e-3], steps=6, every=3)
+    spec = recipe.parse(tasks.recipe(student=BILSTM, stages=[last]), "test")
+
+    def stop(line: str) -> None:
+        if line.startswith("finetune at 0.004: step"):
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train.train(spec, tmp_path / "cut", Session(data=tasks.data, log=stop))
+    train_file.write_text("\n".join(rows[:-40]) + "\n", encoding="utf-8")
+    for name in ("cut", "whole"):
+        train.train(spec, tmp_path / name, Session(data=tasks.data), resume=name == "cut")
+    for file in ("student.safetensors", "head.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "cut" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes(), file
 
 
 def test_a_teachers_logits_are_followed(tuned: Path, tasks: World, tmp_path: Path) -> None:
