@@ -7,6 +7,7 @@ are done (`stage_in_progress.stages_done`), and where the next one goes on (`Sta
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,17 @@ import yaml
 from edgedistill import files, recipe, resolve, run
 from edgedistill.errors import UserError
 from edgedistill.session import Session
+
+
+def check_one_process() -> None:
+    """Raise UserError in one of several processes that torchrun or accelerate has started: each would train
+    the whole run, into the same folder."""
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if processes.isdigit() and int(processes) > 1:
+        raise UserError(
+            f"train: started as one of {processes} processes (WORLD_SIZE), but it trains in one; start it "
+            "without torchrun or accelerate launch"
+        )
 
 
 def finished(spec: recipe.Recipe, out: Path, session: Session) -> dict[str, Any]:

@@ -24,6 +24,7 @@ def train_series(specs: list[recipe.Recipe], folder: Path, session: Session, res
     (`status` failed, `error`), or CheckFailed where one of the failures is no UserError (then that run has
     `bug` too).
     """
+    resuming.check_one_process()
     names = [spec.name for spec in specs]
     for name in names:
         if names.count(name) > 1:

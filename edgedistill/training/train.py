@@ -43,8 +43,10 @@ def train(
     With `resume` an unfinished run continues, and a finished run of the same recipe is left as it is. At the
     step `pause_at` of its first distillation stage the run pauses, to be resumed later; the result is the
     same as without the pause. Returns the content of run.json. Raises UserError where `out` exists, where the
-    run to resume is of another recipe, and for a recipe that does not fit its data. Raises Paused.
+    run to resume is of another recipe, for a recipe that does not fit its data, and in one of several
+    processes. Raises Paused.
     """
+    resuming.check_one_process()
     if resume and out.exists() and not resolve.unfinished_run(out).exists():
         return resuming.finished(spec, out, session)
     if spec.finetuning is not None:  # the one door to classifiers, which have a room beside the line

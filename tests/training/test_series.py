@@ -167,3 +167,25 @@ def test_the_command_tells_one_object(world: World, tmp_path: Path, monkeypatch:
         ("b", "runs/b", "trained"),
     ]
     assert found["runs"][0]["parameters"]["total"] > 0
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=len)
+def test_several_processes_are_refused(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    """As torchrun and accelerate launch start them: they would overwrite each other's files."""
+    paths = []
+    for name in names:
+        paths.append(tmp_path / f"{name}.yaml")
+        paths[-1].write_text(recipe.dump(made(world, name)), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["train", *map(str, paths), "--data", str(world.data)]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(
+        UserError, match=r"^train: started as one of 2 processes \(WORLD_SIZE\), but .*launch$"
+    ):
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == names
