@@ -45,10 +45,6 @@ class BundleRun(run.Run):
         """{bundle, precision, sha256 of the graph}."""
         return {"bundle": self.folder.name, "precision": self.precision, "sha256": self._entry["sha256"]}
 
-    @property
-    def task(self) -> None:
-        return None
-
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """From tokenizer.json alone, with the names of its special tokens: other settings could have it
         loaded by other code.

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files, recipe, resolve, run
@@ -291,8 +290,7 @@ def _write_classifier(folder: Path, module: Classifier, labels: list[str]) -> No
     shape = {"labels": labels, "pair": module.pair, "hidden": module.hidden.out_features}
     files.write_json(folder / run.HEAD_SHAPE, shape)
     with files.new_file(folder / run.HEAD_WEIGHTS) as temporary:
-        weights = {name: value.cpu().contiguous() for name, value in module.head_state().items()}
-        save_file(weights, temporary)
+        run.save_weights(module.head_state(), temporary)
 
 
 def _training_rows(labelled: LabelledStage, student: PreparedStudent, running: RunInProgress) -> TrainingRows:

@@ -7,6 +7,7 @@ that was killed and resumed starts the next rate, and ends with the bytes of one
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from typing import Any
@@ -69,7 +70,7 @@ class Tuning:
 
     def train(self) -> None:
         """Train at every learning rate, and give the module the best weights of all."""
-        initial = copied(self.module)
+        initial = copy.deepcopy(self.module.state_dict())
         rates = learning_rates(self.stage)
         arrays = [self.rows.labels, self.rows.teacher_logits, self.dev.gold]
         of_inputs = digest(self.module, [self.rows.tokens, self.dev.tokens], arrays)
@@ -151,7 +152,7 @@ class Tuning:
         self.module.train()
         if scores[metric] > self.best["score"]:
             self.best = {"score": scores[metric], "rate": rate, "step": step, "dev": scores}
-            self.best_weights = copied(self.module)
+            self.best_weights = copy.deepcopy(self.module.state_dict())
         self.metrics.write(
             stage=self.stage.name, rate=rate, step=step, loss=round(mean_loss, 6), dev=scores[metric]
         )
@@ -160,8 +161,3 @@ class Tuning:
             f"{scores[metric]:.4f}"
         )
         return scores[metric]
-
-
-def copied(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of a module's weights, which training does not change."""
-    return {name: value.clone() for name, value in module.state_dict().items()}
