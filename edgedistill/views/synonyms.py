@@ -42,16 +42,16 @@ class Synonyms:
 
     def _replaced(self, words: list[str], count: int, key: np.uint64) -> str:
         """The words with `count` of them replaced, at least one where one has a synonym."""
-        cores = [word.strip(PUNCTUATION) for word in words]
-        replaceable = [at for at, core in enumerate(cores) if self.synonyms_of(core.lower())]
-        order, choice = np.split(draws(key, np.arange(2 * len(replaceable))), 2)
+        bare = [word.strip(PUNCTUATION) for word in words]
+        replaceable = [at for at, word in enumerate(bare) if self.synonyms_of(word.lower())]
+        order, choice = draws(key, np.arange(2 * len(replaceable))).reshape(2, -1)
         for rank in np.argsort(order, kind="stable")[: max(1, count)]:
             at = replaceable[rank]
-            synonyms = self.synonyms_of(cores[at].lower())
-            chosen = synonyms[int(choice[rank] % np.uint64(len(synonyms)))]
-            if cores[at][0].isupper():
+            synonyms = self.synonyms_of(bare[at].lower())
+            chosen = synonyms[int(choice[rank]) % len(synonyms)]
+            if bare[at][0].isupper():
                 chosen = chosen.capitalize()
-            words[at] = words[at].replace(cores[at], chosen, 1)
+            words[at] = words[at].replace(bare[at], chosen, 1)
         return " ".join(words)
 
 

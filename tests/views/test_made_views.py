@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from edgedistill import recipe
 from edgedistill.data import corpus, readers
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
-from edgedistill.views import model_views
+from edgedistill.views import model_views, synonyms
 from edgedistill.views.synonyms import Synonyms
 from tests.conftest import World, make_tokenizer, sentences
 
@@ -165,17 +167,40 @@ def wordnet_is_here() -> bool:
     return True
 
 
-def test_synonyms_take_the_place_of_words_that_have_one() -> None:
-    if not wordnet_is_here():
+class TinyWordNet:
+    """What is asked of nltk's WordNet: senses of a word in order of frequency, and the lemmas of each."""
+
+    SENSES: ClassVar = {
+        "word": [["word"]],
+        "doctor": [["doctor", "physician", "medical_man"], ["fix", "repair"]],
+        "house": [["house", "dwelling"]],
+        "small": [["small", "little"]],
+        "car": [["car", "automobile"]],  # of three letters
+    }
+
+    def synsets(self, word: str) -> list[SimpleNamespace]:
+        return [SimpleNamespace(lemma_names=lambda names=names: names) for names in self.SENSES.get(word, [])]
+
+
+@pytest.mark.parametrize("tiny", [True, False], ids=["tiny", "nltk's"])
+def test_synonyms_take_the_place_of_words_that_have_one(tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if tiny:
+        monkeypatch.setattr(synonyms, "require", lambda *names: SimpleNamespace(wordnet=TinyWordNet()))
+    elif not wordnet_is_here():
         pytest.skip("nltk or its WordNet is not here")
     swap = Synonyms(recipe.Synonym(kind="synonym"), 0, "")
     texts = ["The Doctor, xyzzy.", "xyzzy qwfp", "a big house and a small car"] * 20
     rows, passes = np.arange(60), np.zeros(60, int)
     made = swap(texts, rows, passes)
-    assert made == swap(texts, rows, passes) and swap(texts[5:6], rows[5:6], passes[:1]) == [made[5]]
+    assert made == swap(texts, rows, passes)
+    assert swap(texts[5:6], rows[5:6], passes[:1]) == [made[5]]  # alone as among others
+    assert swap(texts, rows, passes + 1) != made
     assert all(
         new.endswith(", xyzzy.") and new != old and new[4].isupper()
         for old, new in zip(texts[::3], made[::3], strict=True)
     )
     assert set(made[1::3]) == {"xyzzy qwfp"}
     assert all(new.split()[0] == "a" and new != texts[2] for new in made[2::3])
+    if tiny:
+        assert set(made[::3]) == {"The Physician, xyzzy.", "The Medical man, xyzzy."}
+        assert set(made[2::3]) == {"a big dwelling and a small car", "a big house and a little car"}
