@@ -41,7 +41,7 @@ def build(spec: Spec, seed: int, texts: Corpus, session: Session, place: str) ->
     """
     folders = model_folders(spec, place)
     hashes = [files.sha256_folder(folder, resolve.MODEL_FILES) for folder in folders]
-    made_of: dict[str, Any] = {"translators": hashes, "beams": 1}
+    made_of: dict[str, Any] = {"translators": hashes, "beams": 1}  # by greedy search
     if isinstance(spec, recipe.Mlm):
         made_of = {"mlm": hashes[0], "fraction": spec.fraction, "seed": seed}
     key = files.cache_key(format=FORMAT, corpus=texts.fingerprint, **made_of)
@@ -96,17 +96,17 @@ class Pretrained:
         self.max_tokens = min(int(self.tokenizer.model_max_length), positions)
         self.device = device
 
-    def tokenized(self, texts: list[str]) -> Any:
-        """What the tokenizer returns, without padding."""
-        return self.tokenizer(texts, truncation=True, max_length=self.max_tokens)
+    def tokenized(self, texts: list[str]) -> tuple[list[np.ndarray], Any]:
+        """(token ids of each text, the encodings of a fast tokenizer)."""
+        found = self.tokenizer(texts, truncation=True, max_length=self.max_tokens)
+        return [np.array(row) for row in found["input_ids"]], found.encodings
 
-    def batches(self, ids: list[list[int]]) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    def batches(self, ids: list[np.ndarray]) -> Iterator[tuple[list[int], dict[str, Any]]]:
         """(rows, their padded inputs on the device), texts of like length together."""
-        arrays = [np.array(row) for row in ids]
         order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
         budget = TOKENS_PER_BATCH if self.device == "cpu" else 32 * TOKENS_PER_BATCH
-        for rows in budget_batches(order, arrays, budget):
-            padded = batching.pad([arrays[row] for row in rows], self.tokenizer.pad_token_id)
+        for rows in budget_batches(order, ids, budget):
+            padded = batching.pad([ids[row] for row in rows], self.tokenizer.pad_token_id)
             on_device = [torch.from_numpy(part).to(self.device) for part in padded]
             yield rows, {"input_ids": on_device[0], "attention_mask": on_device[1]}
 
@@ -133,15 +133,13 @@ class MaskedLanguageModel(Pretrained):
     def refilled(self, texts: list[str], first: int, fraction: float, seed: int) -> list[str]:
         """The texts with a fraction of their tokens refilled. `first` is the row of the first one in the
         corpus; a text's row and the seed decide what is masked."""
-        tokenized = self.tokenized(texts)
-        encodings, ids = tokenized.encodings, tokenized["input_ids"]
+        ids, encodings = self.tokenized(texts)
         lengths = np.array([len(each.ids) - sum(each.special_tokens_mask) for each in encodings])
         keys = row_keys(seed, np.arange(first, first + len(texts)), np.zeros(len(texts), np.int64))
         counts = rounded_fraction(fraction, lengths, keys)
         masked = [_chosen(*each) for each in zip(encodings, counts, keys, strict=True)]
         for row, positions in zip(ids, masked, strict=True):
-            for position in positions:
-                row[position] = self.tokenizer.mask_token_id
+            row[positions] = self.tokenizer.mask_token_id
         views = list(texts)
         for rows, inputs in self.batches(ids):
             with torch.inference_mode():
@@ -168,7 +166,7 @@ class Translator(Pretrained):
 
     def translated(self, texts: list[str]) -> list[str]:
         """The most likely translation of each text."""
-        ids = self.tokenized(texts)["input_ids"]
+        ids, _ = self.tokenized(texts)
         out = [""] * len(texts)
         for rows, inputs in self.batches(ids):
             # Output that does not end is cut at a limit by its text's own length; the last token of
@@ -189,10 +187,12 @@ def _made_in_shards(make_views: MakeViews, texts: Corpus, shards: Path, session:
     done = sum(folder.is_dir() for folder in folders)
     session.log(f"views: making {len(texts):,} in {len(folders)} shards, {done} of them done before")
     for number, (folder, chunk) in enumerate(zip(folders, texts.chunks(SHARD), strict=True)):
-
-        def write(temporary: Path, chunk: list[str] = chunk, first: int = number * SHARD) -> None:
-            views = zip(chunk, make_views(chunk, first), strict=True)
-            corpus.write(temporary, (readers.normalize(view) or text for text, view in views), None, [])
-
+        write = partial(_write_shard, make_views, chunk, number * SHARD)
         shard = Corpus(cached_folder(folder, write, session.log))
         yield from shard.texts(range(len(shard)))
+
+
+def _write_shard(make_views: MakeViews, texts: list[str], first: int, folder: Path) -> None:
+    """Write the views as a corpus; where a model gives no text, its view is the text itself."""
+    views = zip(texts, make_views(texts, first), strict=True)
+    corpus.write(folder, (readers.normalize(view) or text for text, view in views), None, [])
