@@ -299,7 +299,9 @@ def adapt(
     ],
     texts: Annotated[
         list[str],
-        _option("GLOB", "Your texts, 50 or more: .txt .md .tsv .csv .jsonl .parquet, also .gz. Repeatable."),
+        _option(
+            "GLOB", "Your texts, 50 or more: .txt .md .rst .tsv .csv .jsonl .parquet, also .gz. Repeatable."
+        ),
     ],
     out: Annotated[
         Path,
@@ -509,7 +511,7 @@ def embed(
         str,
         _argument(
             "FILE",
-            ".txt (one text per line), .md,, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
+            ".txt (one text per line), .md, .rst, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
             "also .gz. "
             "Default: - (lines from stdin).",
             show_default=False,
