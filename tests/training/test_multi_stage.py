@@ -185,7 +185,7 @@ def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(
         and spec.student.unigram
     )
     pairs = parallel_corpus.build(spec.corpus, Session(data=data), 0)
-    again = learn_tokenizer._train_unigram([pairs.source_side, pairs.target_side], spec.student.unigram, 512)
+    again = learn_tokenizer._train_unigram([pairs.source_side, pairs.target_side], spec.student.unigram)
     assert again.backend_tokenizer.get_vocab() == words.get_vocab(), "the same texts give the same pieces"
     few = recipe.Unigram(vocabulary_size=200, lowercase=True)
     assert (
