@@ -73,7 +73,7 @@ class BundleRun(run.Run):
     @property
     def vocabulary_size(self) -> int:
         """Rows of the embedding table."""
-        return int(self.shape.get("pieces") or self.shape["config"]["vocab_size"])
+        return int(self.shape.get("vocabulary_size") or self.shape["config"]["vocab_size"])
 
     def student(self) -> nn.Module:
         """The weights read back. Raises UserError for a traced graph, CheckFailed for one that is not this

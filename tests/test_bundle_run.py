@@ -77,7 +77,7 @@ def test_it_embeds_as_the_bundle_and_as_its_run(made: Path, kind: str) -> None:
 
 def test_layers_of_other_encoders_come_back(tmp_path: Path) -> None:
     """An MPNet's from fp32, and from 8 bits."""
-    made = make_run(tmp_path / "run", change=_small_bias, relative_bias=32, positions="pad", pad=0)
+    made = make_run(tmp_path / "run", change=_small_bias, relative_bias=32, position_ids="pad", pad=0)
     bundle_writer.export(made, ["fp32", "w8"], tmp_path / "x", quiet)
     original = embedded(run.open_run(made))
     assert (original @ original.T)[~np.eye(len(original), dtype=bool)].min() < 0.99
@@ -176,7 +176,7 @@ def test_a_bundle_without_its_shape(copy: Path) -> None:
         (lambda shape: shape["config"].update(hidden_size=10**9), "student.config.hidden_size: "),
         (lambda shape: shape["config"].update(num_attention_heads=5), "5 heads do not divide a width of 32"),
         (lambda shape: shape.update(max_tokens=10_000), "10000 tokens for 40 positions"),
-        (lambda shape: shape.update(codes=7), "7 blocks do not divide a width of 32"),
+        (lambda shape: shape.update(pq_bytes=7), "7 blocks do not divide a width of 32"),
         (lambda shape: shape.update(auto_map="x"), "student.auto_map: Extra inputs are not permitted"),
         (
             lambda shape: shape["config"].update(model_type="gpt2"),

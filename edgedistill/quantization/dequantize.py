@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from edgedistill.errors import CheckFailed
 from edgedistill.quantization import int8, w4, w8
-from edgedistill.quantization.four_bits import GROUP
+from edgedistill.quantization.w4 import GROUP
 from edgedistill.runtime.trust import GET_AGAIN
 
 ZEROS = {"_int8": 0, "_uint8": int8.ZERO}  # what is subtracted from 8-bit values, by the end of their name

@@ -11,18 +11,9 @@ import onnx
 from onnx import TensorProto, helper
 from threadpoolctl import threadpool_limits
 
+from edgedistill.errors import CheckFailed
 from edgedistill.quantization import eight_bits
 from edgedistill.quantization.conversion import Converter
-from edgedistill.quantization.four_bits import (
-    GROUP,
-    HIGHEST,
-    LOWEST,
-    best_scale,
-    check_range,
-    in_groups,
-    packed,
-    quantize_groups,
-)
 from edgedistill.quantization.fp16 import LARGEST, SMALLEST_NORMAL
 from edgedistill.quantization.graph_editor import (
     MICROSOFT,
@@ -32,6 +23,14 @@ from edgedistill.quantization.graph_editor import (
     product_in_blocks,
 )
 from edgedistill.quantization.sample_texts import TokenIds, activations
+
+# numbers that share a scale, 4 + 16/32 = 4.5 bits each: the fewest that MatMulNBits takes, the most exact
+GROUP = 32
+LOWEST, HIGHEST = -8, 7  # the values of 4 bits
+# of the scale that just reaches the largest number of a group
+FACTORS = np.linspace(0.65, 1.0, 15, dtype=np.float32)
+SMALLEST_SCALE = 2.0**-24  # float16's
+LEAST, MOST = 2.0**-17, 8 * LARGEST  # of an array's largest number: its scales are exact to 3%, and reach it
 
 # Weights are rounded one input at a time, each rounding error made up for by the inputs that are still to be
 # rounded (Frantar et al. 2023, GPTQ). What is minimized is the error of the product, E|x·W − x·Q|², not that
@@ -120,22 +119,17 @@ def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
     check_range(array, name)
     values, scale = quantize_groups(array)
     groups = in_groups(values)  # (…, groups, 32)
-    halves = np.stack([groups[..., : GROUP // 2], groups[..., GROUP // 2 :]], -1).reshape(*groups.shape)
-    bits, half, full = (
-        editor.constant(packed(halves, ZERO), f"{name}_w4"),
-        f"{name}_w4_half",
-        f"{name}_w4_full",
-    )
+    halves = np.stack(np.split(groups, 2, -1), -1).reshape(groups.shape)
+    bits = editor.constant(packed(halves, ZERO), f"{name}_w4")
+    half, full = f"{name}_w4_half", f"{name}_w4_full"
     shape = editor.constant(np.array([*array.shape[:-1], -1], np.int64), f"{name}_shape")
     ends = [
         editor.constant(np.array([each], np.int64), f"int_{each}")
         for each in (0, array.shape[-1], array.ndim - 1)
     ]
     sixteen = editor.constant(np.array(16, np.uint8), "sixteen")
-    four, eight = (
-        editor.constant(np.array(4, np.uint8), "four"),
-        editor.constant(np.array(ZERO, np.float32), "eight"),
-    )
+    four = editor.constant(np.array(4, np.uint8), "four")
+    eight = editor.constant(np.array(ZERO, np.float32), "eight")
     return [
         new_node("Mod", [bits, sixteen], f"{half}_0"),
         new_node("BitShift", [bits, four], f"{half}_1", direction="RIGHT"),
@@ -213,7 +207,7 @@ def second_moments(model: onnx.ModelProto, ids: TokenIds) -> dict[str, np.ndarra
 
 def quantize_with_feedback(weight: np.ndarray, moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """W (K, N) and E[x xᵀ] (K, K) -> values (N, K) int8 and scales (N, ⌈K / 32⌉) float16, as
-    `four_bits.quantize_groups(W.T)`."""
+    `quantize_groups(W.T)`."""
     inputs, outputs = weight.shape
     rest, values = weight.astype(np.float64), np.zeros((inputs, outputs), np.int8)
     scales = np.zeros((outputs, -(-inputs // GROUP)), np.float16)
@@ -250,3 +244,69 @@ def _moments(model: onnx.ModelProto, names: Sequence[str], ids: TokenIds) -> dic
             sums[name] = sums.get(name, 0) + x.T @ x
             rows[name] += len(x)
     return {name: total / np.float32(max(rows[name], 1)) for name, total in sums.items()}
+
+
+def check_range(array: np.ndarray, name: str) -> None:
+    """Raise CheckFailed where the scales of an array, its largest number over 8, leave the float16 that
+    stores them."""
+    largest = float(np.abs(array).max(initial=0))
+    if not (largest == 0 or LEAST <= largest <= MOST):
+        fact = (
+            f"the largest number of {name} is {largest:.3g}, and the float16 scales of w4 reach from "
+            f"{LEAST:.0e} to {MOST:,.0f}"
+        )
+        raise CheckFailed(f"{fact}; try --precision w8")
+
+
+def quantize_groups(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(…, n) -> int8 (…, n) of values −8 … 7, and the scale of each group along the last axis (…, ⌈n / 32⌉)
+    float16.
+
+    The scale of a group is the one of least squared error among 30: the largest number may sit at −8 or be
+    clipped, and the sign is free, since there is one more negative value than positive ones.
+    """
+    groups = in_groups(array.astype(np.float32))
+    scale = best_scale(groups)
+    values = rounded(groups, scale)
+    return values.reshape(*array.shape[:-1], -1)[..., : array.shape[-1]], scale[..., 0].astype(np.float16)
+
+
+def in_groups(array: np.ndarray) -> np.ndarray:
+    """(…, n) -> (…, ⌈n / 32⌉, 32), filled with zeros."""
+    rest = -array.shape[-1] % GROUP
+    padded = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, rest)])
+    return padded.reshape(*array.shape[:-1], -1, GROUP)
+
+
+def best_scale(groups: np.ndarray) -> np.ndarray:
+    """(…, 32) -> (…, 1) float32 that float16 holds exactly: the scale of least squared error among the
+    candidates."""
+    extreme = np.take_along_axis(groups, np.abs(groups).argmax(-1, keepdims=True), -1)
+    found = np.full_like(extreme, SMALLEST_SCALE)
+    least = np.full(extreme.shape, np.inf, np.float32)
+    for limit in (LOWEST, HIGHEST):  # the group's extreme at −8 (the scale has the other sign) or at 7
+        for factor in FACTORS:
+            scale = _float16(extreme * (factor / limit))
+            error = ((rounded(groups, scale) * scale - groups) ** 2).sum(-1, keepdims=True)
+            better = error < least
+            found, least = np.where(better, scale, found), np.where(better, error, least)
+    return found
+
+
+def rounded(groups: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """The nearest values of 4 bits, int8."""
+    return np.clip(np.rint(groups / scale), LOWEST, HIGHEST).astype(np.int8)
+
+
+def packed(values: np.ndarray, zero: int = 0) -> np.ndarray:
+    """(…, n) int8 -> uint8 (…, ⌈n / 2⌉): the first of each two in the lower 4 bits. `zero` is added to each
+    value."""
+    bits = (values + zero).astype(np.uint8) & 15
+    bits = np.pad(bits, [(0, 0)] * (bits.ndim - 1) + [(0, bits.shape[-1] % 2)])
+    return bits[..., 0::2] | (bits[..., 1::2] << 4)
+
+
+def _float16(scale: np.ndarray) -> np.ndarray:
+    """Rounded to float16, never zero."""
+    half = np.clip(scale, -LARGEST, LARGEST).astype(np.float16).astype(np.float32)
+    return np.where(half == 0, np.float32(SMALLEST_SCALE), half)

@@ -10,8 +10,8 @@ from edgedistill.quantization import eight_bits
 from edgedistill.quantization.conversion import Converter
 from edgedistill.quantization.graph_editor import GraphEditor, product_in_blocks
 from edgedistill.quantization.sample_texts import TokenIds
+from edgedistill.quantization.w4 import GROUP, in_groups
 
-BLOCK = 32  # weights that share a scale; the smallest that MatMulNBits takes, hence the most exact
 ZERO = 128  # the zero point: MatMulNBits stores weights as uint8
 
 
@@ -32,14 +32,9 @@ def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeP
     weight = editor.weight(node)
     if weight is None:
         return None
-    (inputs, outputs), name = weight.shape, node.input[1]
-    blocks = -(-inputs // BLOCK)
-    padded = np.zeros((outputs, blocks * BLOCK), np.float32)
-    padded[:, :inputs] = weight.T
-    values, scale = eight_bits.quantize_rows(padded.reshape(-1, BLOCK))
-    packed = (values.astype(np.int16) + ZERO).astype(np.uint8).reshape(outputs, blocks, BLOCK)
-    bits, scales = (
-        editor.constant(packed, f"{name}_w8"),
-        editor.constant(scale.reshape(-1), f"{name}_w8_scale"),
-    )
+    name, groups = node.input[1], in_groups(weight.T)
+    values, scale = eight_bits.quantize_rows(groups.reshape(-1, GROUP))
+    packed = (values.astype(np.int16) + ZERO).astype(np.uint8).reshape(groups.shape)
+    bits = editor.constant(packed, f"{name}_w8")
+    scales = editor.constant(scale.reshape(-1), f"{name}_w8_scale")
     return [product_in_blocks(node, [node.input[0], bits, scales], weight, 8)]

@@ -129,13 +129,13 @@ class BertShape(StudentShape):
     config: BertSizes
     bottleneck: Size | None = None
     pooling: Literal["mean", "cls", "cls_pooler", "max", "last"]
-    positions: Literal["pad", "zero"] = "zero"
+    position_ids: Literal["pad", "zero"] = "zero"
     pad: Annotated[int, Field(ge=0, lt=2**24)] = 0
     relative_bias: Annotated[int, Field(ge=BUCKETS, le=1_024)] | None = None
 
     @model_validator(mode="after")
     def _in_tables(self) -> BertShape:
-        first = self.pad + 1 if self.positions == "pad" else 0
+        first = self.pad + 1 if self.position_ids == "pad" else 0
         if self.max_tokens > self.config.max_position_embeddings - first:
             raise ValueError(f"{self.max_tokens} tokens for {self.config.max_position_embeddings} positions")
         if self.pad >= self.config.vocab_size:
@@ -193,7 +193,7 @@ def layers_shape(
 def positions_and_bias(pad: int, source: EncoderLayers) -> dict[str, Any]:
     """The part of a shape that a BERT does not have: positions counted from padding, and the buckets of a
     relative attention bias."""
-    found: dict[str, Any] = {} if source.pad is None else {"positions": "pad", "pad": pad}
+    found: dict[str, Any] = {} if source.pad is None else {"position_ids": "pad", "pad": pad}
     if source.relative_bias is not None:
         found["relative_bias"] = source.relative_bias.table.num_embeddings
     return found
@@ -264,11 +264,11 @@ def build(shape: dict[str, Any]) -> BertStudent:
     """The module, with weights drawn from torch's generator."""
     model = BertModel(BertConfig(**shape["config"]), add_pooling_layer=shape["pooling"] == "cls_pooler")
     config = model.config
-    if shape.get("bottleneck") or shape.get("codes"):
+    if shape.get("bottleneck") or shape.get("pq_bytes"):
         sizes = (config.vocab_size, config.hidden_size, config.pad_token_id, config.initializer_range)
         model.set_input_embeddings(embedding_tables.build(shape, *sizes))
     student = BertStudent(model, shape["pooling"], head.build(shape, config.hidden_size), shape["tanh"])
-    if shape.get("positions") == "pad":
+    if shape.get("position_ids") == "pad":
         student.pad = shape["pad"]
     if shape.get("relative_bias"):
         student.relative_bias = RelativeBias(shape["relative_bias"], config.num_attention_heads)

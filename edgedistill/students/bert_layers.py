@@ -207,16 +207,21 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
     biases.append(np.zeros(config.hidden_size, np.float32))
     tokens = _embeddings(writer, model.embeddings, config, layers.pad, biases[0])
     if repeated:
-        read = _read(writer, config, mask, tokens)
-        if layers.relative_bias is not None:
-            read = read._replace(scores=[relative_scores(writer, layers.relative_bias)])
+        # the shapes of tokens, which are known when the graph runs
+        leading = writer.add("Shape", tokens, start=0, end=2)
+        width = writer.constant([config.hidden_size], "width")
+        to_sequences = writer.add("Concat", leading, width, axis=0)
+        to_rows = writer.constant([-1, config.hidden_size], "rows")
+        bias = layers.relative_bias
+        scores = [] if bias is None else [relative_scores(writer, bias)]
+        read = _Read(config, mask, to_rows, to_sequences, scores)
         rows, shifts = writer.add("Reshape", tokens, read.to_rows), dict[tuple[int, bool], str]()
         for number, ((layer, names), carried) in enumerate(zip(repeated, biases[1:], strict=True)):
             key = (number % len(constants), number == len(repeated) - 1)
             if key not in shifts:
-                bias, starts_again = layer.output.LayerNorm.bias, key == (len(constants) - 1, False)
+                shift, starts_again = layer.output.LayerNorm.bias, key == (len(constants) - 1, False)
                 ending = "[again]" if starts_again else ""
-                shifts[key] = writer.parameter(bias, _array(bias) + carried, ending)
+                shifts[key] = writer.parameter(shift, _array(shift) + carried, ending)
             rows = _layer_nodes(writer, names, read, rows, shifts[key])
         tokens = writer.add("Reshape", rows, read.to_sequences, outputs=[final])
     else:
@@ -339,13 +344,6 @@ class _Read(NamedTuple):
     to_rows: str
     to_sequences: str
     scores: list[str]
-
-
-def _read(writer: GraphWriter, config: Any, mask: str, tokens: str) -> _Read:
-    """Write the shapes of tokens (B, T, H), which are known when the graph runs."""
-    batch_and_length, width = writer.add("Shape", tokens, start=0, end=2), config.hidden_size
-    to_sequences = writer.add("Concat", batch_and_length, writer.constant([width], "width"), axis=0)
-    return _Read(config, mask, writer.constant([-1, width], "rows"), to_sequences, [])
 
 
 def _layer_nodes(writer: GraphWriter, names: dict[str, list[str]], read: _Read, rows: str, shift: str) -> str:

@@ -117,7 +117,9 @@ def shape(spec: recipe.BiLSTM, vocabulary_size: int, pad: int, teacher_dims: int
 
 def build(shape: dict[str, Any]) -> BiLSTMStudent:
     """The module, with weights drawn from torch's generator."""
-    embedding = embedding_tables.build(shape, shape["pieces"], shape["width"], shape["pad"], TOKEN_STD)
+    embedding = embedding_tables.build(
+        shape, shape["vocabulary_size"], shape["width"], shape["pad"], TOKEN_STD
+    )
     lstm = BidirectionalLSTM(shape["width"], shape["hidden"], shape["layers"])
     linear = head.build(shape, 2 * shape["hidden"])
     return BiLSTMStudent(embedding, lstm, shape["readout"], linear, shape["tanh"], shape["dropout"])

@@ -128,8 +128,8 @@ def product_quantized(spec: recipe.BuiltStudent) -> dict[str, Any]:
     """The part of a shape that is about PQ codes: how many per token, and centroids per code where they are
     not the usual 256."""
     return {
-        "codes": spec.pq_bytes,
-        **({} if spec.pq_centroids == CENTROIDS else {"centroids": spec.pq_centroids}),
+        "pq_bytes": spec.pq_bytes,
+        **({} if spec.pq_centroids == CENTROIDS else {"pq_centroids": spec.pq_centroids}),
     }
 
 
@@ -142,9 +142,9 @@ def build(shape: dict[str, Any], vocabulary_size: int, width: int, pad: int, std
     if shape.get("bottleneck"):
         table = FactorizedEmbedding(vocabulary_size, shape["bottleneck"], width, pad)
         parts = [table.table, table.project]
-    elif shape.get("codes"):
-        centroids = shape.get("centroids", CENTROIDS)
-        table = ProductQuantizedEmbedding(vocabulary_size, width, shape["codes"], centroids)
+    elif shape.get("pq_bytes"):
+        centroids = shape.get("pq_centroids", CENTROIDS)
+        table = ProductQuantizedEmbedding(vocabulary_size, width, shape["pq_bytes"], centroids)
         parts = [table.book]
     else:
         table = nn.Embedding(vocabulary_size, width, padding_idx=pad)

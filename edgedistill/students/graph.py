@@ -25,7 +25,7 @@ from onnxruntime import InferenceSession
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from torch import Tensor, nn
 
-from edgedistill.errors import CheckFailed, UserError
+from edgedistill.errors import CheckFailed, UserError, first_line
 from edgedistill.runtime.manifest import INPUTS
 from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.similarity import COSINE, unit_rows
@@ -117,9 +117,7 @@ def build_checked(encoder: nn.Module, max_tokens: int, vocabulary_size: int) -> 
         model = build(encoder)
         worst = compare(encoder, model, max_tokens, vocabulary_size)
     except NOT_TRACED as error:
-        reason = next(
-            (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
-        )
+        reason = first_line(str(error).strip() or type(error).__name__)
         raise CheckFailed(f"it cannot be written as a graph ({reason})") from error
     if not worst > MIN_COSINE:  # NaN is above nothing
         raise CheckFailed(f"its graph gives other embeddings than torch (cosine {worst:.4f} on random ids)")

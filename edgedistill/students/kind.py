@@ -49,28 +49,28 @@ class StudentShape(Fields):
     head: HeadShape | None
     tanh: bool
     max_tokens: Tokens
-    codes: Size | None = None
-    centroids: Annotated[int, Field(ge=2, le=2**15)] = 256
+    pq_bytes: Size | None = None
+    pq_centroids: Annotated[int, Field(ge=2, le=2**15)] = 256
     blocks: list[Annotated[tuple[Size, float], Field(strict=False)]] | None = None
     prompt: Annotated[str, Field(max_length=10_000)] = ""
 
     def in_blocks(self, width: int) -> Self:
         """The shape itself. Raises ValueError for PQ codes that do not divide the table's width."""
-        if self.codes is not None and width % self.codes:
-            raise ValueError(f"{self.codes} blocks do not divide a width of {width}")
+        if self.pq_bytes is not None and width % self.pq_bytes:
+            raise ValueError(f"{self.pq_bytes} blocks do not divide a width of {width}")
         return self
 
 
 class TableShape(StudentShape):
     """What the shapes of students without a BertConfig share."""
 
-    pieces: Size
+    vocabulary_size: Size
     pad: Annotated[int, Field(ge=0)]
     width: Size
 
     @model_validator(mode="after")
     def _pad_in_table(self) -> Self:
-        if self.pad >= self.pieces:
+        if self.pad >= self.vocabulary_size:
             raise ValueError("a padding id above the vocabulary")
         return self.in_blocks(self.width)
 
@@ -82,7 +82,7 @@ def table_shape(
     embedding_tables.check(None, spec.pq_bytes, spec.width)
     return {
         "kind": spec.kind,
-        "pieces": vocabulary_size,
+        "vocabulary_size": vocabulary_size,
         "pad": pad,
         "width": spec.width,
         **embedding_tables.product_quantized(spec),

@@ -439,7 +439,24 @@ def _config(transformer: Path, options: dict[str, Any]) -> dict[str, Any]:
     place = transformer / "config.json"
     config = files.read_json_object(place, DOWNLOAD)
     with opening(place, "settings that do not fit each other", "correct them, or download it again"):
-        return _known_config(place, config, options)
+        kind = str(config.get("model_type"))
+        if kind == "model2vec" or "StaticModel" in (config.get("architectures") or []):
+            raise UserError(f"{place.parent}: {OTHER_MODULES['StaticEmbedding']}")
+        if config.get("quantization_config"):
+            method = dict(config["quantization_config"]).get("quant_method", "another library")
+            fact = f"quantization_config: weights quantized by {method}, which do not open here"
+            raise UserError(f"{place}: {fact}; give the model as it was before it was quantized")
+        if kind in CONFIG_MAPPING:
+            config = {**CONFIG_MAPPING[kind]().to_dict(), **config}
+        if kind == "big_bird" and config["attention_type"] == "block_sparse":
+            # transformers' attention is full up to this length
+            full = (5 + 2 * int(config["num_random_blocks"])) * int(config["block_size"])
+            if (options.get("max_seq_length") or full + 1) > full:
+                fact = "attention_type: block_sparse, which transformers gives up at the first short text"
+                raise UserError(
+                    f"{place}: {fact}; set it to original_full, or max_seq_length to at most {full}"
+                )
+        return config
 
 
 def _check_marks(transformer: Path) -> None:
@@ -449,25 +466,6 @@ def _check_marks(transformer: Path) -> None:
         if place.exists() and place.read_bytes().startswith(BOM_UTF8):
             fact = "begins with a byte order mark, which transformers does not read"
             raise UserError(f"{place}: {fact}; save it as UTF-8 without")
-
-
-def _known_config(place: Path, config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    kind = str(config.get("model_type"))
-    if kind == "model2vec" or "StaticModel" in (config.get("architectures") or []):
-        raise UserError(f"{place.parent}: {OTHER_MODULES['StaticEmbedding']}")
-    if config.get("quantization_config"):
-        method = dict(config["quantization_config"]).get("quant_method", "another library")
-        fact = f"quantization_config: weights quantized by {method}, which do not open here"
-        raise UserError(f"{place}: {fact}; give the model as it was before it was quantized")
-    if kind in CONFIG_MAPPING:
-        config = {**CONFIG_MAPPING[kind]().to_dict(), **config}
-    if kind == "big_bird" and config["attention_type"] == "block_sparse":
-        # transformers' attention is full up to this length
-        full = (5 + 2 * int(config["num_random_blocks"])) * int(config["block_size"])
-        if (options.get("max_seq_length") or full + 1) > full:
-            fact = "attention_type: block_sparse, which transformers gives up at the first short text"
-            raise UserError(f"{place}: {fact}; set it to original_full, or max_seq_length to at most {full}")
-    return config
 
 
 def _check_shards(transformer: Path) -> None:

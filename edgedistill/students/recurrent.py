@@ -54,13 +54,13 @@ class RecurrentShape(bert.BertShape):
     """A recurrent student's shape."""
 
     kind: Literal["recurrent"]  # type: ignore[assignment]
-    times: Annotated[int, Field(ge=1, le=1_000)]
+    repeats: Annotated[int, Field(ge=1, le=1_000)]
 
 
 def shape(
     spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: EncoderLayers
 ) -> dict[str, Any]:
-    """Everything needed to build the module again, as data: M is `num_hidden_layers`, R is `times`, B is
+    """Everything needed to build the module again, as data: M is `num_hidden_layers`, R is `repeats`, B is
     `bottleneck`.
 
     Raises UserError for a bottleneck wider than the layers, for layers that the source lacks, for a layer
@@ -90,9 +90,9 @@ def shape(
         attention_probs_dropout_prob=spec.dropout,
     )
     config.pad_token_id = pad
-    positions = {**bert.positions_and_bias(pad, source), "positions": counted_from, "pad": pad}
+    positions = {**bert.positions_and_bias(pad, source), "position_ids": counted_from, "pad": pad}
     times = spec.repeats or source.repeats * given.num_hidden_layers // layers
-    return {**bert.layers_shape(spec, config, positions, most, teacher_dims), "times": times}
+    return {**bert.layers_shape(spec, config, positions, most, teacher_dims), "repeats": times}
 
 
 def source_layers(spec: recipe.Recurrent, source: PretrainedConfig) -> list[int]:
@@ -116,7 +116,7 @@ def source_layers(spec: recipe.Recurrent, source: PretrainedConfig) -> list[int]
 
 def build(shape: dict[str, Any]) -> RecurrentStudent:
     """The module, with weights drawn from torch's generator."""
-    return RecurrentStudent(bert.build(shape), shape["times"])
+    return RecurrentStudent(bert.build(shape), shape["repeats"])
 
 
 def initialize(
@@ -146,7 +146,7 @@ def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dic
     source = start.layers
     assert source is not None  # a recurrent student always has a source
     own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source)
-    if own["positions"] == "pad" and start.tokenizer.pad_token_id is None:
+    if own["position_ids"] == "pad" and start.tokenizer.pad_token_id is None:
         fact = "positions are counted from padding, and the tokenizer names no padding token"
         raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
     student: RecurrentStudent = build_to_train(build, own, start.shape_only)

@@ -56,7 +56,7 @@ class StaticShape(TableShape):
 
 def build(shape: dict[str, Any]) -> StaticStudent:
     """The module, with weights drawn from torch's generator and token weights of 1."""
-    embedding = embedding_tables.build(shape, shape["pieces"], shape["width"], shape["pad"])
+    embedding = embedding_tables.build(shape, shape["vocabulary_size"], shape["width"], shape["pad"])
     return StaticStudent(embedding, head.build(shape, shape["width"]), shape["tanh"])
 
 

@@ -156,15 +156,11 @@ def max_input_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> int:
     Neither can be above the positions that the model has.
     """
     opened = model_folder.read(folder)
-    limit, positions = (
-        opened.max_tokens or int(tokenizer.model_max_length),
-        opened.config.get("max_position_embeddings"),
-    )
+    limit = opened.max_tokens or int(tokenizer.model_max_length)
+    positions = opened.config.get("max_position_embeddings")
     if positions is None or positions < 0:  # XLNet's -1: no limit
         return limit
-    offset = (
-        int(opened.config.get("pad_token_id") or 0) + 1
-        if opened.config.get("model_type") in FROM_PADDING
-        else 0
-    )
-    return min(limit, int(positions) - offset)
+    first = 0
+    if opened.config.get("model_type") in FROM_PADDING:
+        first = int(opened.config.get("pad_token_id") or 0) + 1
+    return min(limit, int(positions) - first)

@@ -3,7 +3,6 @@ translations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -81,14 +80,16 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
     """
     wanted = {without_marker(token): number for number, token in enumerate(tokens_by_id(tokenizer))}
     found: dict[int, np.ndarray] = {}
-    for number, word, values in _glove_lines(path):
-        if word in wanted:
-            if len(values) != width:
-                raise UserError(
-                    f"{path}: line {number} has {len(values)} dimensions, student.width is {width}; they "
-                    "must agree"
-                )
-            found[wanted[word]] = np.array(values, np.float32)
+    if not path.is_file():
+        raise UserError(f"student.embeddings.file: no file {path}; relative paths start from --data")
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            word, *values = line.rstrip("\n").split(" ")
+            if word in wanted and len(values) != width:
+                fact = f"line {number} has {len(values)} dimensions, student.width is {width}"
+                raise UserError(f"{path}: {fact}; they must agree")
+            if word in wanted:
+                found[wanted[word]] = np.array(values, np.float32)
     if not found:
         raise UserError(
             f"{path}: none of the tokenizer's {len(wanted):,} tokens is in it; give a tokenizer of whole "
@@ -102,16 +103,6 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
     )
     table[list(found)] = known
     return torch.from_numpy(table)
-
-
-def _glove_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """(line number, word, values) of every line."""
-    if not path.is_file():
-        raise UserError(f"student.embeddings.file: no file {path}; relative paths start from --data")
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            word, *values = line.rstrip("\n").split(" ")
-            yield number, word, values
 
 
 def from_translations(

@@ -30,6 +30,7 @@ from edgedistill.session import QUIET, Session
 
 FORMAT = 1  # part of a cached tokenizer's key: raise it when what is learned changes
 CHUNK = 8_192  # texts read at a time
+MAX_TOKENS = 512  # the model_max_length of a learned Unigram tokenizer
 SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
@@ -80,13 +81,13 @@ def _train_wordpiece(
 
 
 def learn_unigram(
-    corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int = 512, session: Session = QUIET
+    corpora: list[Corpus], spec: recipe.Unigram, session: Session = QUIET
 ) -> PreTrainedTokenizerBase:
     """A Unigram tokenizer of at most `spec.vocabulary_size` tokens, laid out as XLM-R's: <s> <pad> </s> <unk>
     first, <mask> last.
 
     Learned on one thread, so that the same texts give the same tokens; cached under the texts and the
-    options. `max_tokens` is the tokenizer's model_max_length. Raises UserError where the texts have more
+    options. Raises UserError where the texts have more
     distinct characters than `spec.vocabulary_size`.
     """
     content = {
@@ -94,14 +95,14 @@ def learn_unigram(
         "spec": spec.model_dump(mode="json"),
         "tokenizers": tokenizers.__version__,
     }
-    folder = session.cache / "tokenizers" / files.cache_key(format=FORMAT, longest=max_tokens, **content)
+    folder = session.cache / "tokenizers" / files.cache_key(format=FORMAT, longest=MAX_TOKENS, **content)
 
     def write(temporary: Path) -> None:
         size, total = spec.vocabulary_size, sum(len(each) for each in corpora)
         session.log(
             f"learning a vocabulary of {size:,} tokens from {min(total, spec.sample):,} of {total:,} texts"
         )
-        tokenizer = _train_unigram(corpora, spec, max_tokens)
+        tokenizer = _train_unigram(corpora, spec)
         if len(tokenizer) > size:
             fact = (
                 f"the vocabulary needs {len(tokenizer):,} tokens, one per character of the texts, "
@@ -115,7 +116,7 @@ def learn_unigram(
     return AutoTokenizer.from_pretrained(cached_folder(folder, write, session.log), trust_remote_code=False)
 
 
-def _train_unigram(corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int) -> PreTrainedTokenizerFast:
+def _train_unigram(corpora: list[Corpus], spec: recipe.Unigram) -> PreTrainedTokenizerFast:
     raw = Tokenizer(models.Unigram())
     steps = [
         normalizers.NFKC(),
@@ -153,7 +154,7 @@ def _train_unigram(corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int)
     names |= {"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}
     inputs = ["input_ids", "attention_mask"]
     return PreTrainedTokenizerFast(
-        tokenizer_object=raw, model_max_length=max_tokens, model_input_names=inputs, **names
+        tokenizer_object=raw, model_max_length=MAX_TOKENS, model_input_names=inputs, **names
     )
 
 

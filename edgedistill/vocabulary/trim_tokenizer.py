@@ -18,6 +18,7 @@ from edgedistill.vocabulary.required_tokens import REQUIRED, byte_tokens, merged
 
 CHUNK = 8_192  # texts tokenized at a time
 EXAMPLES = 16  # unchanged texts of each source that are returned, to compare embeddings on
+WHEN = ("before", "after")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -68,7 +69,7 @@ def trimmed(
         raise UserError(f"tokenizer: {fact}; a word-level model cannot split words into smaller tokens")
     ids = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
     tokens = {number: token for token, number in ids.items()}
-    special = {str(getattr(tokenizer, name)) for name in SPECIAL if getattr(tokenizer, name, None)}
+    special = set(_special_tokens(tokenizer).values())
     _check_special(model, ids, special, keep_ids)
     counts, failed = _count(tokenizer.backend_tokenizer, texts, model)
     added = {token["content"] for token in data["added_tokens"]}
@@ -133,8 +134,8 @@ def _compare(
     unknown = [-1 if each.unk_token_id is None else int(each.unk_token_id) for each in (before, after)]
     reports, examples = [], list[str]()
     for name, read in sources:
-        # of changed texts: how many, their tokens before and after, the unknown ones among them
-        texts, counted, shown = 0, np.zeros(5, np.int64), 0
+        # of changed texts: their tokens before and after, the unknown ones among them
+        texts, count, tokens, unknowns, shown = 0, 0, [0, 0], [0, 0], 0
         for chunk in chunks(read()):
             texts += len(chunk)
             encoded = [
@@ -148,17 +149,17 @@ def _compare(
                         f"a text of kept tokens is tokenized otherwise than before: {text[:200]!r}"
                     )
                 if expected != new:
-                    counted += (1, len(old), len(new), old.count(unknown[0]), new.count(unknown[1]))
+                    count += 1
+                    for at, ids in enumerate((old, new)):
+                        tokens[at] += len(ids)
+                        unknowns[at] += ids.count(unknown[at])
                 elif shown < EXAMPLES:
                     examples.append(text)
                     shown += 1
-        count, *tokens = counted[:3].tolist()
-        mean = [_share(each, count, 3) for each in tokens]
-        shares = [_share(each, of, 6) for each, of in zip(counted[3:].tolist(), tokens, strict=True)]
         changed = {
             "texts": count,
-            "tokens_mean": {"before": mean[0], "after": mean[1]},
-            "unknown": {"before": shares[0], "after": shares[1]},
+            "tokens_mean": {when: _share(tokens[at], count, 3) for at, when in enumerate(WHEN)},
+            "unknown": {when: _share(unknowns[at], tokens[at], 6) for at, when in enumerate(WHEN)},
         }
         identical = _share(texts - count, texts, 6)
         reports.append({"name": name, "texts": texts, "identical": identical, "changed": changed})
@@ -284,20 +285,18 @@ def _renumbered(part: Any, new_ids: dict[int, int]) -> Any:
     return found
 
 
+def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    return {name: str(getattr(tokenizer, name)) for name in SPECIAL if getattr(tokenizer, name, None)}
+
+
 def _tokenizer(
     like: PreTrainedTokenizerBase, data: dict[str, Any], expected: dict[str, int]
 ) -> PreTrainedTokenizerBase:
     """A transformers tokenizer of this data, with the special tokens and limits of the old one."""
     raw = Tokenizer.from_str(json.dumps(data, ensure_ascii=False))
-    names = {name: str(getattr(like, name)) for name in SPECIAL if getattr(like, name, None)}
-    limits = {
-        "model_max_length": like.model_max_length,
-        "padding_side": like.padding_side,
-        "truncation_side": like.truncation_side,
-    }
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, model_input_names=like.model_input_names, **limits, **names
-    )
+    kept = ("model_max_length", "padding_side", "truncation_side", "model_input_names")
+    options = {name: getattr(like, name) for name in kept}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, **options, **_special_tokens(like))
     if tokenizer.get_vocab() != expected:
         raise RuntimeError("the trimmed tokenizer does not have the expected token ids")
     return tokenizer

@@ -56,11 +56,11 @@ def make_run(
         common = {"config": config, "bottleneck": None, "pooling": "mean", "tanh": False, **common}
         student = {"kind": "bert", "layers": 2, "width": 32, "heads": 4, "head": "linear", "dims": 24}
     elif kind == "static":
-        common = {"pieces": len(words), "pad": 0, "width": 64, "tanh": False, **common}
+        common = {"vocabulary_size": len(words), "pad": 0, "width": 64, "tanh": False, **common}
         student = {"kind": "static", "width": 64, "head": "linear", "dims": 24}
     else:
         common = {
-            "pieces": len(words),
+            "vocabulary_size": len(words),
             "pad": 0,
             "width": 32,
             "hidden": 40,

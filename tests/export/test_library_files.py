@@ -105,9 +105,9 @@ def test_the_card_names_each_library_that_opens_the_bundle(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "shape",
     [
-        {"pieces": 208},
+        {"vocabulary_size": 208},
         {"head": None},
-        {"head": {"dims": 24, "bias": False}, "codes": 8, "max_tokens": 20},
+        {"head": {"dims": 24, "bias": False}, "pq_bytes": 8, "max_tokens": 20},
     ],  # 208: rows without a token
 )
 def test_sentence_transformers_opens_a_static_student(tmp_path: Path, shape: dict[str, Any]) -> None:

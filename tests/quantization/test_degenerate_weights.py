@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill.errors import CheckFailed
-from edgedistill.quantization import convert, dequantize, four_bits, graph_editor, int8
+from edgedistill.quantization import convert, dequantize, graph_editor, int8, w4
 from edgedistill.quantization.eight_bits import quantize_rows
 from edgedistill.students import graph
 from tests.quantization.test_w4 import cosines, product_alone
@@ -83,8 +83,8 @@ def test_groups_in_4_bits(kind: str) -> None:
         ):
             convert(product_alone(weight), "w4")
         return
-    values, scale = four_bits.quantize_groups(weight)
-    restored = (four_bits.in_groups(values) * scale[..., None].astype(np.float64)).reshape(weight.shape)
+    values, scale = w4.quantize_groups(weight)
+    restored = (w4.in_groups(values) * scale[..., None].astype(np.float64)).reshape(weight.shape)
     error, norm = np.linalg.norm(restored - weight, axis=1), np.linalg.norm(weight, axis=1)
     assert np.isfinite(restored).all()
     assert (error <= np.maximum(0.12 * norm, 1e-6)).all()

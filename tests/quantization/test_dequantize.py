@@ -29,13 +29,19 @@ BERT = {
     "kind": "bert",
     "config": {**CONFIG, "vocab_size": TOKENS, "num_hidden_layers": 2},
     "bottleneck": None,
-    "codes": None,
+    "pq_bytes": None,
     "pooling": "mean",
     "head": {"dims": 24, "bias": True},
     "tanh": False,
 }
-RECURRENT = {**BERT, "kind": "recurrent", "times": 3, "positions": "pad", "pad": 1}
-TABLE = {"pieces": TOKENS, "pad": 0, "width": 40, "codes": None, "head": {"dims": 24, "bias": False}}
+RECURRENT = {**BERT, "kind": "recurrent", "repeats": 3, "position_ids": "pad", "pad": 1}
+TABLE = {
+    "vocabulary_size": TOKENS,
+    "pad": 0,
+    "width": 40,
+    "pq_bytes": None,
+    "head": {"dims": 24, "bias": False},
+}
 BILSTM = {
     **TABLE,
     "kind": "bilstm",
@@ -48,25 +54,25 @@ BILSTM = {
 STATIC = {**TABLE, "kind": "static", "head": None, "tanh": False}
 SHAPES: dict[str, dict[str, Any]] = {
     "bert": BERT,
-    "bert codes, no head": {**BERT, "codes": 8, "head": None},
-    "bert codes of two bytes": {**BERT, "codes": 8, "centroids": 1000},
+    "bert codes, no head": {**BERT, "pq_bytes": 8, "head": None},
+    "bert codes of two bytes": {**BERT, "pq_bytes": 8, "pq_centroids": 1000},
     "bert bottleneck": {**BERT, "bottleneck": 8},
     "bert tanh of its pooler": {**BERT, "pooling": "cls_pooler", "tanh": True},
     "bert of no layers": {**BERT, "config": {**BERT["config"], "num_hidden_layers": 0}},  # type: ignore[dict-item]
     "bert in blocks": {**BERT, "blocks": [(16, 0.75), (8, 0.25)]},
-    "bert with a relative bias": {**BERT, "relative_bias": 32, "positions": "pad", "pad": 1},
+    "bert with a relative bias": {**BERT, "relative_bias": 32, "position_ids": "pad", "pad": 1},
     "recurrent": RECURRENT,
-    "recurrent once": {**RECURRENT, "times": 1},
+    "recurrent once": {**RECURRENT, "repeats": 1},
     "recurrent, one layer": {
         **RECURRENT,
-        "positions": "zero",
-        "codes": 8,
+        "position_ids": "zero",
+        "pq_bytes": 8,
         "config": {**BERT["config"], "num_hidden_layers": 1},
     },  # type: ignore[dict-item]
     "bilstm": BILSTM,
-    "bilstm codes": {**BILSTM, "codes": 10, "layers": 1, "readout": "last"},
+    "bilstm codes": {**BILSTM, "pq_bytes": 10, "layers": 1, "readout": "last"},
     "static": STATIC,
-    "static codes": {**STATIC, "codes": 8},
+    "static codes": {**STATIC, "pq_bytes": 8},
     "static head": {**STATIC, "head": {"dims": 24, "bias": True}},
 }
 RANDOM = np.random.default_rng(0)
@@ -85,7 +91,7 @@ def make(shape: dict[str, Any], weights: dict[str, torch.Tensor] | None = None) 
     if weights is not None:
         return module.eval()
     spread(module)
-    if shape["kind"] == "static" and not shape["codes"]:
+    if shape["kind"] == "static" and not shape["pq_bytes"]:
         module.embedding.weight.data[0] = 0  # the padding token's
         if module.head is not None:
             module.head.bias.data *= 0.01  # it would be most of the embedding of a mean of random rows

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill.quantization import convert, four_bits, w4
+from edgedistill.quantization import convert, w4
 from edgedistill.runtime.batching import pad
 from edgedistill.runtime.trust.operators import ALLOWED
 from edgedistill.students import graph
@@ -177,17 +177,17 @@ def test_an_lstm_is_unpacked_once_when_it_is_opened(
 def test_a_group_by_hand() -> None:
     """Multiples of −0.5 from −8 to 7 are exact with the scale −0.5 and with no other; the sign is free."""
     exact = np.array([*range(-8, 8), *range(-8, 8)], np.float32) * np.float32(-0.5)
-    values, scale = four_bits.quantize_groups(exact[None])
+    values, scale = w4.quantize_groups(exact[None])
     assert scale.tolist() == [[-0.5]]
     assert values.tolist() == [[*range(-8, 8), *range(-8, 8)]]
-    assert four_bits.packed(values, 8)[0, :8].tolist() == [0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE]
-    assert four_bits.packed(np.array([3, -1, -8], np.int8)).tolist() == [0xF3, 0x08]
+    assert w4.packed(values, 8)[0, :8].tolist() == [0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE]
+    assert w4.packed(np.array([3, -1, -8], np.int8)).tolist() == [0xF3, 0x08]
 
 
 def test_zeros_and_tiny_and_huge_groups() -> None:
     rows = np.zeros((3, 40), np.float32)
     rows[1, 33], rows[2, 0] = 1e-9, 3e5
-    values, scale = four_bits.quantize_groups(rows)
+    values, scale = w4.quantize_groups(rows)
     assert (
         scale.shape == (3, 2)
         and scale.dtype == np.float16
@@ -202,7 +202,7 @@ def test_the_scale_clips_where_that_is_better() -> None:
     """The best of the candidates is better than the scale that reaches the largest number, by a tenth and
     more on normal weights."""
     groups = np.random.default_rng(0).normal(size=(500, 32)).astype(np.float32)
-    values, scale = four_bits.quantize_groups(groups)
+    values, scale = w4.quantize_groups(groups)
     error = ((values * scale.astype(np.float32) - groups) ** 2).sum()
     largest = np.abs(groups).max(1, keepdims=True) / 7
     assert error < 0.9 * ((np.rint(groups / largest) * largest - groups) ** 2).sum()
@@ -231,7 +231,7 @@ def test_a_table_in_groups_is_the_table(width: int) -> None:
     plain = helper.make_graph([node], "g", [ids], [y], [numpy_helper.from_array(table, "t")])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     made = converted(helper.make_model(plain, opset_imports=opsets, ir_version=8))
-    values, scale = four_bits.quantize_groups(table)
+    values, scale = w4.quantize_groups(table)
     expected = values * np.repeat(scale.astype(np.float32), 32, 1)[:, :width]
     assert np.array_equal(session(made).run(["y"], {"ids": np.array([59, 0, 7])})[0], expected[[59, 0, 7]])
     assert 0.02 < np.linalg.norm(expected - table) / np.linalg.norm(table) < 0.12
@@ -246,7 +246,7 @@ def test_error_feedback_lowers_the_error_of_the_product() -> None:
     ).astype(np.float32)
     weight = random.normal(size=(64, 16)).astype(np.float32)
     values, scale = w4.quantize_with_feedback(weight, x.T @ x / len(x))
-    nearest, nearest_scale = four_bits.quantize_groups(weight.T)
+    nearest, nearest_scale = w4.quantize_groups(weight.T)
     assert values.dtype == np.int8 and scale.dtype == np.float16 and scale.shape == nearest_scale.shape
     assert values.min() >= -8 and values.max() <= 7
 
@@ -260,7 +260,7 @@ def test_without_correlation_feedback_is_rounding_to_the_nearest() -> None:
     weight = np.random.default_rng(2).normal(size=(45, 8)).astype(np.float32)
     found, expected = (
         w4.quantize_with_feedback(weight, np.eye(45, dtype=np.float32)),
-        four_bits.quantize_groups(weight.T),
+        w4.quantize_groups(weight.T),
     )
     assert np.array_equal(found[0], expected[0]) and np.array_equal(found[1], expected[1])
 

@@ -60,7 +60,7 @@ class ConvStudent(Headed):
 
 
 def build(shape: dict[str, Any]) -> ConvStudent:
-    embedding = embedding_tables.build(shape, shape["pieces"], shape["width"], shape["pad"])
+    embedding = embedding_tables.build(shape, shape["vocabulary_size"], shape["width"], shape["pad"])
     return ConvStudent(embedding, shape["channels"], head.build(shape, shape["channels"]), shape["tanh"])
 
 

@@ -50,8 +50,8 @@ def make_bert(
     shape = {
         "config": {**sizes, "max_position_embeddings": 40, "pad_token_id": 0, **config},
         "bottleneck": bottleneck,
-        "codes": codes,
-        "centroids": centroids,
+        "pq_bytes": codes,
+        "pq_centroids": centroids,
         "pooling": pooling,
         "head": head and {"dims": head, "bias": True},
         "tanh": tanh,
@@ -70,8 +70,8 @@ def make_recurrent(times: int = 3, positions: str = "pad", pad: int = 1, **chang
     }
     shape = {
         "config": {**plain, "max_position_embeddings": 42, "pad_token_id": pad, "type_vocab_size": 1},
-        "times": times,
-        "positions": positions,
+        "repeats": times,
+        "position_ids": positions,
         "pad": pad,
         "bottleneck": None,
         "pooling": "mean",
@@ -85,10 +85,10 @@ def make_bilstm(
     readout: str = "last", layers: int = 1, head: int | None = 12, codes: int | None = None
 ) -> Any:
     shape = {
-        "pieces": PIECES,
+        "vocabulary_size": PIECES,
         "pad": 0,
         "width": 20,
-        "codes": codes,
+        "pq_bytes": codes,
         "hidden": 24,
         "layers": layers,
         "readout": readout,
@@ -103,10 +103,10 @@ def make_static(
     head: int | None = None, bias: bool = True, tanh: bool = False, pad: int = 0, codes: int | None = None
 ) -> Any:
     shape = {
-        "pieces": PIECES,
+        "vocabulary_size": PIECES,
         "pad": pad,
         "width": 40,
-        "codes": codes,
+        "pq_bytes": codes,
         "head": head and {"dims": head, "bias": bias},
         "tanh": tanh,
     }

@@ -25,7 +25,7 @@ SHAPE: dict[str, Any] = {
     "kind": "bert",
     "config": {**SIZES, "max_position_embeddings": 40, "pad_token_id": 0},
     "bottleneck": None,
-    "codes": None,
+    "pq_bytes": None,
     "pooling": "mean",
     "head": {"dims": 12, "bias": True},
     "tanh": False,

@@ -267,9 +267,9 @@ def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path: Path) -> Non
     pieces = shape["config"]["vocab_size"]
     assert (
         shape["config"]["num_hidden_layers"],
-        shape["times"],
+        shape["repeats"],
         shape["bottleneck"],
-        shape["positions"],
+        shape["position_ids"],
         shape["pad"],
     ) == (
         2,

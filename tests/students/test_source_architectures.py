@@ -252,7 +252,7 @@ def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp
         recipe.parse(world.recipe(student=student, stages=[stage]), "test"), tmp_path / "run", session
     )
     finished = run.open_run(tmp_path / "run")
-    assert (finished.dims, finished.shape["relative_bias"], finished.shape["positions"]) == (32, 32, "pad")
+    assert (finished.dims, finished.shape["relative_bias"], finished.shape["position_ids"]) == (32, 32, "pad")
     teacher, texts = TeacherEncoder(recipe.Teacher(model=str(world.teacher))), sentences(20, seed=30)
     before, trained = Started(world, sources("mpnet"), layers=[0, 2], dims=None), finished.student()
     after = student_embeddings.embed(trained, finished.tokenizer(), texts, 128)
@@ -276,7 +276,7 @@ def test_a_smaller_padding_id_keeps_positions(world: World, sources: Any) -> Non
     """A trimmed tokenizer may pad with another id, and one without a padding token counts from 0: the first
     token's row stays its own."""
     whole, (model, _) = Started(world, sources("roberta")), opened(sources("roberta"))
-    assert whole.prepared.shape["positions"] == "pad" and whole.prepared.max_tokens == 180
+    assert whole.prepared.shape["position_ids"] == "pad" and whole.prepared.max_tokens == 180
     rows = model.embeddings.position_embeddings.weight
     assert torch.equal(
         whole.module.model.embeddings.position_embeddings.weight[1:], rows[1:]

@@ -75,7 +75,7 @@ def test_static_counts() -> None:
 
 
 def make_static() -> static.StaticStudent:
-    student = static.build({"pieces": 4, "pad": 0, "width": 2, "head": None, "tanh": False})
+    student = static.build({"vocabulary_size": 4, "pad": 0, "width": 2, "head": None, "tanh": False})
     student.embedding.weight.data = torch.tensor([[0.0, 0.0], [1.0, 2.0], [3.0, -1.0], [5.0, 5.0]])
     return student
 
@@ -94,7 +94,7 @@ def test_a_static_student_by_hand() -> None:
 def test_a_static_students_gradient_is_the_same_bytes_each_time() -> None:
     """Enough tokens that torch sums in several threads; those of an index come in any order."""
     torch.manual_seed(0)
-    student = static.build({"pieces": 50, "pad": 0, "width": 8, "head": None, "tanh": False})
+    student = static.build({"vocabulary_size": 50, "pad": 0, "width": 8, "head": None, "tanh": False})
     ids, threads = torch.randint(1, 50, (512, 128)), torch.get_num_threads()
     torch.set_num_threads(4)
     try:

@@ -29,7 +29,7 @@ STUDENTS: dict[str, dict[str, Any]] = {
     "pooler": {"pooling": "cls_pooler"},
     "factorized table": {"bottleneck": 4},
     "product-quantized table": {"pq_bytes": 4},
-    "positions counted from padding": {"positions": "pad", "pad": 0},
+    "positions counted from padding": {"position_ids": "pad", "pad": 0},
     "relative attention bias": {"relative_bias": 32},
 }
 

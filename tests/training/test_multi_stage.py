@@ -172,7 +172,7 @@ def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(
     world: World, data: Path, taught: Path
 ) -> None:
     opened = run.open_run(taught)
-    assert opened.shape["positions"] == "pad" and opened.shape["config"]["num_hidden_layers"] == 2
+    assert opened.shape["position_ids"] == "pad" and opened.shape["config"]["num_hidden_layers"] == 2
     words = opened.tokenizer()
     assert [words.convert_ids_to_tokens(at) for at in range(4)] == ["<s>", "<pad>", "</s>", "<unk>"]
     assert words.convert_ids_to_tokens(len(words) - 1) == "<mask>" and len(words) <= 300
@@ -185,7 +185,7 @@ def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(
         and spec.student.unigram
     )
     pairs = parallel_corpus.build(spec.corpus, Session(data=data), 0)
-    again = learn_tokenizer._train_unigram([pairs.source_side, pairs.target_side], spec.student.unigram, 512)
+    again = learn_tokenizer._train_unigram([pairs.source_side, pairs.target_side], spec.student.unigram)
     assert again.backend_tokenizer.get_vocab() == words.get_vocab(), "the same texts give the same pieces"
     few = recipe.Unigram(vocabulary_size=200, lowercase=True)
     assert (
@@ -295,7 +295,11 @@ def test_through_export_and_bench(data: Path, whole: Path, tmp_path: Path) -> No
     assert [stage["name"] for stage in info["stages"]] == ["align", "teach", "contrast"]
     assert info["selected"]["stage"] == "contrast"
     opened = run.open_run(whole)
-    assert (opened.shape["times"], opened.shape["bottleneck"], opened.shape["positions"]) == (2, 8, "pad")
+    assert (opened.shape["repeats"], opened.shape["bottleneck"], opened.shape["position_ids"]) == (
+        2,
+        8,
+        "pad",
+    )
     bundle_writer.export(whole, ["fp32", "w8"], tmp_path / "bundle", quiet)
     texts = [*sentences(4), translated(sentences(1)[0])]
     expected = student_embeddings.embed(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
@@ -348,7 +352,7 @@ def test_a_recurrent_run_without_the_pieces_of_other_languages(
     )
     train.train(spec, tmp_path / "trimmed", Session(data=data, log=quiet))
     old, new = run.open_run(whole), run.open_run(tmp_path / "trimmed")
-    assert new.shape["times"] == old.shape["times"] == 2
+    assert new.shape["repeats"] == old.shape["repeats"] == 2
     assert len(new.tokenizer()) < len(old.tokenizer())
     texts = [*sentences(4), translated(sentences(1)[0])]
     assert np.abs(vectors(whole, texts) - vectors(tmp_path / "trimmed", texts)).max() < 1e-4

@@ -93,7 +93,7 @@ def _shape(student: recipe.Finished, source: run.Run) -> dict[str, Any]:
     config = dict(shape.get("config", {}))
     if student.max_tokens is not None:
         shape["max_tokens"] = student.max_tokens
-        first = shape.get("pad", 0) + 1 if shape.get("positions") == "pad" else 0
+        first = shape.get("pad", 0) + 1 if shape.get("position_ids") == "pad" else 0
         rows = max(config.get("max_position_embeddings", 0), first + student.max_tokens)
         config["max_position_embeddings"] = rows
     if student.dropout is not None:
