@@ -18,7 +18,7 @@ from edgedistill import files
 from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation.suites import FAMILIES, labelled_task
-from edgedistill.evaluation.suites.cosines import Encode
+from edgedistill.evaluation.suites.cosines import Encode, encoded, unit
 from edgedistill.evaluation.suites.retrieval import Collection
 from edgedistill.evaluation.suites.suite_files import Part, Rows, Task, locate
 
@@ -112,7 +112,10 @@ def evaluate(suite: Suite, encode: Any) -> dict[str, Any]:
     as 0.
     """
     family = FAMILIES[suite.kind]
-    tasks = family.score(suite.texts, suite.tasks, partial(_finite, suite.name, encode))
+    given: Any = partial(_finite, suite.name, encode)
+    if family.shares_embeddings:
+        given = unit(encoded(given, suite.texts))
+    tasks = {name: family.score(task, given) for name, task in suite.tasks.items()}
     average = float(np.mean([scores[family.averaged] for scores in tasks.values()]))
     return {"kind": suite.kind, "average": average, "tasks": tasks}
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import labelled_task
-from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, dot, encoded, unit
+from edgedistill.evaluation.suites.cosines import Floats, Ints, dot
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts
 
 
@@ -61,16 +61,10 @@ def _labelled_pairs(table: labelled_tasks.LabelledRows, positive: str, rows: Row
     return LabelledPairs(first, second, np.array(table.labels) == positive)
 
 
-def score(
-    texts: list[str], tasks: dict[str, tuple[LabelledPairs, LabelledPairs]], encode: Encode
-) -> dict[str, dict[str, Any]]:
-    """Return, per task, `accuracy` and `f1` on test, each at the threshold that was best for it on dev, the
+def score(splits: tuple[LabelledPairs, LabelledPairs], embeddings: Floats) -> dict[str, Any]:
+    """Return `accuracy` and `f1` on test, each at the threshold that was best for it on dev, the
     `thresholds`, and `pairs`."""
-    embeddings = unit(encoded(encode, texts))
-    return {name: _score_task(embeddings, *splits) for name, splits in tasks.items()}
-
-
-def _score_task(embeddings: Floats, dev: LabelledPairs, test: LabelledPairs) -> dict[str, Any]:
+    dev, test = splits
     cosine, gold = _cosines(embeddings, test), test.matches.astype(np.int64)
     best = thresholds(_cosines(embeddings, dev), dev.matches)
     found = {}
@@ -105,4 +99,4 @@ def _cosines(embeddings: Floats, pairs: LabelledPairs) -> Floats:
     return dot(embeddings[pairs.first], embeddings[pairs.second])
 
 
-FAMILY = Family(PairTables, read, score)
+FAMILY = Family(PairTables, read, score, shares_embeddings=True)

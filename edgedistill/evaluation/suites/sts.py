@@ -13,7 +13,7 @@ from pydantic import Field
 
 from edgedistill.data import readers
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, dot, encoded, spearman, unit
+from edgedistill.evaluation.suites.cosines import Floats, Ints, dot, spearman
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, columns
 
 POSITIVE = 4.0  # pairs with a higher score, of 5, count as paraphrases for alignment (SimCSE's choice)
@@ -105,13 +105,6 @@ def _number(cell: str, path: Path, row: int) -> float:
         raise UserError(f"{path}: row {row}: score {cell!r} is not a number; correct it") from None
 
 
-def score(texts: list[str], tasks: dict[str, ScoredPairs], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Return, per task, `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted
-    by pairs), `alignment` and `uniformity`."""
-    embeddings = unit(encoded(encode, texts))
-    return {name: _score_pairs(pairs, embeddings) for name, pairs in tasks.items()}
-
-
 def alignment(x: Floats, y: Floats) -> float | None:
     """Return the mean ‖x − y‖² over paraphrases, unit rows x and y (n, d); None without rows. Lower is better
     (Wang and Isola 2020, eq. 1)."""
@@ -132,7 +125,9 @@ def uniformity(x: Floats) -> float | None:
     return float(np.log(max(total / (len(x) * (len(x) - 1)), 1e-12)))
 
 
-def _score_pairs(pairs: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
+def score(pairs: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
+    """Return `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted by pairs),
+    `alignment` and `uniformity`."""
     cosine = dot(embeddings[pairs.first], embeddings[pairs.second])
     subsets, weights = {}, {}
     for name in dict.fromkeys(pairs.subset.tolist()):
@@ -152,4 +147,4 @@ def _score_pairs(pairs: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(StsFile, read, score, "all", "Spearman × 100")
+FAMILY = Family(StsFile, read, score, "all", "Spearman × 100", shares_embeddings=True)

@@ -102,12 +102,6 @@ def _check_folds(folder: Path, labels: list[str], folds: int) -> None:
         )
 
 
-def score(texts: list[str], tasks: dict[str, Labelled], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Return, per task, `accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation
-    also each fold's accuracy in `folds`."""
-    return {name: _score_task(task, encode) for name, task in tasks.items()}
-
-
 def features(embeddings: Floats, rows: Ints) -> Floats:
     """Return the classifier's input: a text's embedding u (n, d), or for a pair |u − v| and u ⊙ v
     concatenated (n, 2d).
@@ -122,7 +116,9 @@ def features(embeddings: Floats, rows: Ints) -> Floats:
     return np.concatenate([np.abs(u - v), u * v], axis=1)
 
 
-def _score_task(task: Labelled, encode: Encode) -> dict[str, Any]:
+def score(task: Labelled, encode: Encode) -> dict[str, Any]:
+    """Return `accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation also each
+    fold's accuracy in `folds`."""
     x = features(encoded(encode, task.texts), task.rows)
     counts = {"rows": len(task.labels), "classes": len(np.unique(task.labels))}
     if task.folds is None:
