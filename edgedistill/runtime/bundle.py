@@ -107,7 +107,7 @@ class Bundle:
         with progress_bar(len(texts), progress) as advance:
             for start in range(0, len(texts), WINDOW):
                 ids = self._tokenize(texts[start : start + WINDOW], start)
-                self._embed(ids, embeddings[start : start + len(ids)], batch_tokens, advance)
+                self._run([[row] for row in ids], embeddings[start : start + len(ids)], batch_tokens, advance)
         return embeddings
 
     similarity = staticmethod(similarity)
@@ -128,11 +128,7 @@ class Bundle:
     ) -> np.ndarray:
         """(n, d) float32 unit rows of texts given as token ids. Raises UserError for one without tokens or
         above `max_tokens`."""
-        embeddings = np.zeros((len(ids), self.embedding_dim(dim)), np.float32)
-        for at, row in enumerate(ids):
-            self._check_ids(row, f"ids[{at}]")
-        self._embed(ids, embeddings, batch_tokens, lambda count: None)
-        return embeddings
+        return self._rows([[row] for row in ids], self.embedding_dim(dim), batch_tokens)
 
     def golden_ids(self, texts: list[Any]) -> list[Any]:
         """The token ids of golden texts, as parity.json holds them."""
@@ -167,13 +163,6 @@ class Bundle:
         token = model.get("unk_token")
         return self._tokenizer.token_to_id(token) if token is not None else model.get("unk_id")
 
-    def _batch_tokens(self, asked: int | None) -> int:
-        return BATCH_TOKENS[self._device] if asked is None else _positive(asked, "batch_tokens")
-
-    def _check_ids(self, ids: np.ndarray, place: str) -> None:
-        if not 0 < len(ids) <= self.max_tokens:
-            raise UserError(f"{place}: {len(ids)} tokens; this bundle takes 1 to {self.max_tokens}")
-
     def _tokenize(self, texts: Sequence[str], first: int) -> list[np.ndarray]:
         """`first`: the index of texts[0], for errors."""
         try:
@@ -197,19 +186,34 @@ class Bundle:
                 )
         return rows
 
-    def _embed(
+    def _rows(
+        self, items: Sequence[Sequence[np.ndarray]], width: int, batch_tokens: int | None
+    ) -> np.ndarray:
+        """Return the rows (n, width) of items given as the token ids of their one or two texts."""
+        for at, item in enumerate(items):
+            for ids in item:
+                if not 0 < len(ids) <= self.max_tokens:
+                    raise UserError(f"ids[{at}]: {len(ids)} tokens; this bundle takes 1 to {self.max_tokens}")
+        rows = np.zeros((len(items), width), np.float32)
+        self._run(items, rows, batch_tokens, lambda count: None)
+        return rows
+
+    def _run(
         self,
-        ids: Sequence[np.ndarray],
+        items: Sequence[Sequence[np.ndarray]],
         out: np.ndarray,
         batch_tokens: int | None,
         advance: Callable[[int], None],
     ) -> None:
-        """Write the embedding of each row of token ids into `out`."""
-        dim = out.shape[1]
-        for batch in longest_first([len(row) for row in ids], self._batch_tokens(batch_tokens)):
-            padded, mask = pad([ids[at] for at in batch], self._pad_id)
-            embeddings = self._session.run({"input_ids": padded, "attention_mask": mask})
-            out[batch] = embeddings if dim == embeddings.shape[1] else unit_rows(embeddings[:, :dim])
+        """Write the row of each item into `out`: an embedding, cut to the dimensions of `out`, or logits."""
+        most = BATCH_TOKENS[self._device] if batch_tokens is None else _positive(batch_tokens, "batch_tokens")
+        width = out.shape[1]
+        for batch in longest_first([len(item) * max(map(len, item)) for item in items], most):
+            arrays: list[np.ndarray] = []
+            for column in zip(*(items[at] for at in batch), strict=True):
+                arrays += pad(column, self._pad_id)
+            rows = self._session.run(dict(zip(manifests.INPUTS, arrays, strict=False)))
+            out[batch] = rows if width == rows.shape[1] else unit_rows(rows[:, :width])
             advance(len(batch))
 
 
