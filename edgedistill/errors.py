@@ -38,6 +38,12 @@ class CheckFailed(Exception):
         super().__init__(message)
 
 
+def raise_failed(problems: list[str], **details: Any) -> None:
+    """Raise CheckFailed with all problems, a line each, where there are any."""
+    if problems:
+        raise CheckFailed("\n".join(problems), {"problems": problems, **details})
+
+
 class DiskFull(UserError):
     """A file or folder could not be written for want of space."""
 
@@ -96,15 +102,13 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
     if isinstance(error, BrokenPipeError | UserError | CheckFailed):
         return None
     if number is not None:
-        names = [
-            str(name)
-            for name in (getattr(error, "filename", None), getattr(error, "filename2", None))
-            if name is not None
-        ]
         kind = DiskFull if number in FULL_DISK else UserError
         fact = FULL_DISK.get(number) or os.strerror(number).lower()
-        if place is not None or names:
-            return kind(f"{place or names[-1]}: {fact}; {_WAYS_OUT[number]}")
+        for key in ("filename2", "filename"):  # the second is where something was to be moved or linked
+            if place is None and getattr(error, key, None) is not None:
+                place = str(getattr(error, key))
+        if place is not None:
+            return kind(f"{place}: {fact}; {_WAYS_OUT[number]}")
         return kind(f"{first_line(error)}; {_WAYS_OUT[number]} ({DEBUG}=1 shows where)")
     if isinstance(error, MemoryError) or _MEMORY.search(str(error)):
         size = f" ({first_line(error)})" if str(error) else ""

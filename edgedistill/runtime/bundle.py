@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgedistill import machine
-from edgedistill.errors import CheckFailed, UserError, border
+from edgedistill.errors import UserError, border, raise_failed
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
@@ -171,20 +171,16 @@ class Bundle:
                     [self._prompt + text for text in texts] if self._prompt else list(texts)
                 )
         except (TypeError, UnicodeError):
-            for at, text in enumerate(texts):
-                if not _is_unicode(text):
+            for at, text in enumerate(texts, first):
+                if not manifests.is_text(text, len(text)):
                     raise UserError(
-                        f"texts[{first + at}]: contains half a surrogate pair, which is not text; decode it "
-                        "again"
+                        f"texts[{at}]: contains half a surrogate pair, which is not text; decode it again"
                     ) from None
             raise
-        rows = [np.array(encoding.ids, np.int64) for encoding in encodings]
-        for at, row in enumerate(rows):
-            if not len(row):
-                raise UserError(
-                    f"texts[{first + at}]: has no tokens in this bundle's vocabulary; leave it out"
-                )
-        return rows
+        for at, encoding in enumerate(encodings, first):
+            if not encoding.ids:
+                raise UserError(f"texts[{at}]: has no tokens in this bundle's vocabulary; leave it out")
+        return [np.array(encoding.ids, np.int64) for encoding in encodings]
 
     def _rows(
         self, items: Sequence[Sequence[np.ndarray]], width: int, batch_tokens: int | None
@@ -240,9 +236,7 @@ def load(
     manifest = manifests.read(folder)
     precision = choose_precision(manifest, folder, precision or named, device)
     entry = manifest["precisions"][precision]
-    problems = manifests.changes(folder, manifest, ("tokenizer.json", entry["file"]))
-    if problems:
-        raise CheckFailed("\n".join(problems), {"problems": problems})
+    raise_failed(manifests.changes(folder, manifest, ("tokenizer.json", entry["file"])))
     threads = machine.processors() if threads is None else threads
     os.environ.setdefault(
         "RAYON_NUM_THREADS", str(threads)
@@ -292,11 +286,3 @@ def _texts(texts: Iterable[str]) -> list[str]:
         if not isinstance(text, str):
             raise UserError(f"texts[{at}]: {type(text).__name__}, not a string; give strings")
     return found
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -58,8 +58,7 @@ class Labelled:
     rows: Ints  # (n, 1) or (n, 2) into texts
     labels: Labels  # (n,)
     split: Ints  # (n,) into SPLITS
-    folds: int | None
-    refit: bool
+    protocol: TransferFolder
 
 
 def read(part: TransferFolder, find: Find, rows: Rows) -> Labelled:
@@ -81,7 +80,7 @@ def read(part: TransferFolder, find: Find, rows: Rows) -> Labelled:
     if part.folds is not None:
         _check_folds(folder, labels, part.folds)
     add_texts(known, rows)
-    return Labelled(list(known), np.array(texts), np.array(labels), np.array(split), part.folds, part.refit)
+    return Labelled(list(known), np.array(texts), np.array(labels), np.array(split), part)
 
 
 def _check_labels(path: Path, labels: list[str], trained: list[str]) -> None:
@@ -121,11 +120,12 @@ def score(task: Labelled, encode: Encode) -> dict[str, Any]:
     fold's accuracy in `folds`."""
     x = features(encoded(encode, task.texts), task.rows)
     counts = {"rows": len(task.labels), "classes": len(np.unique(task.labels))}
-    if task.folds is None:
+    protocol = task.protocol
+    if protocol.folds is None:
         train, dev, test = (np.flatnonzero(task.split == number) for number in range(3))
-        accuracy, strength = _fit_and_test(x, task.labels, train, dev, test, task.refit)
+        accuracy, strength = _fit_and_test(x, task.labels, train, dev, test, protocol.refit)
         return {"accuracy": accuracy, "C": strength, **counts}
-    found = [_fit_and_test(x, task.labels, *rows, refit=True) for rows in _folds(task.labels, task.folds)]
+    found = [_fit_and_test(x, task.labels, *rows, refit=True) for rows in _folds(task.labels, protocol.folds)]
     accuracies, strengths = [accuracy for accuracy, _ in found], [strength for _, strength in found]
     return {"accuracy": float(np.mean(accuracies)), "C": strengths, **counts, "folds": accuracies}
 

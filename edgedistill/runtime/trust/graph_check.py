@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgedistill.errors import CheckFailed
+from edgedistill.errors import CheckFailed, raise_failed
 from edgedistill.runtime.manifest import INPUTS
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.runtime.trust.graph_values import FLOATS, GraphValues, Node, Tensor
@@ -93,7 +93,7 @@ def check(path: Path, manifest: dict[str, Any], largest_id: int, operators: list
         problems.append(
             f"token id {largest_id}, and its graph has embeddings of {found.rows} tokens; {GET_AGAIN}"
         )
-    _refuse(path, problems)
+    raise_failed([f"{path}: {problem}" for problem in problems])
 
 
 def read(path: Path) -> GraphSummary:
@@ -108,14 +108,8 @@ def read(path: Path) -> GraphSummary:
             found = _summary(reader, size)
         except MalformedMessage as error:
             raise CheckFailed(f"{path}: not a readable ONNX graph ({error}); copy the bundle again") from None
-    _refuse(path, reader.problems)
+    raise_failed([f"{path}: {problem}" for problem in reader.problems])
     return found
-
-
-def _refuse(path: Path, facts: list[str]) -> None:
-    if facts:
-        problems = [f"{path}: {fact}" for fact in facts]
-        raise CheckFailed("\n".join(problems), {"problems": problems})
 
 
 def _interface_problems(found: GraphSummary, manifest: dict[str, Any]) -> Iterator[str]:
