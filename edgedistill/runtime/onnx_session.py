@@ -107,9 +107,7 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
     """
     check_device(device)
     if device == "cpu":
-        session = onnxruntime.InferenceSession(
-            graph, _options(threads, SERVING), providers=["CPUExecutionProvider"]
-        )
+        session = open_in_memory(graph, threads, SERVING)
         _opened.add(session)
         return session
     missing = _preload_cuda()
@@ -154,7 +152,7 @@ def check_device(device: str) -> None:
 
 
 def open_in_memory(
-    model: bytes | str,
+    model: Path | bytes | str,
     threads: int = 1,
     settings: Mapping[str, str] = MappingProxyType({}),
     library: str = "",

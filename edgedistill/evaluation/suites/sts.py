@@ -13,7 +13,7 @@ from pydantic import Field
 
 from edgedistill.data import readers
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Floats, Ints, dot, spearman
+from edgedistill.evaluation.suites.cosines import Floats, Ints, pair_cosines, spearman
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, columns
 
 POSITIVE = 4.0  # pairs with a higher score, of 5, count as paraphrases for alignment (SimCSE's choice)
@@ -40,8 +40,7 @@ class StsFile(Task):
 class ScoredPairs:
     """One STS task: pairs as rows of the suite's texts, with gold score and subset of each pair."""
 
-    first: Ints  # (n,) into Suite.texts
-    second: Ints
+    pairs: Ints  # (n, 2) into Suite.texts
     gold: npt.NDArray[np.float64]  # (n,)
     subset: npt.NDArray[np.str_]  # (n,)
 
@@ -70,7 +69,7 @@ def read(part: StsFile, find: Find, rows: Rows) -> ScoredPairs:
         fact = f"no pairs of subset {', '.join(missing)}" if missing else "no pair has a score"
         raise UserError(f"{path}: {fact}; check the suite, or give another --data")
     pairs = add_texts(texts, rows).reshape(-1, 2)
-    return ScoredPairs(pairs[:, 0], pairs[:, 1], np.array(gold), np.array(subsets, dtype=np.str_))
+    return ScoredPairs(pairs, np.array(gold), np.array(subsets, dtype=np.str_))
 
 
 def _has_column(path: Path, name: str) -> bool:
@@ -125,25 +124,26 @@ def uniformity(x: Floats) -> float | None:
     return float(np.log(max(total / (len(x) * (len(x) - 1)), 1e-12)))
 
 
-def score(pairs: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
+def score(task: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
     """Return `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted by pairs),
     `alignment` and `uniformity`."""
-    cosine = dot(embeddings[pairs.first], embeddings[pairs.second])
-    subsets, weights = {}, {}
-    for name in dict.fromkeys(pairs.subset.tolist()):
-        rows = pairs.subset == name
-        if len(set(pairs.gold[rows])) > 1:  # a subset with a single gold value has no ranking
-            subsets[name] = spearman(cosine[rows], pairs.gold[rows]) or 0.0
-            weights[name] = int(rows.sum())
-    values, paraphrases = list(subsets.values()), pairs.gold > POSITIVE
+    cosine = pair_cosines(embeddings, task.pairs)
+    subsets, weights = dict[str, float](), list[int]()
+    for name in dict.fromkeys(task.subset.tolist()):
+        rows = task.subset == name
+        if len(set(task.gold[rows])) > 1:  # a subset with a single gold value has no ranking
+            subsets[name] = spearman(cosine[rows], task.gold[rows]) or 0.0
+            weights.append(int(rows.sum()))
+    values = list(subsets.values()) or [0.0]
+    first, second = task.pairs[task.gold > POSITIVE].T  # paraphrases
     return {
-        "all": spearman(cosine, pairs.gold) or 0.0,
-        "mean": float(np.mean(values)) if values else 0.0,
-        "wmean": float(np.average(values, weights=list(weights.values()))) if values else 0.0,
-        "pairs": len(pairs.gold),
+        "all": spearman(cosine, task.gold) or 0.0,
+        "mean": float(np.mean(values)),
+        "wmean": float(np.average(values, weights=weights or None)),
+        "pairs": len(task.gold),
         "subsets": subsets,
-        "alignment": alignment(embeddings[pairs.first[paraphrases]], embeddings[pairs.second[paraphrases]]),
-        "uniformity": uniformity(embeddings[np.unique(np.concatenate([pairs.first, pairs.second]))]),
+        "alignment": alignment(embeddings[first], embeddings[second]),
+        "uniformity": uniformity(embeddings[np.unique(task.pairs)]),
     }
 
 
