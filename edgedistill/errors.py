@@ -98,7 +98,7 @@ def border(place: str | None = None) -> Iterator[None]:
 def user_error(error: BaseException, place: str | None = None) -> UserError | None:
     """The UserError for an error of the operating system or for want of memory; None where it is neither, so
     probably a bug."""
-    number = system_error(error)
+    number = _system_error(error)
     if isinstance(error, BrokenPipeError | UserError | CheckFailed):
         return None
     if number is not None:
@@ -129,7 +129,7 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
     return None
 
 
-def system_error(error: BaseException) -> int | None:
+def _system_error(error: BaseException) -> int | None:
     """The errno behind an error of Python or of a library, where the user can do something about it."""
     rust, number = _RUST.search(str(error)), None
     if rust:

@@ -15,21 +15,9 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = (  # instruction sets that decide how fast a quantized graph runs
-    *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
-    *(
-        "amx_tile",
-        "amx_int8",
-        "amx_bf16",
-        "asimd",
-        "asimdhp",
-        "asimddp",
-        "i8mm",
-        "bf16",
-        "sve",
-        "sve2",
-        "sme",
-    ),
-)
+    "avx2 fma f16c avx512f avx512bw avx_vnni avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16 "
+    "asimd asimdhp asimddp i8mm bf16 sve sve2 sme"
+).split()
 
 
 def here(device: str = "cpu") -> dict[str, Any]:

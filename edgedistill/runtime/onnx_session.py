@@ -16,6 +16,7 @@ import numpy as np
 import onnxruntime
 
 from edgedistill.errors import CheckFailed, UserError, first_line, unknown_name
+from edgedistill.runtime.manifest import width
 from edgedistill.runtime.trust import GET_AGAIN
 
 DEVICES = ("cpu", "cuda")
@@ -36,8 +37,7 @@ class BundleSession:
         self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str
     ) -> None:
         self._place, self._output = folder, manifest["output"]
-        self._unit = not manifest.get("labels")
-        self._width: int = manifest["dims"][0] if self._unit else len(manifest["labels"])
+        self._unit, self._width = not manifest.get("labels"), width(manifest)
         try:
             self._session = open_session(folder / manifest["precisions"][precision]["file"], threads, device)
         except UserError:  # no CUDA

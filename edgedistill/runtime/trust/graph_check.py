@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill.errors import CheckFailed, raise_failed
-from edgedistill.runtime.manifest import INPUTS
+from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.runtime.trust.graph_values import FLOATS, GraphValues, Node, Tensor
 from edgedistill.runtime.trust.onnx_reader import MOST_PROBLEMS, MalformedMessage, OnnxReader
@@ -113,12 +113,12 @@ def read(path: Path) -> GraphSummary:
 
 
 def _interface_problems(found: GraphSummary, manifest: dict[str, Any]) -> Iterator[str]:
-    names, output = manifest.get("inputs", INPUTS[:2]), manifest["output"]
+    names, output = manifest.get("inputs", manifests.INPUTS[:2]), manifest["output"]
     are_ids = all(kind.element == INT64 and len(kind.shape) == 2 for kind in found.inputs.values())
     if sorted(found.inputs) != sorted(names) or not are_ids:
         listed = ", ".join(ascii(name) for name in sorted(found.inputs)[:5])
         yield f"its inputs ({listed}) are not {', '.join(names)}, int64 (batch, sequence); {GET_AGAIN}"
-    width = len(manifest.get("labels", [])) or manifest["dims"][0]
+    width = manifests.width(manifest)
     kind = found.outputs.get(output, TensorType(0, []))
     has_width = not kind.shape or (len(kind.shape) == 2 and kind.shape[1] in (None, width))
     if kind.element != FLOAT or not has_width:
