@@ -114,7 +114,10 @@ class ClassifierBundle(Bundle):
 
     def logits_ids(self, ids: Sequence[Sequence[np.ndarray]], batch_tokens: int | None = None) -> np.ndarray:
         """(n, C) float32 of items given as token ids, as `tokenize_items` returns them."""
-        return self._rows(ids, len(self.labels), batch_tokens)
+        columns: list[Sequence[np.ndarray]] = [
+            [item[column] for item in ids] for column in range(1 + self.pair)
+        ]
+        return self._rows(columns, len(self.labels), batch_tokens)
 
     def golden_ids(self, texts: list[Any]) -> list[Any]:
         return [[row.tolist() for row in item] for item in self.tokenize_items(texts)]

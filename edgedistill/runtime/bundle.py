@@ -107,7 +107,7 @@ class Bundle:
         with progress_bar(len(texts), progress) as advance:
             for start in range(0, len(texts), WINDOW):
                 ids = self._tokenize(texts[start : start + WINDOW], start)
-                self._run([[row] for row in ids], embeddings[start : start + len(ids)], batch_tokens, advance)
+                self._run([ids], embeddings[start : start + len(ids)], batch_tokens, advance)
         return embeddings
 
     similarity = staticmethod(similarity)
@@ -128,7 +128,7 @@ class Bundle:
     ) -> np.ndarray:
         """(n, d) float32 unit rows of texts given as token ids. Raises UserError for one without tokens or
         above `max_tokens`."""
-        return self._rows([[row] for row in ids], self.embedding_dim(dim), batch_tokens)
+        return self._rows([ids], self.embedding_dim(dim), batch_tokens)
 
     def golden_ids(self, texts: list[Any]) -> list[Any]:
         """The token ids of golden texts, as parity.json holds them."""
@@ -177,37 +177,38 @@ class Bundle:
                         f"texts[{at}]: contains half a surrogate pair, which is not text; decode it again"
                     ) from None
             raise
-        for at, encoding in enumerate(encodings, first):
-            if not encoding.ids:
+        rows = [np.array(encoding.ids, np.int64) for encoding in encodings]
+        for at, row in enumerate(rows, first):
+            if not len(row):
                 raise UserError(f"texts[{at}]: has no tokens in this bundle's vocabulary; leave it out")
-        return [np.array(encoding.ids, np.int64) for encoding in encodings]
+        return rows
 
-    def _rows(
-        self, items: Sequence[Sequence[np.ndarray]], width: int, batch_tokens: int | None
-    ) -> np.ndarray:
-        """Return the rows (n, width) of items given as the token ids of their one or two texts."""
-        for at, item in enumerate(items):
-            for ids in item:
+    def _rows(self, columns: list[Sequence[np.ndarray]], width: int, batch_tokens: int | None) -> np.ndarray:
+        """Return the rows (n, width) of n items, given as the token ids of their first and second texts."""
+        for column in columns:
+            for at, ids in enumerate(column):
                 if not 0 < len(ids) <= self.max_tokens:
                     raise UserError(f"ids[{at}]: {len(ids)} tokens; this bundle takes 1 to {self.max_tokens}")
-        rows = np.zeros((len(items), width), np.float32)
-        self._run(items, rows, batch_tokens, lambda count: None)
+        rows = np.zeros((len(columns[0]), width), np.float32)
+        self._run(columns, rows, batch_tokens, lambda count: None)
         return rows
 
     def _run(
         self,
-        items: Sequence[Sequence[np.ndarray]],
+        columns: list[Sequence[np.ndarray]],
         out: np.ndarray,
         batch_tokens: int | None,
         advance: Callable[[int], None],
     ) -> None:
         """Write the row of each item into `out`: an embedding, cut to the dimensions of `out`, or logits."""
         most = BATCH_TOKENS[self._device] if batch_tokens is None else _positive(batch_tokens, "batch_tokens")
-        width = out.shape[1]
-        for batch in longest_first([len(item) * max(map(len, item)) for item in items], most):
+        lengths, width = [len(row) for row in columns[0]], out.shape[1]
+        if self.pair:
+            lengths = [2 * max(map(len, pair)) for pair in zip(*columns, strict=True)]
+        for batch in longest_first(lengths, most):
             arrays: list[np.ndarray] = []
-            for column in zip(*(items[at] for at in batch), strict=True):
-                arrays += pad(column, self._pad_id)
+            for column in columns:
+                arrays += pad([column[at] for at in batch], self._pad_id)
             rows = self._session.run(dict(zip(manifests.INPUTS, arrays, strict=False)))
             out[batch] = rows if width == rows.shape[1] else unit_rows(rows[:, :width])
             advance(len(batch))
