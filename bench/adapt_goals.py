@@ -1,7 +1,7 @@
 """What `edgedistill adapt` gains on collections of documents, by their number, and what it costs elsewhere.
 
-python bench/adapt_goals.py --data DIR [--counts 500,2000,all] [--collections scifact,cranfield] [--steps
-N] --work DIR --out REPORT
+python bench/adapt_goals.py --data DIR [--counts 500,2000,all] [--collections scifact,cranfield] [--minutes
+10] --work DIR --out REPORT
 
 Each adaptation is the command itself, in a process of its own, with documents only (title and text on a
 line), never queries or judgements. Documents are drawn evenly. Then nDCG@10 over all documents with the test
@@ -79,8 +79,7 @@ def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[st
         "--out",
         str(arguments.work / name),
     ]
-    command += ["--steps", str(arguments.steps)] if arguments.steps else []
-    command += ["--overwrite", "--json"]
+    command += ["--minutes", str(arguments.minutes), "--overwrite", "--json"]
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with tempfile.TemporaryDirectory(
         dir=arguments.work
@@ -106,7 +105,7 @@ def main() -> None:
     parser.add_argument("--collections", default="scifact,cranfield")
     parser.add_argument("--counts", default="500,2000,all")
     parser.add_argument("--suites", default="sts7")
-    parser.add_argument("--steps", type=int)
+    parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument(
         "--data",
         type=Path,

@@ -23,10 +23,8 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
-import restructured_text
-
 from edgedistill import files
-from edgedistill.data import readers
+from edgedistill.data import readers, restructured_text
 
 MOST_BYTES = 3_000_000
 SKIPPED = {

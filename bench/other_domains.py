@@ -23,9 +23,9 @@ from typing import Any
 
 import general_corpus
 import numpy as np
-import restructured_text
 
 from edgedistill import files, machine, run
+from edgedistill.data import restructured_text
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites.retrieval import each_query
 from edgedistill.runtime import bundle

@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from edgedistill import bundle_run, recipe, resolve, run
 from edgedistill.data import corpus
+from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.evaluation.tables import plain
 from edgedistill.export import bundle_writer
@@ -38,9 +39,9 @@ BATCH = 64
 LONGEST = 24  # mean words from which on texts are cut into sentences, too
 PASSAGES_PER_WORD = 1 / 16  # about how many sentences and runs of them a text has for each of its words
 EPOCHS, FEWEST_EPOCHS = 8.0, 1.5  # over few texts; over so many that not all are taken
-FEWEST_STEPS = 200
-# Texts that are cut take longer to learn from: with these, either takes some ten minutes on two cores.
-MOST_STEPS, MOST_STEPS_OF_LONG = 2_000, 1_000
+FEWEST_STEPS, MOST_STEPS = 200, 2_000
+LEAST_STEPS = 20  # for which there must be time
+AFTER_TRAINING = 0.12  # of the minutes: export, comparison, and steps that take longer than those timed
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where not all are taken
 DOCUMENTATION_SHARE = 0.15  # of the texts trained on
 INITIAL_SHARE = 0.45  # of the weights, so that little is forgotten: see bench/LOG.md
@@ -60,8 +61,8 @@ class Request:
     """What is asked for.
 
     `student` is a shipped name, a bundle or a run, `texts` are globs, `out` is the bundle's folder, and runs
-    lie in `runs`. `teacher` is another than the student's own. It is trained for at most so many `steps`, or
-    for as many as are usual. With `overwrite`, an earlier run and bundle are replaced.
+    lie in `runs`. `teacher` is another than the student's own. All of it may take about `minutes`, and
+    training at most so many `steps`. With `overwrite`, an earlier run and bundle are replaced.
     """
 
     student: str
@@ -70,7 +71,8 @@ class Request:
     runs: Path = Path("runs")
     column: str = "text"
     teacher: recipe.Teacher | None = None
-    steps: int | None = None
+    minutes: float = 10.0
+    steps: int = MOST_STEPS
     precisions: tuple[str, ...] = ("int8",)
     overwrite: bool = False
 
@@ -96,7 +98,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     if resume:
         spec = recipe.read(str((folder if folder.exists() else partial) / "recipe.yaml"))
     else:
-        spec = _planned(request, source, session)
+        spec = planned(request, source, session, started)
         for earlier in (folder, partial) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
     info = train.train(spec, folder, session, resume)
@@ -126,8 +128,9 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     }
 
 
-def _planned(request: Request, source: run.Run, session: Session) -> recipe.Recipe:
-    """The recipe, with as many steps as the texts ask for."""
+def planned(request: Request, source: run.Run, session: Session, started: float) -> recipe.Recipe:
+    """The recipe, with as many steps as the texts ask for and there is time for. Raises UserError where there
+    is time for next to nothing."""
     section = texts.files_section(request.texts, request.column, session.data)
     own = texts.read(section, FEWEST, session)
     words = texts.word_counts(own.texts(range(len(own))))
@@ -144,15 +147,33 @@ def _planned(request: Request, source: run.Run, session: Session) -> recipe.Reci
         fact = f"the student will read up to {tokens} tokens of each ({source.max_tokens} before)"
         session.log(f"the texts are long: {fact}")
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
-    spec = adaptation_recipe(request, source, teacher, section, words, tokens)
-    preflight.check_all([spec], session.data)
-    opened = open_recipe(spec, session)
-    for warning in opened.warnings:
-        session.log(f"warning: {warning}")
-    missing = training_time.texts_to_embed(opened, session)
-    seconds = training_time.estimate_seconds(opened, missing, session)
-    parts = ", ".join(f"{who} {duration(each)}" for who, each in seconds.items())
-    session.log(f"{spec.distilling[0].steps:,} steps; fewer with --steps. On this machine about: {parts}")
+
+    def timed(steps: int) -> tuple[recipe.Recipe, float]:
+        """The recipe of at most so many steps, and about how many seconds it takes here."""
+        spec = adaptation_recipe(replace(request, steps=steps), source, teacher, section, words, tokens)
+        preflight.check_all([spec], session.data)
+        opened = open_recipe(spec, session)
+        for warning in opened.warnings:
+            session.log(f"warning: {warning}")
+        missing = training_time.texts_to_embed(opened, session)
+        return spec, sum(training_time.estimate_seconds(opened, missing, session).values())
+
+    session.log("measuring how fast teacher and student are here")
+    spec, seconds = timed(request.steps)
+    for _ in range(2):  # of fewer texts, more are whole and long: their steps are timed again
+        left = 60 * (1 - AFTER_TRAINING) * request.minutes - (time.perf_counter() - started)
+        if seconds <= left:
+            break
+        wanted = spec.distilling[0].steps or 0
+        steps = int(wanted * max(0.0, left) / seconds)
+        if steps < LEAST_STEPS:
+            needed = 1.2 * seconds * LEAST_STEPS / wanted + time.perf_counter() - started
+            more = math.ceil(needed / (6 * (1 - AFTER_TRAINING))) / 10
+            fact = f"only {steps} training steps fit on this machine, at least {LEAST_STEPS} are needed"
+            raise UserError(f"--minutes {request.minutes:g}: {fact}; give --minutes {more:g}")
+        session.log(f"{wanted:,} steps would take about {duration(seconds)}; there is time for {steps:,}")
+        spec, seconds = timed(steps)
+    session.log(f"{spec.distilling[0].steps:,} steps, about {duration(seconds)}")
     assert isinstance(spec.corpus, recipe.Files)
     general = f"{spec.corpus.documentation_texts:,} sentences of Python's documentation"
     session.log(f"{general} are trained on too, so that general texts are not forgotten")
@@ -181,17 +202,17 @@ def adaptation_recipe(
     too.
 
     `section` is the corpus of all the texts, each of which has so many `words` (n,). The student reads so
-    many `tokens` of a text. Of very many texts so many are drawn that each is trained on FEWEST_EPOCHS times.
+    many `tokens` of a text. Of very many texts so many are drawn that the request's steps see each of them
+    FEWEST_EPOCHS times.
     """
     mean_words, count = float(words.mean()), len(words)
     cut = mean_words >= LONGEST
-    most_steps = request.steps or (MOST_STEPS_OF_LONG if cut else MOST_STEPS)
     held_out = max(10, min(MOST_HELD_OUT, int(HELD_OUT_SHARE * count)))
     whole, corpus = count - held_out, {**section, "held_out": held_out}
     rows = int(whole * (1 + (mean_words * PASSAGES_PER_WORD if cut else 0)))
     if cut:
         corpus["passages"] = {}
-    most_rows = int(most_steps * BATCH / FEWEST_EPOCHS / (1 + DOCUMENTATION_SHARE))
+    most_rows = int(request.steps * BATCH / FEWEST_EPOCHS / (1 + DOCUMENTATION_SHARE))
     if rows > most_rows:
         rows = most_rows
         whole = min(whole, int(WHOLE_SHARE * rows) if cut else rows)
@@ -204,7 +225,7 @@ def adaptation_recipe(
         "objective": {"kind": "cosine"},
         "batch": min(BATCH, rows),
         "max_tokens": tokens,
-        "steps": round(min(most_steps, max(FEWEST_STEPS, EPOCHS * rows / BATCH))),
+        "steps": round(min(request.steps, max(FEWEST_STEPS, EPOCHS * rows / BATCH))),
         "initial_share": INITIAL_SHARE,
         "learning_rate": 1e-3 if source.kind == "static" else 2e-3,
     }

@@ -299,7 +299,9 @@ def adapt(
     ],
     texts: Annotated[
         list[str],
-        _option("GLOB", "Your texts, 50 or more: .txt .md .tsv .csv .jsonl .parquet, also .gz. Repeatable."),
+        _option(
+            "GLOB", "Your texts, 50 or more: .txt .md .rst .tsv .csv .jsonl .parquet, also .gz. Repeatable."
+        ),
     ],
     out: Annotated[
         Path,
@@ -311,10 +313,8 @@ def adapt(
         _option("MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
     ] = None,
     revision: Revision = None,
-    steps: Annotated[
-        int | None,
-        _option("N", "Training steps at most. Default: 2000, or 1000 for texts of many words.", min=20),
-    ] = None,
+    minutes: Annotated[float, _option("N", "For all of it, measuring to comparing.", min=0.1)] = 10.0,
+    steps: Annotated[int, _option("N", "Training steps at most.", min=20)] = 2_000,
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -335,7 +335,7 @@ def adapt(
 
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
     request = adapting.Request(
-        student, texts, out, Path("runs"), column, other, steps, tuple(listed(precision)), overwrite
+        student, texts, out, Path("runs"), column, other, minutes, steps, tuple(listed(precision)), overwrite
     )
     for folder in (out, request.run):
         if not resume and folder.exists():
@@ -511,7 +511,7 @@ def embed(
         str,
         _argument(
             "FILE",
-            ".txt (one text per line), .md,, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
+            ".txt (one text per line), .md, .rst, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
             "also .gz. "
             "Default: - (lines from stdin).",
             show_default=False,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +138,7 @@ def test_an_unknown_precision_is_refused_before_anything_is_trained(student: Pat
     assert not request.run.exists() and not resolve.unfinished_run(request.run).exists()
 
 
-def adapted(student: Path, count: int, words: int, steps: int | None = None) -> recipe.Recipe:
+def adapted(student: Path, count: int, words: int, steps: int = 2_000) -> recipe.Recipe:
     """The recipe for so many texts of so many words."""
     source = bundle_run.open_finished(str(student), "test")
     request = adapting.Request(str(student), ["a.txt"], Path("mine"), steps=steps)
@@ -168,14 +170,44 @@ def test_long_texts_are_read_further_than_before() -> None:
 
 def test_of_very_many_texts_some_are_drawn(student: Path) -> None:
     """As many as can be trained on one and a half times."""
-    for steps, most in ((None, 1_000), (150, 150)):
-        spec = adapted(student, 50_000, 200, steps)
+    for most in (2_000, 150):
+        spec = adapted(student, 50_000, 200, most)
         corpus: Any = spec.corpus
         assert spec.distilling[0].steps == most
         rows = corpus.limit + corpus.passages.texts + corpus.documentation_texts - corpus.held_out
         assert 1.5 * rows == pytest.approx(64 * most, rel=0.01)
     few: Any = adapted(student, 100, 12).corpus
     assert few.limit is None and few.passages is None, "all are taken"
+
+
+def test_little_time_means_few_steps(
+    world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step is said to take three seconds."""
+    said: list[str] = []
+    session = Session(data=documents(tmp_path / "data"), log=said.append)
+    source = bundle_run.open_finished(str(student), "test")
+    teacher = recipe.Teacher(model=str(world.teacher), max_tokens=32)
+    request = adapting.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher)
+
+    def three_seconds(opened: Any, *_: Any) -> dict[str, float]:
+        return {"teacher": 0.0, "student": 3.0 * opened.spec.distilling[0].steps}
+
+    monkeypatch.setattr(adapting.training_time, "estimate_seconds", three_seconds)
+    for minutes, least, most in ((20, 200, 200), (10, 140, 176)):
+        spec = adapting.planned(replace(request, minutes=minutes), source, session, time.perf_counter())
+        assert least <= (spec.distilling[0].steps or 0) <= most
+    assert any("there is time for" in line for line in said)
+
+
+def test_too_little_time_names_the_minutes(world: World, student: Path, tmp_path: Path) -> None:
+    teacher = recipe.Teacher(model=str(world.teacher), max_tokens=32)
+    request = adapting.Request(
+        str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher, minutes=1e-3
+    )
+    fact = r"only 0 training steps fit on this machine, at least 20 are needed; give --minutes [\d.]+$"
+    with pytest.raises(UserError, match=rf"^--minutes 0\.001: {fact}"):
+        adapting.adapt(request, Session(data=documents(tmp_path / "data")))
 
 
 def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:

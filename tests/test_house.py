@@ -37,7 +37,7 @@ EDGE = [
     "resolve",
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
-TORCH += ["teacher", "vocabulary", "training", "export", "mobile", "fitting"]
+TORCH += ["teacher", "vocabulary", "training", "views", "export", "mobile", "fitting"]
 TORCH += [f"classification.{name}" for name in ("classifier", "export", "finetune", "labelled_rows")]
 TORCH += ["classification.transfer_set", "classification.tuning"]
 TORCH += ["adapting", "demo", "planning.cost", "planning.training_time"]
@@ -60,6 +60,7 @@ ROOMS = [
         "teacher",
         "vocabulary",
         "training",
+        "views",
         "export",
         "classification",
         "mobile",
@@ -72,6 +73,7 @@ ROOMS = [
 ]
 
 DOORS = {  # where the line enters a room beside it
+    ("training.inputs.text_batches", "views"),
     ("export.bundle_writer", "classification"),
     ("runtime.bundle", "classification"),
     ("training.train", "classification"),

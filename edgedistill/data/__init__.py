@@ -10,6 +10,7 @@ __all__ = [
     "labelled_tasks",
     "parallel_corpus",
     "readers",
+    "restructured_text",
     "token_cache",
     "view_file",
 ]

@@ -1,7 +1,7 @@
-"""Read texts and table rows from files (.txt, .md, .tsv, .csv, .jsonl, .json, .parquet, each also .gz)
+"""Read texts and table rows from files (.txt, .md, .rst, .tsv, .csv, .jsonl, .json, .parquet, each also .gz)
 and from hub data sets.
 
-Everything but .md and a .json array is streamed: memory does not grow with the file.
+Everything but .md, .rst and a .json array is streamed: memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def texts_in(
     unit: str = "line",
     longest: int = MAX_TEXT_CHARACTERS,
 ) -> Iterator[str]:
-    """The texts of one file, unchanged: a .txt file's lines, the passages of a .md file, one column
+    """The texts of one file, unchanged: a .txt file's lines, the passages of a .md or .rst file, one column
     of any other.
 
     `field` is the option that names the column, for errors. The unit `paragraph` joins the lines of a .txt
@@ -53,8 +53,8 @@ def texts_in(
             numbered = _paragraphs(path, longest)
         case ".txt":
             numbered = lines(path, min(4 * longest, MAX_LINE_BYTES))
-        case ".md":
-            numbered = _passages(path)
+        case ".md" | ".rst" as kind:
+            numbered = _passages(path, kind)
         case _:
             numbered = ((number, text) for number, (text,) in _cells(path, (column,), field))
     word = input_file.numbered(path)
@@ -80,7 +80,7 @@ def columns_in(
 
 
 def is_text_file(path: Path) -> bool:
-    """Whether this is a .txt or .md file, which is all text; others have columns."""
+    """Whether this is a .txt, .md or .rst file, which is all text; others have columns."""
     return input_file.kind(path) in input_file.WHOLE_TEXT
 
 
@@ -151,8 +151,8 @@ def _paragraphs(path: Path, longest: int) -> Numbered:
         yield first, " ".join(gathered)
 
 
-def _passages(path: Path) -> Numbered:
-    """The passages of a Markdown document, which is read whole."""
+def _passages(path: Path, kind: str) -> Numbered:
+    """The passages of a document with markup, which is read whole."""
     gathered: list[str] = []
     size = 0
     for _, line in lines(path, 4 * MAX_TEXT_CHARACTERS):
@@ -160,12 +160,13 @@ def _passages(path: Path) -> Numbered:
         size += len(line) + 1
         if size > MAX_DOCUMENT:
             raise UserError(
-                f"{path}: over {MAX_DOCUMENT:,} characters, and a .md file is read whole; split it"
+                f"{path}: over {MAX_DOCUMENT:,} characters, and a {kind} file is read whole; split it"
             )
     with damage_as_user_error(str(path), lambda: "its markup"):
-        from edgedistill.data import markup_text
+        from edgedistill.data import markup_text, restructured_text
 
-        yield from markup_text.markdown("\n".join(gathered))
+        passages = markup_text.markdown if kind == ".md" else restructured_text.restructured
+        yield from passages("\n".join(gathered))
 
 
 def _cells(

@@ -43,8 +43,8 @@ WORD = re.compile(r"[^\W\d_]+")
 NONE_GIVEN = (
     "--texts: none given; a fit needs texts of the kind that the student will embed: "
     f"{LEAST_TEXTS:,} at least, {ENOUGH_TEXTS:,} are better, no labels, one text per line: --texts "
-    "'folder/*.txt' (also .md, .tsv, .csv, .jsonl, .parquet, each also .gz); to try it without any, --texts "
-    "documentation takes the sentences of Python's documentation that come with this package"
+    "'folder/*.txt' (also .md, .rst, .tsv, .csv, .jsonl, .parquet, each also .gz); to try it without any, "
+    "--texts documentation takes the sentences of Python's documentation that come with this package"
 )
 
 

@@ -93,8 +93,8 @@ class Hub(Texts):
 
 
 class Files(Texts):
-    """Text files: .txt (one text per line), .md (one per paragraph, heading, list item or table cell; no
-    code), .tsv, .csv, .jsonl, .json or .parquet (one per row), each also as .gz.
+    """Text files: .txt (one text per line), .md and .rst (one per paragraph, heading, list item or, in .md,
+    table cell; no code), .tsv, .csv, .jsonl, .json or .parquet (one per row), each also as .gz.
     """
 
     kind: Literal["files"] = "files"

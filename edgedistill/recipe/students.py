@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -84,11 +84,15 @@ Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)] | Annotated[list[int], Fiel
 DropoutRate = Annotated[float, Field(ge=0, lt=1, description="Dropout probability in training.")]
 
 
+INITIAL_TABLE = Field(Embeddings(), description="Initialization of the token embedding table.")
+
+
 class BuiltStudent(Section):
     """A student whose shape the recipe describes: what all kinds share."""
 
     kind: str
-    embeddings: Embeddings = Field(Embeddings(), description="Initialization of the token embedding table.")
+    if TYPE_CHECKING:
+        embeddings: Embeddings  # each kind describes its own
     pq_bytes: int | None = Field(
         None,
         ge=1,
@@ -231,6 +235,7 @@ class Bert(Transformer):
         le=1 << 20,
         description="Rows of the position table. Default: the source's; with random weights 512.",
     )
+    embeddings: Embeddings = INITIAL_TABLE
 
     @model_validator(mode="after")
     def _consistent(self) -> Bert:
@@ -265,6 +270,7 @@ class BiLSTM(BuiltStudent):
     layers: int = Field(1, ge=1, le=8, description="LSTM layers.")
     width: int = Field(300, ge=2, le=WIDEST, description="Width of the token embeddings.")
     hidden: int = Field(512, ge=1, le=WIDEST, description="Hidden units per direction.")
+    embeddings: Embeddings = INITIAL_TABLE
     readout: Literal["last", "max", "mean"] = Field(
         "last", description="last: the final state of each direction; max, mean: over all states."
     )

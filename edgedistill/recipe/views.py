@@ -48,8 +48,53 @@ class DeleteOne(Section):
     kind: Literal["delete_one"]
 
 
+class Synonym(Section):
+    """The text with some words replaced by WordNet synonyms; needs nltk and its WordNet data."""
+
+    kind: Literal["synonym"]
+    fraction: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="Share of words replaced, on average; at least one, and only words with a synonym.",
+    )
+
+
+class Mlm(Section):
+    """The text with some words refilled by a masked language model, computed once for the whole corpus."""
+
+    kind: Literal["mlm"]
+    model: str = Field(
+        "google-bert/bert-base-uncased", description="A model folder, or a hub id (needs `revision`)."
+    )
+    revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
+    fraction: float = Field(
+        0.15,
+        gt=0,
+        lt=1,
+        description="Share of tokens refilled, on average; at least one, and only single-token words.",
+    )
+
+
+class Translator(Section):
+    """A translation model, such as Marian's."""
+
+    model: str = Field(description="A model folder, or a hub id (needs `revision`).")
+    revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
+
+
+class BackTranslation(Section):
+    """The text translated to another language and back, computed once for the whole corpus."""
+
+    kind: Literal["back_translation"]
+    forward: Translator = Field(
+        description="Into the other language, for example Helsinki-NLP/opus-mt-en-fr."
+    )
+    backward: Translator = Field(description="Back again, for example Helsinki-NLP/opus-mt-fr-en.")
+
+
 class ViewFile(Section):
-    """Views from a file: a table of texts and their views, such as translations there and back by a model."""
+    """Views from a file: a table of texts and their views."""
 
     kind: Literal["file"]
     files: list[str] = Field(
@@ -63,6 +108,6 @@ class ViewFile(Section):
 
 
 View = Annotated[
-    Identity | Dropout | WordDeletion | Crop | DeleteOne | ViewFile,
+    Identity | Dropout | WordDeletion | Crop | DeleteOne | Synonym | Mlm | BackTranslation | ViewFile,
     Field(discriminator="kind"),
 ]

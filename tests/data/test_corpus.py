@@ -34,7 +34,7 @@ def all_of(made: corpus.Corpus) -> list[str]:
 
 
 def write(path: Path, kind: str) -> None:
-    if kind in ("txt", "md"):
+    if kind in ("txt", "md", "rst"):
         path.write_text(("\n" if kind == "txt" else "\n\n").join(TEXTS) + "\n", encoding="utf-8")
     elif kind == "tsv":
         path.write_text("id\ttext\n" + "".join(f"{i}\t{t}\n" for i, t in enumerate(TEXTS)), encoding="utf-8")
@@ -57,7 +57,7 @@ def write(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-@pytest.mark.parametrize("kind", ["txt", "md", "tsv", "csv", "jsonl", "ndjson", "json", "parquet"])
+@pytest.mark.parametrize("kind", ["txt", "md", "rst", "tsv", "csv", "jsonl", "ndjson", "json", "parquet"])
 def test_every_file_type_gives_the_same_texts(tmp_path: Path, kind: str, packed: bool) -> None:
     path = tmp_path / f"x.{kind}"
     write(path, kind)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-import restructured_text
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, readers
+from edgedistill.data import corpus, readers, restructured_text
+from edgedistill.errors import UserError
 from edgedistill.session import Session
 
 DOCUMENT = """
@@ -86,6 +88,15 @@ def test_the_prose_of_restructured_text() -> None:
 )
 def test_the_start_of_a_line(text: str, left: str | None) -> None:
     assert [found for _, found in restructured_text.restructured(text)] == ([left] if left else [])
+
+
+def test_a_file_gives_its_passages(tmp_path: Path) -> None:
+    path = tmp_path / "page.rst"
+    path.write_text(DOCUMENT, encoding="utf-8")
+    assert list(readers.texts_in(path)) == [text for _, text in restructured_text.restructured(DOCUMENT)]
+    path.write_text(f"Title\n=====\n\n{'word ' * 30_000}\n", encoding="utf-8")
+    with pytest.raises(UserError, match="page.rst: paragraph 4 is a text of 149,999 characters"):
+        list(readers.texts_in(path))
 
 
 def test_the_general_corpus_is_distinct_normalized_sentences() -> None:

@@ -446,7 +446,7 @@ TRIPLES = {"files": ["t.tsv"]}
         (
             {"objective": {"kind": "skd"}, "view": {"kind": "crp"}},
             {},
-            "stages[0].view.kind: no view 'crp'; did you mean 'crop'? (crop, ",
+            "stages[0].view.kind: no view 'crp'; did you mean 'crop'? (back_transl",
         ),
         (
             {"objective": {"kind": "skd"}, "view": {"kind": "crop", "fracton": 1}},
@@ -482,6 +482,7 @@ def test_views_and_triples_that_are_read() -> None:
             3,
         ),
         ({"objective": SUM, "view": {"kind": "file", "files": ["t.tsv"]}}, 2),
+        ({"objective": SUM, "view": {"kind": "mlm", "revision": "main"}}, 2),
     ]:
         student = {**GOOD["student"], "dropout": 0.1, "head": "linear"}
         read = recipe.parse({**GOOD, "student": student, "stages": [{"name": "a", **stage}]}, "x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 
 import numpy as np
@@ -21,11 +22,12 @@ from edgedistill.session import Session
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs.batch_order import Lengths
+from edgedistill.training.inputs.random_keys import draws, mixed, rounded_fraction, row_keys, uniform
 from edgedistill.training.stages import NumberedStage
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 Ids = tuple[np.ndarray, np.ndarray]  # (ids, mask), each (n, T) int64, right-padded
 View = Callable[[np.ndarray, np.ndarray], Ids]  # (rows, the pass over the texts that each belongs to) -> ids
+Change = Callable[[list[str], np.ndarray, np.ndarray], list[str]]  # (texts, rows, passes) -> their views
 WordEdit = recipe.WordDeletion | recipe.Crop | recipe.DeleteOne
 
 
@@ -73,14 +75,22 @@ def of_texts(
 ) -> Batches:
     """The texts of a corpus and their tokens, with a second view of each text where the stage has one;
     without targets. `tokenizer` has the student's own limit."""
+    from edgedistill.views import model_views, synonyms  # a room beside the line
+
     spec, place, limited = stage.spec.view, f"{stage.place}.view", tokenizer.limited(stage.spec.max_tokens)
     views, known = [_of_tokens(tokens, limited.max_tokens)], [tokens]
     if isinstance(spec, recipe.Identity | recipe.Dropout):
         views.append(views[0])
     elif isinstance(spec, WordEdit):
-        views.append(_without_words(spec, stage.seed, texts, limited))
+        views.append(_of_changed_texts(partial(_without_words, spec, stage.seed), texts, limited))
+    elif isinstance(spec, recipe.Synonym):
+        views.append(_of_changed_texts(synonyms.Synonyms(spec, stage.seed, place), texts, limited))
     elif spec is not None:
-        known.append(limited.tokenize(view_file.build(spec, texts, session, place), session))
+        if isinstance(spec, recipe.ViewFile):
+            made = view_file.build(spec, texts, session, place)
+        else:
+            made = model_views.build(spec, stage.seed, texts, session, place)
+        known.append(limited.tokenize(made, session))
         views.append(_of_tokens(known[-1], limited.max_tokens))
     return Batches(views, known, texts.training_count)
 
@@ -99,9 +109,17 @@ def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
 
 
 def check_view(stage: NumberedStage[recipe.Stage], texts: Corpus, session: Session) -> None:
-    """Raise UserError where the file of a stage's views is missing, or lacks texts."""
-    if isinstance(stage.spec.view, recipe.ViewFile):
-        view_file.build(stage.spec.view, texts, session, f"{stage.place}.view")
+    """Raise UserError where what a stage's view is made with is missing: a file, which may also lack texts, a
+    model, WordNet. No model is opened."""
+    from edgedistill.views import model_views, synonyms
+
+    spec, place = stage.spec.view, f"{stage.place}.view"
+    if isinstance(spec, recipe.ViewFile):
+        view_file.build(spec, texts, session, place)
+    elif isinstance(spec, recipe.Synonym):
+        synonyms.Synonyms(spec, stage.seed, place)
+    elif isinstance(spec, model_views.Spec):
+        model_views.model_folders(spec, place)
 
 
 class ColumnTokens:
@@ -131,23 +149,28 @@ def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:
     return lambda rows, passes: tokens.batch(rows, max_tokens)
 
 
-def _without_words(spec: WordEdit, seed: int, texts: Corpus, tokenizer: StudentTokenizer) -> View:
-    """Texts without some of their words: word deletion, cropping, or deletion of one word. They are tokenized
-    a batch at a time."""
+def _of_changed_texts(change: Change, texts: Corpus, tokenizer: StudentTokenizer) -> View:
+    """Views that are made, and tokenized, a batch at a time."""
     # A copy, because others change the shared one's length limit between steps.
     own = Tokenizer.from_str(tokenizer.backend.to_str())
     own.no_padding()
     own.enable_truncation(tokenizer.max_tokens)
 
     def view(rows: np.ndarray, passes: np.ndarray) -> Ids:
-        words = [text.split() for text in texts.texts(rows)]
-        counts = np.array([len(row) for row in words])
-        remaining = iter(remaining_words(spec, seed, rows, passes, counts).tolist())
-        changed = [" ".join(compress(row, remaining)) for row in words]
-        encodings = own.encode_batch_fast(changed)
+        encodings = own.encode_batch_fast(change(texts.texts(rows), rows, passes))
         return batching.pad([np.array(encoding.ids) for encoding in encodings], tokenizer.pad_id)
 
     return view
+
+
+def _without_words(
+    spec: WordEdit, seed: int, texts: list[str], rows: np.ndarray, passes: np.ndarray
+) -> list[str]:
+    """Texts without some of their words: word deletion, cropping, or deletion of one word."""
+    words = [text.split() for text in texts]
+    counts = np.array([len(row) for row in words])
+    remaining = iter(remaining_words(spec, seed, rows, passes, counts).tolist())
+    return [" ".join(compress(row, remaining)) for row in words]
 
 
 def remaining_words(
@@ -165,34 +188,12 @@ def remaining_words(
         dropped = np.minimum(1, counts - 1)
     else:
         fraction = spec.drop_fraction if isinstance(spec, recipe.Crop) else spec.fraction
-        rounded = np.floor(fraction * counts + uniform(mixed(key ^ np.uint64(1)))).astype(np.int64)
-        dropped = np.minimum(rounded, counts - 1)
+        dropped = np.minimum(rounded_fraction(fraction, counts, key), counts - 1)
     text = np.repeat(np.arange(len(rows)), counts)
     within = np.arange(len(text)) - np.repeat(np.cumsum(counts) - counts, counts)
     if isinstance(spec, recipe.Crop):
         start = np.floor(uniform(mixed(key ^ np.uint64(2))) * (dropped + 1)).astype(np.int64)
         return np.asarray((within >= start[text]) & (within < (start + counts - dropped)[text]))
     rank = np.empty(len(text), np.int64)
-    rank[np.lexsort((mixed(key[text] + (within.astype(np.uint64) + np.uint64(3)) * GOLDEN), text))] = within
+    rank[np.lexsort((draws(key[text], within), text))] = within
     return np.asarray(rank >= dropped[text])
-
-
-def mixed(keys: np.ndarray) -> np.ndarray:
-    """64 bits -> 64 bits, each of which depends on all (the finalizer of splitmix64, Steele et al. 2014)."""
-    with np.errstate(over="ignore"):
-        keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(keys ^ (keys >> np.uint64(31)))
-
-
-def row_keys(seed: int, rows: np.ndarray, passes: np.ndarray) -> np.ndarray:
-    """Random bits for every (seed, row, pass), (n,) uint64: a text's view depends on no other text."""
-    start = np.random.SeedSequence([seed, 20_221]).generate_state(1, np.uint64)
-    with np.errstate(over="ignore"):
-        once = mixed(start + (rows.astype(np.uint64) + np.uint64(1)) * GOLDEN)
-        return mixed(once + (passes.astype(np.uint64) + np.uint64(1)) * GOLDEN)
-
-
-def uniform(keys: np.ndarray) -> np.ndarray:
-    """Random bits -> float64 in [0, 1)."""
-    return np.asarray((keys >> np.uint64(11)) * 2.0**-53)
