@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill import files, recipe, run
-from edgedistill.errors import CheckFailed, UserError, unknown_name
+from edgedistill.errors import CheckFailed, UserError, raise_failed, unknown_name
 from edgedistill.precisions import PRECISIONS  # the most exact first
 from edgedistill.quantization import dequantize
 from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
@@ -135,8 +135,7 @@ def _open_bundle(found: BundleFolder, about: dict[str, Any]) -> BundleRun:
     folder, place = found.folder, str(found.folder / "manifest.json")
     precision = next((each for each in PRECISIONS if each in about["precisions"]), None)
     opened = bundle.load(folder, found.precision or precision, threads=1)
-    if problems := manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]):
-        raise CheckFailed("\n".join(problems), {"problems": problems})
+    raise_failed(manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]))
     shape = kinds.checked({**about.get("student", {}), "kind": about["kind"]}, place)
     if shape.get("blocks") and sum(size for size, _ in shape["blocks"]) != opened.dims[0]:
         raise UserError(f"{place}: student.blocks: not of {opened.dims[0]} dimensions; {GET_AGAIN}")

@@ -38,6 +38,12 @@ class CheckFailed(Exception):
         super().__init__(message)
 
 
+def raise_failed(problems: list[str], **details: Any) -> None:
+    """Raise CheckFailed with all problems, a line each, where there are any."""
+    if problems:
+        raise CheckFailed("\n".join(problems), {"problems": problems, **details})
+
+
 class DiskFull(UserError):
     """A file or folder could not be written for want of space."""
 
@@ -92,19 +98,17 @@ def border(place: str | None = None) -> Iterator[None]:
 def user_error(error: BaseException, place: str | None = None) -> UserError | None:
     """The UserError for an error of the operating system or for want of memory; None where it is neither, so
     probably a bug."""
-    number = system_error(error)
+    number = _system_error(error)
     if isinstance(error, BrokenPipeError | UserError | CheckFailed):
         return None
     if number is not None:
-        names = [
-            str(name)
-            for name in (getattr(error, "filename", None), getattr(error, "filename2", None))
-            if name is not None
-        ]
         kind = DiskFull if number in FULL_DISK else UserError
         fact = FULL_DISK.get(number) or os.strerror(number).lower()
-        if place is not None or names:
-            return kind(f"{place or names[-1]}: {fact}; {_WAYS_OUT[number]}")
+        for key in ("filename2", "filename"):  # the second is where something was to be moved or linked
+            if place is None and getattr(error, key, None) is not None:
+                place = str(getattr(error, key))
+        if place is not None:
+            return kind(f"{place}: {fact}; {_WAYS_OUT[number]}")
         return kind(f"{first_line(error)}; {_WAYS_OUT[number]} ({DEBUG}=1 shows where)")
     if isinstance(error, MemoryError) or _MEMORY.search(str(error)):
         size = f" ({first_line(error)})" if str(error) else ""
@@ -125,7 +129,7 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
     return None
 
 
-def system_error(error: BaseException) -> int | None:
+def _system_error(error: BaseException) -> int | None:
     """The errno behind an error of Python or of a library, where the user can do something about it."""
     rust, number = _RUST.search(str(error)), None
     if rust:

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill.errors import (
-    FULL_DISK,
-    SPACE,
     DiskFull,
     UserError,
     border,
     closest_names,
-    system_error,
     unknown_name,
+    user_error,
 )
 
 PACKAGE = Path(__file__).resolve().parent
@@ -252,10 +250,10 @@ def full_disk_as_user_error(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        number = system_error(error)
-        if number not in FULL_DISK:
+        found = user_error(error, f"{path} was not written")
+        if not isinstance(found, DiskFull):
             raise
-        raise DiskFull(f"{path} was not written: {FULL_DISK[number]}; {SPACE}") from error
+        raise found from error
 
 
 def _written(path: Path) -> AbstractContextManager[None]:

@@ -15,21 +15,9 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = (  # instruction sets that decide how fast a quantized graph runs
-    *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
-    *(
-        "amx_tile",
-        "amx_int8",
-        "amx_bf16",
-        "asimd",
-        "asimdhp",
-        "asimddp",
-        "i8mm",
-        "bf16",
-        "sve",
-        "sve2",
-        "sme",
-    ),
-)
+    "avx2 fma f16c avx512f avx512bw avx_vnni avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16 "
+    "asimd asimdhp asimddp i8mm bf16 sve sve2 sme"
+).split()
 
 
 def here(device: str = "cpu") -> dict[str, Any]:
@@ -41,9 +29,9 @@ def here(device: str = "cpu") -> dict[str, Any]:
         "flags": flags(),
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "usable_cores": _usable_cores(),
         "cgroup_quota_cores": min(quotas(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")), default=None),
-        "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
         "memory_bytes": memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
     }
@@ -51,7 +39,8 @@ def here(device: str = "cpu") -> dict[str, Any]:
 
 def flags() -> list[str]:
     """The instruction sets of this processor that decide how fast a quantized graph runs."""
-    present = _cpu_flags()
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
+    present = match[1].split() if match else []
     return [flag for flag in FLAGS if flag in present]
 
 
@@ -88,10 +77,7 @@ def versions() -> dict[str, str]:
 
 def peak_rss_bytes() -> int:
     """Peak resident memory of this process. Not ru_maxrss on Linux, which starts at the parent's."""
-    try:
-        match = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    except OSError:
-        match = None
+    match = re.search(r"^VmHWM:\s+(\d+) kB", _text("/proc/self/status"), re.MULTILINE)
     if match:
         return int(match[1]) * 1024
     import resource
@@ -99,22 +85,16 @@ def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _first_line(path: str | Path) -> str | None:
+def _text(path: str | Path) -> str:
+    """Return what a file of the system holds; nothing where there is none."""
     try:
-        return Path(path).read_text().strip().split("\n")[0] or None
-    except OSError:
-        return None
-
-
-def _cpuinfo() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text()
+        return Path(path).read_text()
     except OSError:
         return ""
 
 
 def _cpu_model() -> str:
-    info = _cpuinfo()
+    info = _text("/proc/cpuinfo")
     for key in ("model name", "Model", "Hardware"):
         if match := re.search(rf"^{key}\s*:\s*(.+)$", info, re.MULTILINE):
             return match[1].strip()
@@ -125,11 +105,6 @@ def _cpu_model() -> str:
         return done.stdout.strip() or platform.machine()
     part = re.search(r"^CPU part\s*:\s*(\S+)", info, re.MULTILINE)
     return f"{platform.machine()} part {part[1]}" if part else platform.processor() or platform.machine()
-
-
-def _cpu_flags() -> set[str]:
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
-    return set(match[1].split()) if match else set()
 
 
 def memory_bytes() -> int | None:
@@ -148,44 +123,30 @@ def default_threads() -> int:
 def processors(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
     """How many processors this process may use: its affinity, limited by the CPU quota of its control groups
     (v1 and v2), rounded down."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = min(quotas(cgroups, own), default=math.inf)
-    return max(1, int(min(allowed, quota)))
+    return max(1, int(min(_usable_cores() or 1, quota)))
+
+
+def _usable_cores() -> int | None:
+    """Return how many processors this process is bound to; None where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def quotas(cgroups: Path, own: Path) -> Iterator[float]:
     """The CPU quotas that apply to this process, in processors: its control group's and those of all groups
     above."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:  # not Linux
-        return
-    for line in lines:
+    for line in _text(own).splitlines():  # none where this is not Linux
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            roots, limit = [cgroups, cgroups / "unified"], _quota_v2
-        elif "cpu" in controllers.split(","):
-            roots, limit = [cgroups / controllers, cgroups / "cpu"], _quota_v1
+        if controllers == "":  # v2
+            roots, names = [cgroups, cgroups / "unified"], ["cpu.max"]
+        elif "cpu" in controllers.split(","):  # v1
+            roots, names = [cgroups / controllers, cgroups / "cpu"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
         else:
             continue
         group = Path(path.lstrip("/"))
         for folder in [root / part for root in roots for part in (group, *group.parents)]:
-            quota = limit(folder)
-            if quota is not None:
-                yield quota
-
-
-def _quota_v2(folder: Path) -> float | None:
-    try:
-        quota, period = (folder / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _quota_v1(folder: Path) -> float | None:
-    try:
-        quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 else None
+            limit = " ".join(
+                _text(folder / name) for name in names
+            ).split()  # "max" and "-1": without a limit
+            if len(limit) == 2 and limit[0].isdecimal() and int(limit[0]) > 0:  # not "max", nor -1
+                yield int(limit[0]) / int(limit[1])

@@ -34,7 +34,7 @@ from edgedistill import run as runs_
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites import retrieval
-from edgedistill.evaluation.suites.cosines import dot, encoded, unit
+from edgedistill.evaluation.suites.cosines import encoded, pair_cosines, unit
 from edgedistill.session import Session
 from edgedistill.students.output import Output
 from edgedistill.teacher.encoder import resolve_dtype
@@ -174,10 +174,7 @@ def _encoder(run: runs_.Run) -> scoring.Encode:
 
 def _sts(suite: scoring.Suite, encode: scoring.Encode) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
     vectors = unit(encoded(encode, suite.texts))
-    return {
-        name: (dot(vectors[pairs.first], vectors[pairs.second]), pairs.gold)
-        for name, pairs in suite.tasks.items()
-    }
+    return {name: (pair_cosines(vectors, task.pairs), task.gold) for name, task in suite.tasks.items()}
 
 
 def _retrieval(

@@ -10,9 +10,7 @@ import numpy as np
 
 from edgedistill.errors import UserError, border
 from edgedistill.runtime import bundle
-from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle import Bundle, listed
-from edgedistill.runtime.manifest import INPUTS
 from edgedistill.runtime.similarity import Measure
 
 Item = str | Sequence[str]  # what a classifier labels: a text, or a pair of texts
@@ -116,17 +114,10 @@ class ClassifierBundle(Bundle):
 
     def logits_ids(self, ids: Sequence[Sequence[np.ndarray]], batch_tokens: int | None = None) -> np.ndarray:
         """(n, C) float32 of items given as token ids, as `tokenize_items` returns them."""
-        logits = np.zeros((len(ids), len(self.labels)), np.float32)
-        for at, item in enumerate(ids):
-            for row in item:
-                self._check_ids(row, f"ids[{at}]")
-        lengths = [max(len(row) for row in item) * (1 + self.pair) for item in ids]
-        for batch in longest_first(lengths, self._batch_tokens(batch_tokens)):
-            arrays: list[np.ndarray] = []
-            for column in range(1 + self.pair):
-                arrays += pad([ids[at][column] for at in batch], self._pad_id)
-            logits[batch] = self._session.run(dict(zip(INPUTS, arrays, strict=False)))
-        return logits
+        columns: list[Sequence[np.ndarray]] = [
+            [item[column] for item in ids] for column in range(1 + self.pair)
+        ]
+        return self._rows(columns, len(self.labels), batch_tokens)
 
     def golden_ids(self, texts: list[Any]) -> list[Any]:
         return [[row.tolist() for row in item] for item in self.tokenize_items(texts)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,11 +114,9 @@ def targets(name: str, device: str = "cpu") -> list[Measured]:
 
 def distinguishable(measured: list[Measured]) -> list[Measured]:
     """Return the same bundles; those in different folders of the same name are named by their paths."""
-    folders: dict[str, set[Path]] = {}
-    for target in measured:
-        folders.setdefault(target.name, set()).add(target.folder.resolve())
+    folders = Counter(name for name, _ in {(target.name, target.folder.resolve()) for target in measured})
     return [
-        replace(target, name=str(target.folder)) if len(folders[target.name]) > 1 else target
+        replace(target, name=str(target.folder)) if folders[target.name] > 1 else target
         for target in measured
     ]
 
@@ -138,9 +137,8 @@ def assemble(
 
     `suite_of_texts` is the suite whose texts were timed, `described` the machine.
     """
-    manifest, graph = target.manifest, target.manifest["precisions"][target.precision]
-    device = target.speed["device"]
-    drift = (graph.get("drift") or {}) if device == "cpu" else {}  # export measured it on a CPU
+    manifest, graph, spent = target.manifest, target.manifest["precisions"][target.precision], target.speed
+    drift = (graph.get("drift") or {}) if spent["device"] == "cpu" else {}  # export measured it on a CPU
     teacher = reference(measured)
     kept = {
         name: _share(found, teacher.quality.get(name) if teacher else None)
@@ -160,15 +158,12 @@ def assemble(
         "size_bytes": {"graph": graph["size_bytes"], "bundle": _size_bytes(target)},
         "machine": described,
         "versions": machine.versions(),
-        "threads": target.speed["threads"],
-        "device": device,
+        "threads": spent["threads"],
+        "device": spent["device"],
         "quality": target.quality,
         "kept": kept,
-        "single": {**target.speed["single"], "texts_of": suite_of_texts},
-        **{
-            key: target.speed[key]
-            for key in ("offline", "load_ms", "load", "peak_rss_bytes", "memory", "noise")
-        },
+        "single": {**spent["single"], "texts_of": suite_of_texts},
+        **{key: spent[key] for key in ("offline", "load_ms", "load", "peak_rss_bytes", "memory", "noise")},
         "drift": {key: drift.get(key) for key in ("mean", "min")},
         "agreement": target.agreement,
     }
@@ -181,13 +176,10 @@ def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, A
     if unknown is None:
         return {"texts": 0, "tokens": 0.0, "first": None}
     tokenized = opened.tokenize(suite.texts)
-    counts, total = [int((ids == unknown).sum()) for ids in tokenized], sum(len(ids) for ids in tokenized)
+    counts, total = [int((ids == unknown).sum()) for ids in tokenized], sum(map(len, tokenized))
     affected = [text for text, count in zip(suite.texts, counts, strict=True) if count]
-    return {
-        "texts": len(affected),
-        "tokens": round(sum(counts) / max(1, total), 6),
-        "first": affected[0] if affected else None,
-    }
+    share = round(sum(counts) / max(1, total), 6)
+    return {"texts": len(affected), "tokens": share, "first": next(iter(affected), None)}
 
 
 def _suites(names: list[str], measured: list[Measured], data: Path | None) -> list[scoring.Suite]:
@@ -207,20 +199,19 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
     found = []
     for name in names or ["task" if classifies else DEFAULT_SUITE]:
         own, _, file = name.partition(":")
-        if own == "task" and classifies:
-            found.append(scoring.task_suite(measured[0].manifest, file, data))
-            continue
-        needs_labels = own == "task" and not Path(name).exists()
-        if not needs_labels:
-            found.append(scoring.suite(name, data))
-            needs_labels = found[-1].kind == "task"
-        if needs_labels != classifies:
+        is_own = own == "task" and (classifies or not Path(name).exists())
+        suite = None if is_own else scoring.suite(name, data)
+        if classifies and suite is None:
+            suite = scoring.task_suite(measured[0].manifest, file, data)
+        needs_labels = suite is None or suite.kind == "task"
+        if suite is None or needs_labels != classifies:
             needed, way_out = "embeddings", "use --suite task for labels"
             if needs_labels:
                 needed, way_out = "labels", "fine-tune it, or choose another suite"
             raise UserError(
                 f"--suite {name}: needs {needed}, {measured[0].name} returns {returned}; {way_out}"
             )
+        found.append(suite)
     return found
 
 

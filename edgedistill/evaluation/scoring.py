@@ -18,7 +18,7 @@ from edgedistill import files
 from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation.suites import FAMILIES, labelled_task
-from edgedistill.evaluation.suites.cosines import Encode
+from edgedistill.evaluation.suites.cosines import Encode, encoded, unit
 from edgedistill.evaluation.suites.retrieval import Collection
 from edgedistill.evaluation.suites.suite_files import Part, Rows, Task, locate
 
@@ -41,7 +41,6 @@ class Suite:
 
     name: str
     kind: str
-    about: str
     texts: list[str]  # every distinct text once; of retrieval: the queries
     tasks: dict[str, Any]  # by name, in the form its family reads
 
@@ -74,7 +73,7 @@ def suite(name: str | Path, data: Path | str | None = None) -> Suite:
     find = partial(locate, path, data=Path(data) if data else None)
     family, rows = FAMILIES[description.kind], Rows()
     tasks = {part.name: family.read(part, find, rows) for part in description.tasks}
-    return Suite(title, description.kind, description.about, list(rows), tasks)
+    return Suite(title, description.kind, list(rows), tasks)
 
 
 def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = None) -> Suite:
@@ -82,7 +81,7 @@ def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = Non
     table of the same columns."""
     tasks = labelled_task.of_recipe(manifest["recipe"], file, data)
     labelled_task.check(manifest["labels"], tasks)
-    return Suite(f"task:{file}" if file else "task", "task", "the task of the bundle's recipe", [], tasks)
+    return Suite(f"task:{file}" if file else "task", "task", [], tasks)
 
 
 def title(name: str | Path) -> str:
@@ -112,7 +111,10 @@ def evaluate(suite: Suite, encode: Any) -> dict[str, Any]:
     as 0.
     """
     family = FAMILIES[suite.kind]
-    tasks = family.score(suite.texts, suite.tasks, partial(_finite, suite.name, encode))
+    given: Any = partial(_finite, suite.name, encode)
+    if family.shares_embeddings:
+        given = unit(encoded(given, suite.texts))
+    tasks = {name: family.score(task, given) for name, task in suite.tasks.items()}
     average = float(np.mean([scores[family.averaged] for scores in tasks.values()]))
     return {"kind": suite.kind, "average": average, "tasks": tasks}
 

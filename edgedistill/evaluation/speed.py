@@ -125,6 +125,7 @@ def summary(rounds: list[dict[str, Any]], memory: dict[str, Any], plan: Measurem
     tokenizing = np.array([r["tokenize_ms"] for r in rounds])
     points, intervals = bootstrap.quantiles(single, plan.resamples, plan.seed)
     batches = {size: [r["texts_s"][size] for r in rounds] for size in rounds[0]["texts_s"]}
+    by_batch = {size: float(np.median(values)) for size, values in batches.items()}
     return {
         "threads": rounds[0]["threads"],
         "device": rounds[0]["device"],
@@ -139,9 +140,9 @@ def summary(rounds: list[dict[str, Any]], memory: dict[str, Any], plan: Measurem
             "tokenize_samples_ms": tokenizing.tolist(),
         },
         "offline": {
-            "texts_s": float(np.median(batches["budget"])),
+            "texts_s": by_batch["budget"],
             "tokenize_texts_s": float(np.median([r["tokenize_texts_s"] for r in rounds])),
-            "by_batch": {size: float(np.median(values)) for size, values in batches.items()},
+            "by_batch": by_batch,
             "samples_texts_s": batches,
         },
         "load_ms": float(np.median([r["load_ms"] for r in rounds])),

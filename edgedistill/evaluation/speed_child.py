@@ -135,7 +135,7 @@ def _memory(task: Task) -> dict[str, Any]:
     run = _calls(opened).run
     sides = itertools.chain.from_iterable([item] if isinstance(item, str) else item for item in texts)
     words = " ".join(sides).split() or ["word"]
-    lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    lengths = [2**power for power in range(10)]  # in words
     long = [" ".join((words * (length // len(words) + 1))[:length]) for length in lengths]
     varied: list[Any] = [[text, text] for text in long] if opened.pair else long
     for text in [*varied, *reversed(varied)]:

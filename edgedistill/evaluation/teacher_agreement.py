@@ -94,13 +94,16 @@ def _neighbour_overlap(x: Floats, y: Floats, sampled: Ints, k: int) -> Floats:
         return np.ones(len(sampled))
     shares = []
     for rows in np.array_split(sampled, max(1, len(sampled) // 256)):
-        nearest = []
-        for embeddings in (x, y):
-            scores = embeddings[rows] @ embeddings.T
-            scores[np.arange(len(rows)), rows] = -np.inf
-            nearest.append(np.argpartition(-scores, k - 1, axis=1)[:, :k])
-        shares += [len(set(a.tolist()) & set(b.tolist())) / k for a, b in zip(*nearest, strict=True)]
+        both = zip(_nearest(x, rows, k), _nearest(y, rows, k), strict=True)
+        shares += [len(set(one) & set(other)) / k for one, other in both]
     return np.array(shares)
+
+
+def _nearest(x: Floats, rows: Ints, k: int) -> list[list[int]]:
+    scores = x[rows] @ x.T
+    scores[np.arange(len(rows)), rows] = -np.inf
+    found: list[list[int]] = np.argpartition(-scores, k - 1, axis=1)[:, :k].tolist()
+    return found
 
 
 class Reference(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgedistill import machine
-from edgedistill.errors import CheckFailed, UserError, border
+from edgedistill.errors import UserError, border, raise_failed
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
@@ -107,7 +107,7 @@ class Bundle:
         with progress_bar(len(texts), progress) as advance:
             for start in range(0, len(texts), WINDOW):
                 ids = self._tokenize(texts[start : start + WINDOW], start)
-                self._embed(ids, embeddings[start : start + len(ids)], batch_tokens, advance)
+                self._run([ids], embeddings[start : start + len(ids)], batch_tokens, advance)
         return embeddings
 
     similarity = staticmethod(similarity)
@@ -128,11 +128,7 @@ class Bundle:
     ) -> np.ndarray:
         """(n, d) float32 unit rows of texts given as token ids. Raises UserError for one without tokens or
         above `max_tokens`."""
-        embeddings = np.zeros((len(ids), self.embedding_dim(dim)), np.float32)
-        for at, row in enumerate(ids):
-            self._check_ids(row, f"ids[{at}]")
-        self._embed(ids, embeddings, batch_tokens, lambda count: None)
-        return embeddings
+        return self._rows([ids], self.embedding_dim(dim), batch_tokens)
 
     def golden_ids(self, texts: list[Any]) -> list[Any]:
         """The token ids of golden texts, as parity.json holds them."""
@@ -167,13 +163,6 @@ class Bundle:
         token = model.get("unk_token")
         return self._tokenizer.token_to_id(token) if token is not None else model.get("unk_id")
 
-    def _batch_tokens(self, asked: int | None) -> int:
-        return BATCH_TOKENS[self._device] if asked is None else _positive(asked, "batch_tokens")
-
-    def _check_ids(self, ids: np.ndarray, place: str) -> None:
-        if not 0 < len(ids) <= self.max_tokens:
-            raise UserError(f"{place}: {len(ids)} tokens; this bundle takes 1 to {self.max_tokens}")
-
     def _tokenize(self, texts: Sequence[str], first: int) -> list[np.ndarray]:
         """`first`: the index of texts[0], for errors."""
         try:
@@ -182,34 +171,46 @@ class Bundle:
                     [self._prompt + text for text in texts] if self._prompt else list(texts)
                 )
         except (TypeError, UnicodeError):
-            for at, text in enumerate(texts):
-                if not _is_unicode(text):
+            for at, text in enumerate(texts, first):
+                if not manifests.is_text(text, len(text)):
                     raise UserError(
-                        f"texts[{first + at}]: contains half a surrogate pair, which is not text; decode it "
-                        "again"
+                        f"texts[{at}]: contains half a surrogate pair, which is not text; decode it again"
                     ) from None
             raise
         rows = [np.array(encoding.ids, np.int64) for encoding in encodings]
-        for at, row in enumerate(rows):
+        for at, row in enumerate(rows, first):
             if not len(row):
-                raise UserError(
-                    f"texts[{first + at}]: has no tokens in this bundle's vocabulary; leave it out"
-                )
+                raise UserError(f"texts[{at}]: has no tokens in this bundle's vocabulary; leave it out")
         return rows
 
-    def _embed(
+    def _rows(self, columns: list[Sequence[np.ndarray]], width: int, batch_tokens: int | None) -> np.ndarray:
+        """Return the rows (n, width) of n items, given as the token ids of their first and second texts."""
+        for column in columns:
+            for at, ids in enumerate(column):
+                if not 0 < len(ids) <= self.max_tokens:
+                    raise UserError(f"ids[{at}]: {len(ids)} tokens; this bundle takes 1 to {self.max_tokens}")
+        rows = np.zeros((len(columns[0]), width), np.float32)
+        self._run(columns, rows, batch_tokens, lambda count: None)
+        return rows
+
+    def _run(
         self,
-        ids: Sequence[np.ndarray],
+        columns: list[Sequence[np.ndarray]],
         out: np.ndarray,
         batch_tokens: int | None,
         advance: Callable[[int], None],
     ) -> None:
-        """Write the embedding of each row of token ids into `out`."""
-        dim = out.shape[1]
-        for batch in longest_first([len(row) for row in ids], self._batch_tokens(batch_tokens)):
-            padded, mask = pad([ids[at] for at in batch], self._pad_id)
-            embeddings = self._session.run({"input_ids": padded, "attention_mask": mask})
-            out[batch] = embeddings if dim == embeddings.shape[1] else unit_rows(embeddings[:, :dim])
+        """Write the row of each item into `out`: an embedding, cut to the dimensions of `out`, or logits."""
+        most = BATCH_TOKENS[self._device] if batch_tokens is None else _positive(batch_tokens, "batch_tokens")
+        lengths, width = [len(row) for row in columns[0]], out.shape[1]
+        if self.pair:
+            lengths = [2 * max(map(len, pair)) for pair in zip(*columns, strict=True)]
+        for batch in longest_first(lengths, most):
+            arrays: list[np.ndarray] = []
+            for column in columns:
+                arrays += pad([column[at] for at in batch], self._pad_id)
+            rows = self._session.run(dict(zip(manifests.INPUTS, arrays, strict=False)))
+            out[batch] = rows if width == rows.shape[1] else unit_rows(rows[:, :width])
             advance(len(batch))
 
 
@@ -236,9 +237,7 @@ def load(
     manifest = manifests.read(folder)
     precision = choose_precision(manifest, folder, precision or named, device)
     entry = manifest["precisions"][precision]
-    problems = manifests.changes(folder, manifest, ("tokenizer.json", entry["file"]))
-    if problems:
-        raise CheckFailed("\n".join(problems), {"problems": problems})
+    raise_failed(manifests.changes(folder, manifest, ("tokenizer.json", entry["file"])))
     threads = machine.processors() if threads is None else threads
     os.environ.setdefault(
         "RAYON_NUM_THREADS", str(threads)
@@ -288,11 +287,3 @@ def _texts(texts: Iterable[str]) -> list[str]:
         if not isinstance(text, str):
             raise UserError(f"texts[{at}]: {type(text).__name__}, not a string; give strings")
     return found
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

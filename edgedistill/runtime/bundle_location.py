@@ -68,10 +68,9 @@ def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, 
 
 
 def _folder(name: str) -> Path | None:
-    if Path(name).exists():
-        return Path(name)
-    if (FOLDER / name).exists():
-        return FOLDER / name
+    for folder in (Path(name), FOLDER / name):
+        if folder.exists():
+            return folder
     shipped = files.shipped("bundle").get(name)
     return shipped.parent if shipped else None
 

@@ -12,7 +12,7 @@ import numpy as np
 from edgedistill import files
 from edgedistill.errors import UserError, quote
 from edgedistill.runtime.bundle import Bundle, kind_of
-from edgedistill.runtime.manifest import INPUTS, LARGEST_ID, is_text
+from edgedistill.runtime.manifest import INPUTS, LARGEST_ID, is_text, width
 from edgedistill.runtime.similarity import Measure
 
 MOST_TEXTS = 10_000
@@ -103,8 +103,8 @@ def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]
         yield f"ids: not a list of {count}, one for each text"
     elif not all(_are_ids(row if labels else [row], columns, most) for row in ids):
         yield f"ids: not 1 to {most} token ids for each text"
-    rows, width = kind_of(manifest).measure.rows, len(labels) if labels else manifest["dims"][0]
-    if fact := _matrix_problem(golden.get(rows), (count, width), unit=not labels):
+    rows = kind_of(manifest).measure.rows
+    if fact := _matrix_problem(golden.get(rows), (count, width(manifest)), unit=not labels):
         yield f"{rows}: {fact}"
     is_list = isinstance(truncated, list) and [type(each) for each in truncated] == [bool] * count
     if truncated is not None and not is_list:
@@ -132,10 +132,10 @@ def _are_ids(rows: Any, columns: int, most: int) -> bool:
 
 def _matrix_problem(rows: Any, shape: tuple[int, int], unit: bool) -> str | None:
     """What is wrong with a list of rows. unit: whether these are embeddings."""
-    count, width = shape
-    are_rows = isinstance(rows, list) and all(isinstance(row, list) and len(row) == width for row in rows)
+    count, columns = shape
+    are_rows = isinstance(rows, list) and all(isinstance(row, list) and len(row) == columns for row in rows)
     if not are_rows or len(rows) != count or {type(value) for row in rows for value in row} - {int, float}:
-        return f"not {count} rows of {width} numbers"
+        return f"not {count} rows of {columns} numbers"
     try:
         found = np.array(rows, np.float64)
     except OverflowError:  # an integer above all numbers

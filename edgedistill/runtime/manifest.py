@@ -77,6 +77,11 @@ def read(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def width(manifest: dict[str, Any]) -> int:
+    """The numbers in a row of the graph's output: a classifier's labels, or the dimensions of embeddings."""
+    return len(manifest.get("labels", [])) or int(manifest["dims"][0])
+
+
 def digest(manifest: dict[str, Any]) -> str:
     """The hash of a manifest, leaving out the digest that it may already hold."""
     return files.cache_key(**{name: value for name, value in manifest.items() if name != "digest"})

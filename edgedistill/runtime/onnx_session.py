@@ -16,6 +16,7 @@ import numpy as np
 import onnxruntime
 
 from edgedistill.errors import CheckFailed, UserError, first_line, unknown_name
+from edgedistill.runtime.manifest import width
 from edgedistill.runtime.trust import GET_AGAIN
 
 DEVICES = ("cpu", "cuda")
@@ -36,8 +37,7 @@ class BundleSession:
         self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str
     ) -> None:
         self._place, self._output = folder, manifest["output"]
-        self._unit = not manifest.get("labels")
-        self._width: int = manifest["dims"][0] if self._unit else len(manifest["labels"])
+        self._unit, self._width = not manifest.get("labels"), width(manifest)
         try:
             self._session = open_session(folder / manifest["precisions"][precision]["file"], threads, device)
         except UserError:  # no CUDA
@@ -107,9 +107,7 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
     """
     check_device(device)
     if device == "cpu":
-        session = onnxruntime.InferenceSession(
-            graph, _options(threads, SERVING), providers=["CPUExecutionProvider"]
-        )
+        session = open_in_memory(graph, threads, SERVING)
         _opened.add(session)
         return session
     missing = _preload_cuda()
@@ -154,7 +152,7 @@ def check_device(device: str) -> None:
 
 
 def open_in_memory(
-    model: bytes | str,
+    model: Path | bytes | str,
     threads: int = 1,
     settings: Mapping[str, str] = MappingProxyType({}),
     library: str = "",

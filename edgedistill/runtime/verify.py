@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edgedistill.errors import CheckFailed
+from edgedistill.errors import raise_failed
 from edgedistill.runtime import golden_file
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.bundle import kind_of, load
@@ -40,8 +40,7 @@ def verify(name: str | Path) -> dict[str, Any]:
         for precision, entry in manifest["precisions"].items()
         if not entry.get("parity")
     ]
-    if problems:
-        raise CheckFailed("\n".join(problems), {"problems": problems})
+    raise_failed(problems)
     golden = golden_file.read(folder, manifest)
     found: dict[str, Any] = {}
     for precision, entry in manifest["precisions"].items():
@@ -58,8 +57,7 @@ def verify(name: str | Path) -> dict[str, Any]:
             problems.append(f"{folder}: {golden.name(at)} {fact}")
         worst = {f"{measure.name}_{measure.worst}": round(float(values[at]), 6)}
         found[precision] = {**worst, "text": at + 1, "threshold": threshold}
-    if problems:
-        raise CheckFailed("\n".join(problems), {"problems": problems, "precisions": found})
+    raise_failed(problems, precisions=found)
     return {
         "bundle": str(folder),
         "files": len(manifest["files"]),

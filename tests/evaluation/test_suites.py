@@ -81,14 +81,14 @@ CROSS = (
 
 def test_the_second_text_comes_from_the_translation(tmp_path: Path) -> None:
     suite = scoring.suite(write_suite(tmp_path, CROSS, en=ENGLISH, de=GERMAN))
-    pairs = suite.tasks["en-de"]
-    assert [(suite.texts[a], suite.texts[b]) for a, b in zip(pairs.first, pairs.second, strict=True)] == [
+    task = suite.tasks["en-de"]
+    assert [(suite.texts[a], suite.texts[b]) for a, b in task.pairs] == [
         ("zero", "zehn"),
         ("zero", "dreissig"),
         ("zero", "neunzig"),
     ]
-    assert pairs.gold.tolist() == [5, 3, 1]
-    assert [suite.texts[row] for row in suite.tasks["en-en"].second] == ["ten", "thirty", "ninety"]
+    assert task.gold.tolist() == [5, 3, 1]
+    assert [suite.texts[row] for row in suite.tasks["en-en"].pairs[:, 1]] == ["ten", "thirty", "ninety"]
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,8 @@ def read(part: BitextFile, find: Find, rows: Rows) -> Bitext:
     return task
 
 
-def score(texts: list[str], tasks: dict[str, Bitext], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Return, per task, `forward` (second found for first), `backward`, their mean `accuracy`, and
-    `pairs`."""
-    return {name: _score_bitext(task, encode) for name, task in tasks.items()}
-
-
-def _score_bitext(task: Bitext, encode: Encode) -> dict[str, Any]:
+def score(task: Bitext, encode: Encode) -> dict[str, Any]:
+    """Return `forward` (second found for first), `backward`, their mean `accuracy`, and `pairs`."""
     first, second = (unit(encoded(encode, side)) for side in task)
     forward, backward = _accuracy(first, second, task.second), _accuracy(second, first, task.first)
     return {

@@ -41,6 +41,11 @@ def dot(x: Floats, y: Floats) -> Floats:
     return products
 
 
+def pair_cosines(embeddings: Floats, pairs: Ints) -> Floats:
+    """Return the cosines (n,) of pairs (n, 2), which are rows of unit embeddings."""
+    return dot(embeddings[pairs[:, 0]], embeddings[pairs[:, 1]])
+
+
 def spearman(x: Floats, y: Floats) -> float | None:
     """Return Spearman's rank correlation of x and y (n,); None where it is undefined, for fewer than two
     points or where one of them is constant.

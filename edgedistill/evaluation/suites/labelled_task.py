@@ -71,23 +71,15 @@ def check(labels: list[str], tasks: dict[str, LabelledRows]) -> None:
             )
 
 
-def score(texts: list[str], tasks: dict[str, LabelledRows], classify: Classify) -> dict[str, dict[str, Any]]:
-    """Return, per task, `accuracy`, `f1`, `macro_f1`, and the number of `rows` and `labels`."""
-    return {name: _score_task(task, classify) for name, task in tasks.items()}
-
-
-def _score_task(task: LabelledRows, classify: Classify) -> dict[str, Any]:
+def score(task: LabelledRows, classify: Classify) -> dict[str, Any]:
+    """Return `accuracy`, `f1`, `macro_f1`, and the number of `rows` and `labels`."""
     predicted, _ = classify(task.items)
     names = labelled_tasks.ordered_labels(task.labels + predicted, "the task's and the predicted labels")
     index = {name: at for at, name in enumerate(names)}
     predicted_ids, gold = (
         np.array([index[label] for label in labels]) for labels in (predicted, task.labels)
     )
-    return {
-        **scores(predicted_ids, gold, names),
-        "rows": len(gold),
-        "labels": len(names),
-    }
+    return {**scores(predicted_ids, gold, names), "rows": len(gold), "labels": len(names)}
 
 
 def scores(predicted: np.ndarray, gold: np.ndarray, labels: list[str]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from pydantic import Field
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import labelled_task
-from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, dot, encoded, unit
+from edgedistill.evaluation.suites.cosines import Floats, Ints, pair_cosines
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts
 
 
@@ -35,8 +35,7 @@ class PairTables(Task):
 class LabelledPairs:
     """One split: pairs as rows of the suite's texts, and whether each pair matches."""
 
-    first: Ints  # (n,) into Suite.texts
-    second: Ints
+    pairs: Ints  # (n, 2) into Suite.texts
     matches: npt.NDArray[np.bool_]  # (n,)
 
 
@@ -57,22 +56,16 @@ def read(part: PairTables, find: Find, rows: Rows) -> tuple[LabelledPairs, Label
 
 
 def _labelled_pairs(table: labelled_tasks.LabelledRows, positive: str, rows: Rows) -> LabelledPairs:
-    first, second = (add_texts((item[side] for item in table.items), rows) for side in (0, 1))
-    return LabelledPairs(first, second, np.array(table.labels) == positive)
+    sides = [add_texts((item[side] for item in table.items), rows) for side in (0, 1)]
+    return LabelledPairs(np.stack(sides, axis=1), np.array(table.labels) == positive)
 
 
-def score(
-    texts: list[str], tasks: dict[str, tuple[LabelledPairs, LabelledPairs]], encode: Encode
-) -> dict[str, dict[str, Any]]:
-    """Return, per task, `accuracy` and `f1` on test, each at the threshold that was best for it on dev, the
+def score(splits: tuple[LabelledPairs, LabelledPairs], embeddings: Floats) -> dict[str, Any]:
+    """Return `accuracy` and `f1` on test, each at the threshold that was best for it on dev, the
     `thresholds`, and `pairs`."""
-    embeddings = unit(encoded(encode, texts))
-    return {name: _score_task(embeddings, *splits) for name, splits in tasks.items()}
-
-
-def _score_task(embeddings: Floats, dev: LabelledPairs, test: LabelledPairs) -> dict[str, Any]:
-    cosine, gold = _cosines(embeddings, test), test.matches.astype(np.int64)
-    best = thresholds(_cosines(embeddings, dev), dev.matches)
+    dev, test = splits
+    cosine, gold = pair_cosines(embeddings, test.pairs), test.matches.astype(np.int64)
+    best = thresholds(pair_cosines(embeddings, dev.pairs), dev.matches)
     found = {}
     for measure, threshold in best.items():
         predicted = (cosine >= threshold).astype(np.int64)
@@ -101,8 +94,4 @@ def thresholds(cosine: Floats, matches: npt.NDArray[np.bool_]) -> dict[str, floa
     }
 
 
-def _cosines(embeddings: Floats, pairs: LabelledPairs) -> Floats:
-    return dot(embeddings[pairs.first], embeddings[pairs.second])
-
-
-FAMILY = Family(PairTables, read, score)
+FAMILY = Family(PairTables, read, score, shares_embeddings=True)

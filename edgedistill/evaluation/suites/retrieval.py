@@ -13,7 +13,7 @@ from pydantic import Field
 
 from edgedistill.data.readers import normalize
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, encoded, unit
+from edgedistill.evaluation.suites.cosines import Encode, encoded, unit
 from edgedistill.evaluation.suites.suite_files import (
     Family,
     Find,
@@ -97,12 +97,8 @@ def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
     return Collection(corpus, list(queries), list(queries.values()), grades, part.same_ids)
 
 
-def score(texts: list[str], tasks: dict[str, Collection], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Return, per task, `ndcg_at_10`, and the number of `queries` and `texts`."""
-    return {name: _score_collection(task, encode) for name, task in tasks.items()}
-
-
-def _score_collection(collection: Collection, encode: Encode) -> dict[str, Any]:
+def score(collection: Collection, encode: Encode) -> dict[str, Any]:
+    """Return `ndcg_at_10`, and the number of `queries` and `texts`."""
     values, texts = each_query(collection, encode)
     return {"ndcg_at_10": float(np.mean(values)), "queries": len(values), "texts": texts}
 
@@ -111,44 +107,26 @@ def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int
     """Return (nDCG@10 of every query, number of ranked texts). Memory is bounded, because only the best POOL
     per query are kept between chunks."""
     queries = unit(encoded(encode, collection.queries))
-    starts = range(0, len(queries), QUERIES)
-    blocks = [slice(start, min(start + QUERIES, len(queries))) for start in starts]
-    kept = [_none_yet(block.stop - block.start) for block in blocks]
-    ids: list[str] = []
+    pools: list[list[tuple[float, str]]] = [[] for _ in queries]  # (cosine, id) of each query
+    count = 0
     for names, texts in collection.chunks():
         embeddings = unit(encoded(encode, texts))
-        chunk = np.arange(len(ids), len(ids) + len(names))
-        ids += names
-        own_text = {name: column for column, name in enumerate(names)} if collection.same_ids else {}
-        for at, block in enumerate(blocks):
-            excluded = [own_text.get(name) for name in collection.query_ids[block]]
-            kept[at] = _best(*kept[at], queries[block] @ embeddings.T, chunk, excluded)
-    best, rows = (np.concatenate(parts).tolist() for parts in zip(*kept, strict=True))
-    values = []
-    for scores, places, relevance in zip(best, rows, collection.relevance, strict=True):
-        found = [(score, ids[row]) for score, row in zip(scores, places, strict=True) if score > -np.inf]
-        ranked = sorted(found, reverse=True)  # of ties the higher id comes first, as in trec_eval
-        grades = [relevance.get(name, 0) for _, name in ranked]
-        values.append(ndcg(grades, list(relevance.values())))
-    return values, len(ids)
-
-
-def _none_yet(count: int) -> tuple[Floats, Ints]:
-    return np.full((count, 0), -np.inf, dtype=np.float32), np.full((count, 0), -1, dtype=np.int64)
-
-
-def _best(
-    best: Floats, rows: Ints, scores: Floats, chunk: Ints, excluded: list[int | None]
-) -> tuple[Floats, Ints]:
-    """Merge a chunk's scores (q, c) into the best so far (q, p), which keeps the POOL highest, unordered.
-    `excluded` has a column per query, or None."""
-    for q, column in enumerate(excluded):
-        if column is not None:
-            scores[q, column] = -np.inf
-    scores = np.concatenate([best, scores], axis=1)
-    rows = np.concatenate([rows, np.broadcast_to(chunk, (len(rows), len(chunk)))], axis=1)
-    keep = np.argpartition(-scores, min(POOL, scores.shape[1]) - 1, axis=1)[:, :POOL]
-    return np.take_along_axis(scores, keep, axis=1), np.take_along_axis(rows, keep, axis=1)
+        count += len(names)
+        for start in range(0, len(queries), QUERIES):
+            cosines = queries[start : start + QUERIES] @ embeddings.T
+            kept = np.argpartition(-cosines, min(POOL, len(names)) - 1, axis=1)[:, :POOL]
+            best = np.take_along_axis(cosines, kept, axis=1).tolist()
+            for query, (values, rows) in enumerate(zip(best, kept.tolist(), strict=True), start):
+                own = collection.query_ids[query] if collection.same_ids else None
+                found = [(value, names[row]) for value, row in zip(values, rows, strict=True)]
+                pools[query] += [pair for pair in found if pair[1] != own]
+                # of ties the higher id comes first, as in trec_eval
+                pools[query] = sorted(pools[query], reverse=True)[:POOL]
+    scores = []
+    for pool, relevance in zip(pools, collection.relevance, strict=True):
+        grades = [relevance.get(name, 0) for _, name in pool]
+        scores.append(ndcg(grades, list(relevance.values())))
+    return scores, count
 
 
 FAMILY = Family(RetrievalFolder, read, score, "ndcg_at_10", "nDCG@10 × 100")

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from edgedistill.data import readers
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, dot, encoded, spearman, unit
+from edgedistill.evaluation.suites.cosines import Floats, Ints, pair_cosines, spearman
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, columns
 
 POSITIVE = 4.0  # pairs with a higher score, of 5, count as paraphrases for alignment (SimCSE's choice)
@@ -40,8 +40,7 @@ class StsFile(Task):
 class ScoredPairs:
     """One STS task: pairs as rows of the suite's texts, with gold score and subset of each pair."""
 
-    first: Ints  # (n,) into Suite.texts
-    second: Ints
+    pairs: Ints  # (n, 2) into Suite.texts
     gold: npt.NDArray[np.float64]  # (n,)
     subset: npt.NDArray[np.str_]  # (n,)
 
@@ -70,7 +69,7 @@ def read(part: StsFile, find: Find, rows: Rows) -> ScoredPairs:
         fact = f"no pairs of subset {', '.join(missing)}" if missing else "no pair has a score"
         raise UserError(f"{path}: {fact}; check the suite, or give another --data")
     pairs = add_texts(texts, rows).reshape(-1, 2)
-    return ScoredPairs(pairs[:, 0], pairs[:, 1], np.array(gold), np.array(subsets, dtype=np.str_))
+    return ScoredPairs(pairs, np.array(gold), np.array(subsets, dtype=np.str_))
 
 
 def _has_column(path: Path, name: str) -> bool:
@@ -105,13 +104,6 @@ def _number(cell: str, path: Path, row: int) -> float:
         raise UserError(f"{path}: row {row}: score {cell!r} is not a number; correct it") from None
 
 
-def score(texts: list[str], tasks: dict[str, ScoredPairs], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Return, per task, `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted
-    by pairs), `alignment` and `uniformity`."""
-    embeddings = unit(encoded(encode, texts))
-    return {name: _score_pairs(pairs, embeddings) for name, pairs in tasks.items()}
-
-
 def alignment(x: Floats, y: Floats) -> float | None:
     """Return the mean ‖x − y‖² over paraphrases, unit rows x and y (n, d); None without rows. Lower is better
     (Wang and Isola 2020, eq. 1)."""
@@ -132,24 +124,27 @@ def uniformity(x: Floats) -> float | None:
     return float(np.log(max(total / (len(x) * (len(x) - 1)), 1e-12)))
 
 
-def _score_pairs(pairs: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
-    cosine = dot(embeddings[pairs.first], embeddings[pairs.second])
-    subsets, weights = {}, {}
-    for name in dict.fromkeys(pairs.subset.tolist()):
-        rows = pairs.subset == name
-        if len(set(pairs.gold[rows])) > 1:  # a subset with a single gold value has no ranking
-            subsets[name] = spearman(cosine[rows], pairs.gold[rows]) or 0.0
-            weights[name] = int(rows.sum())
-    values, paraphrases = list(subsets.values()), pairs.gold > POSITIVE
+def score(task: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
+    """Return `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted by pairs),
+    `alignment` and `uniformity`."""
+    cosine = pair_cosines(embeddings, task.pairs)
+    subsets, weights = dict[str, float](), list[int]()
+    for name in dict.fromkeys(task.subset.tolist()):
+        rows = task.subset == name
+        if len(set(task.gold[rows])) > 1:  # a subset with a single gold value has no ranking
+            subsets[name] = spearman(cosine[rows], task.gold[rows]) or 0.0
+            weights.append(int(rows.sum()))
+    values = list(subsets.values()) or [0.0]
+    first, second = task.pairs[task.gold > POSITIVE].T  # paraphrases
     return {
-        "all": spearman(cosine, pairs.gold) or 0.0,
-        "mean": float(np.mean(values)) if values else 0.0,
-        "wmean": float(np.average(values, weights=list(weights.values()))) if values else 0.0,
-        "pairs": len(pairs.gold),
+        "all": spearman(cosine, task.gold) or 0.0,
+        "mean": float(np.mean(values)),
+        "wmean": float(np.average(values, weights=weights or None)),
+        "pairs": len(task.gold),
         "subsets": subsets,
-        "alignment": alignment(embeddings[pairs.first[paraphrases]], embeddings[pairs.second[paraphrases]]),
-        "uniformity": uniformity(embeddings[np.unique(np.concatenate([pairs.first, pairs.second]))]),
+        "alignment": alignment(embeddings[first], embeddings[second]),
+        "uniformity": uniformity(embeddings[np.unique(task.pairs)]),
     }
 
 
-FAMILY = Family(StsFile, read, score, "all", "Spearman × 100")
+FAMILY = Family(StsFile, read, score, "all", "Spearman × 100", shares_embeddings=True)

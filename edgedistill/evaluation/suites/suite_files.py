@@ -34,16 +34,18 @@ class Family(NamedTuple):
     """One kind of suite: a task's section of suite.yaml, how its files are read, and how an encoder is
     scored.
 
-    `read` adds the texts of a task to the rows of the suite, and returns what `score` takes. `score` takes
-    all texts of the suite and its tasks by name, and returns each task's measures. The mean of the measure
-    `averaged` over tasks is the suite's score; `title` is the name of that in tables and plots.
+    `read` adds the texts of a task to the rows of the suite, and returns what `score` takes. `score` takes a
+    task and the encoder or, where a family `shares_embeddings`, the unit embeddings of all texts of the
+    suite, and returns the task's measures. The mean of the measure `averaged` over tasks is the suite's
+    score; `title` is the name of that in tables and plots.
     """
 
     task: type[Task]
     read: Callable[[Any, Find, Rows], Any]
-    score: Callable[[list[str], dict[str, Any], Any], dict[str, dict[str, Any]]]
+    score: Callable[[Any, Any], dict[str, Any]]
     averaged: str = "accuracy"
     title: str = "accuracy × 100"
+    shares_embeddings: bool = False
 
 
 def add_texts(texts: Iterable[str], rows: Rows) -> Ints:

@@ -58,8 +58,7 @@ class Labelled:
     rows: Ints  # (n, 1) or (n, 2) into texts
     labels: Labels  # (n,)
     split: Ints  # (n,) into SPLITS
-    folds: int | None
-    refit: bool
+    protocol: TransferFolder
 
 
 def read(part: TransferFolder, find: Find, rows: Rows) -> Labelled:
@@ -81,7 +80,7 @@ def read(part: TransferFolder, find: Find, rows: Rows) -> Labelled:
     if part.folds is not None:
         _check_folds(folder, labels, part.folds)
     add_texts(known, rows)
-    return Labelled(list(known), np.array(texts), np.array(labels), np.array(split), part.folds, part.refit)
+    return Labelled(list(known), np.array(texts), np.array(labels), np.array(split), part)
 
 
 def _check_labels(path: Path, labels: list[str], trained: list[str]) -> None:
@@ -102,12 +101,6 @@ def _check_folds(folder: Path, labels: list[str], folds: int) -> None:
         )
 
 
-def score(texts: list[str], tasks: dict[str, Labelled], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Return, per task, `accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation
-    also each fold's accuracy in `folds`."""
-    return {name: _score_task(task, encode) for name, task in tasks.items()}
-
-
 def features(embeddings: Floats, rows: Ints) -> Floats:
     """Return the classifier's input: a text's embedding u (n, d), or for a pair |u − v| and u ⊙ v
     concatenated (n, 2d).
@@ -122,14 +115,17 @@ def features(embeddings: Floats, rows: Ints) -> Floats:
     return np.concatenate([np.abs(u - v), u * v], axis=1)
 
 
-def _score_task(task: Labelled, encode: Encode) -> dict[str, Any]:
+def score(task: Labelled, encode: Encode) -> dict[str, Any]:
+    """Return `accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation also each
+    fold's accuracy in `folds`."""
     x = features(encoded(encode, task.texts), task.rows)
     counts = {"rows": len(task.labels), "classes": len(np.unique(task.labels))}
-    if task.folds is None:
+    protocol = task.protocol
+    if protocol.folds is None:
         train, dev, test = (np.flatnonzero(task.split == number) for number in range(3))
-        accuracy, strength = _fit_and_test(x, task.labels, train, dev, test, task.refit)
+        accuracy, strength = _fit_and_test(x, task.labels, train, dev, test, protocol.refit)
         return {"accuracy": accuracy, "C": strength, **counts}
-    found = [_fit_and_test(x, task.labels, *rows, refit=True) for rows in _folds(task.labels, task.folds)]
+    found = [_fit_and_test(x, task.labels, *rows, refit=True) for rows in _folds(task.labels, protocol.folds)]
     accuracies, strengths = [accuracy for accuracy, _ in found], [strength for _, strength in found]
     return {"accuracy": float(np.mean(accuracies)), "C": strengths, **counts, "folds": accuracies}
 

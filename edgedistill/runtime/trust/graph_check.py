@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgedistill.errors import CheckFailed
-from edgedistill.runtime.manifest import INPUTS
+from edgedistill.errors import CheckFailed, raise_failed
+from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.runtime.trust.graph_values import FLOATS, GraphValues, Node, Tensor
 from edgedistill.runtime.trust.onnx_reader import MOST_PROBLEMS, MalformedMessage, OnnxReader
@@ -93,7 +93,7 @@ def check(path: Path, manifest: dict[str, Any], largest_id: int, operators: list
         problems.append(
             f"token id {largest_id}, and its graph has embeddings of {found.rows} tokens; {GET_AGAIN}"
         )
-    _refuse(path, problems)
+    raise_failed([f"{path}: {problem}" for problem in problems])
 
 
 def read(path: Path) -> GraphSummary:
@@ -108,23 +108,17 @@ def read(path: Path) -> GraphSummary:
             found = _summary(reader, size)
         except MalformedMessage as error:
             raise CheckFailed(f"{path}: not a readable ONNX graph ({error}); copy the bundle again") from None
-    _refuse(path, reader.problems)
+    raise_failed([f"{path}: {problem}" for problem in reader.problems])
     return found
 
 
-def _refuse(path: Path, facts: list[str]) -> None:
-    if facts:
-        problems = [f"{path}: {fact}" for fact in facts]
-        raise CheckFailed("\n".join(problems), {"problems": problems})
-
-
 def _interface_problems(found: GraphSummary, manifest: dict[str, Any]) -> Iterator[str]:
-    names, output = manifest.get("inputs", INPUTS[:2]), manifest["output"]
+    names, output = manifest.get("inputs", manifests.INPUTS[:2]), manifest["output"]
     are_ids = all(kind.element == INT64 and len(kind.shape) == 2 for kind in found.inputs.values())
     if sorted(found.inputs) != sorted(names) or not are_ids:
         listed = ", ".join(ascii(name) for name in sorted(found.inputs)[:5])
         yield f"its inputs ({listed}) are not {', '.join(names)}, int64 (batch, sequence); {GET_AGAIN}"
-    width = len(manifest.get("labels", [])) or manifest["dims"][0]
+    width = manifests.width(manifest)
     kind = found.outputs.get(output, TensorType(0, []))
     has_width = not kind.shape or (len(kind.shape) == 2 and kind.shape[1] in (None, width))
     if kind.element != FLOAT or not has_width:
