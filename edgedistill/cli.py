@@ -92,7 +92,7 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         help="Continue what was interrupted, with the same result as without the interruption. Finished runs "
-        "are left as they are; a finished fit goes on with more --minutes.",
+        "are left as they are.",
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out names if it exists.")]

@@ -226,8 +226,8 @@ def fill_queues(objective: nn.Module, teacher: Tensor) -> None:
 def update_queues(objective: nn.Module, teacher: Tensor) -> None:
     """After a step, push the batch's teacher embeddings (B, e) into every queue."""
     for part, seen in _with_targets(objective, teacher):
-        if isinstance(part, CkdLoss | CongenLoss | SeedLoss):
-            part.queue.push(seen)
+        if isinstance(part, Queue):
+            part.push(seen)
 
 
 def _with_targets(objective: nn.Module, teacher: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:

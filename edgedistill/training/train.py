@@ -61,6 +61,8 @@ def train(
         opened = open_recipe.open_recipe(spec, session, partial)
         assert opened.models is not None
         taught = record.keep_teachers(spec, opened.models, partial)
+        # The teacher embeds the texts, or its cache is read; its embeddings are reduced to targets, the texts
+        # become tokens, and both are put into batches. What the student still lacks is fitted on them.
         student, batches = training_data.build(opened, session, partial)
         with progress_bar(session.progress) as bar:
             metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
