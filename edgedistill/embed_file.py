@@ -50,7 +50,7 @@ class TextFile:
             fact = "a folder" if path.is_dir() else "no such file"
             raise UserError(
                 f"{path}: {fact}; give a file with one text per line, a .tsv, .csv, .jsonl or .parquet file, "
-                "or - for stdin"
+                "or - for stdin (one text: echo TEXT | edgedistill embed BUNDLE)"
             )
         kind = ".txt" if stdin else input_file.kind(path)
         if self.column is not None and kind in input_file.WHOLE_TEXT:

@@ -80,6 +80,8 @@ def _is_shipped(folder: Path) -> bool:
 
 
 def _not_found(name: str) -> str:
+    if name.startswith("packaged:"):
+        return f"{name}: a model, not a bundle; export it first: edgedistill export {name} --out bundles/NAME"
     known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("[!.]*/manifest.json"))}
     if len(Path(name).parts) > 1:
         return (

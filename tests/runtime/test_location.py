@@ -25,6 +25,15 @@ def test_which_precision_is_opened(folder: Path, tmp_path: Path, monkeypatch: py
     assert edgedistill.load("short:fp32").folder == Path("bundles/short")
 
 
+def test_a_packaged_model_is_no_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = "packaged:all-MiniLM-L6-v2"
+    with pytest.raises(
+        UserError, match=f"^{model}: a model, not a bundle; export it first: .* {model} --out"
+    ):
+        bundle.load(model)
+
+
 def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("nanoo", "nanoo:w8"):
