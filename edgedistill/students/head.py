@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from edgedistill import recipe
-from edgedistill.students.embedding_tables import ProductQuantizedEmbedding
+from edgedistill.students.product_quantization import ProductQuantizedEmbedding
 
 
 class Headed(nn.Module):

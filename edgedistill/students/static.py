@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from edgedistill import recipe
 from edgedistill.students import embedding_tables, head
-from edgedistill.students.embedding_tables import ProductQuantizedEmbedding, lookup
+from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import GraphWriter, finish
 from edgedistill.students.head import Headed
 from edgedistill.students.kind import Kind, Start, TableShape, build_to_train, table_shape
 from edgedistill.students.pooling import mean_nodes, pool
+from edgedistill.students.product_quantization import ProductQuantizedEmbedding
 
 SIF = 1e-3  # a of a / (a + p): tokens rarer than this keep most of their weight (Arora et al. 2017, §3)
 

@@ -7,17 +7,17 @@ import torch
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, bilstm, embedding_tables, head, kind, static
+from edgedistill.students import bert, bilstm, head, kind, product_quantization, static
 
 
 def made(
     vocabulary_size: int, width: int, blocks: int, centroids: int = 256
-) -> embedding_tables.ProductQuantizedEmbedding:
+) -> product_quantization.ProductQuantizedEmbedding:
     torch.manual_seed(0)
-    return embedding_tables.ProductQuantizedEmbedding(vocabulary_size, width, blocks, centroids)
+    return product_quantization.ProductQuantizedEmbedding(vocabulary_size, width, blocks, centroids)
 
 
-def error(table: embedding_tables.ProductQuantizedEmbedding, words: torch.Tensor) -> torch.Tensor:
+def error(table: product_quantization.ProductQuantizedEmbedding, words: torch.Tensor) -> torch.Tensor:
     """Of each row, squared."""
     return (table.weight.detach() - words).square().sum(1)
 
