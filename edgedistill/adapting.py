@@ -148,13 +148,18 @@ def planned(request: Request, source: run.Run, session: Session, started: float)
         session.log(f"the texts are long: {fact}")
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
 
+    warned = set[str]()
+
     def timed(steps: int) -> tuple[recipe.Recipe, float]:
         """The recipe of at most so many steps, and about how many seconds it takes here."""
         spec = adaptation_recipe(replace(request, steps=steps), source, teacher, section, words, tokens)
-        preflight.check_all([spec], session.data)
+        if steps == request.steps:  # a shorter recipe reads the same files
+            preflight.check_all([spec], session.data)
         opened = open_recipe(spec, session)
         for warning in opened.warnings:
-            session.log(f"warning: {warning}")
+            if warning not in warned:
+                session.log(f"warning: {warning}")
+        warned.update(opened.warnings)
         missing = training_time.texts_to_embed(opened, session)
         return spec, sum(training_time.estimate_seconds(opened, missing, session).values())
 

@@ -183,7 +183,7 @@ def test_of_very_many_texts_some_are_drawn(student: Path) -> None:
 def test_little_time_means_few_steps(
     world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step is said to take three seconds."""
+    """The estimate is three seconds a step."""
     said: list[str] = []
     session = Session(data=documents(tmp_path / "data"), log=said.append)
     source = bundle_run.open_finished(str(student), "test")

@@ -254,11 +254,11 @@ def _data(paper: Paper, reports: Reports) -> list[str]:
 
 def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:
     """A table of the variants on one suite: mean ± deviation over seeds, and how they were trained."""
-    measured = {
-        variant: [(each, part_of(each, suite)) for each in found if part_of(each, suite)]
-        for variant, found in reports.items()
-    }
-    measured = {variant: found for variant, found in measured.items() if found}
+    measured = {}
+    for variant, found in reports.items():
+        parts = [(each, part_of(each, suite)) for each in found]
+        if with_part := [(each, part) for each, part in parts if part]:
+            measured[variant] = with_part
     if not measured:
         return [f"There are no reports on {suite} yet."]
     first = next(iter(measured.values()))[0][1]

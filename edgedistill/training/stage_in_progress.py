@@ -226,7 +226,7 @@ class StageInProgress:
         return len(self._losses) * self.spec.batch / max(1e-9, seconds)
 
     def _measure(self, selection: Selection) -> None:
-        """Score the student on the suite of `select`, and begin to count anew."""
+        """Score the student on the suite of `select`, and start the losses and the clock again."""
         check_weights(self.module, self._diverged, self.step)
         loss, rate = sum(self._losses) / len(self._losses), self._texts_per_second()
         self.student.eval()
