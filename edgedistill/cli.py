@@ -521,13 +521,17 @@ def embed(
     ] = "-",
     out: Annotated[
         Path | None,
-        _option("FILE", "X.npy (an n x d float32 array) or X.jsonl. Default: JSON lines on stdout."),
+        _option("FILE", "X.npy (an n x d array) or X.jsonl. Default: JSON lines on stdout."),
     ] = None,
     column: Annotated[str | None, _option("NAME", "Column of the texts. Default: text.")] = None,
     dim: Annotated[
         int | None,
         _option("N", "Dimensions to return, of a Matryoshka student. Default: all.", min=1),
     ] = None,
+    embeddings: Annotated[
+        str,
+        _option("PRECISION", "float32, int8 (a byte per dimension) or binary (a bit), whatever the graph's."),
+    ] = "float32",
     batch_tokens: Annotated[
         int | None,
         _option("N", "Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda.", min=1),
@@ -544,7 +548,7 @@ def embed(
     from edgedistill.embed_file import EmbeddingFile, TextFile, embed_file
     from edgedistill.runtime.bundle import load
 
-    source, target = TextFile(file, column), EmbeddingFile(out, overwrite)
+    source, target = TextFile(file, column), EmbeddingFile(out, overwrite, embeddings)
     opened = load(name, threads=threads, device=device)
     if file == "-" and sys.stdin.isatty():
         log("reading texts from the terminal, one per line; end with Ctrl-D")

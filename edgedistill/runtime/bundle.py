@@ -16,6 +16,7 @@ from edgedistill.errors import UserError, border, raise_failed
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
+from edgedistill.runtime.compact import compact, layout
 from edgedistill.runtime.onnx_session import BundleSession
 from edgedistill.runtime.similarity import COSINE, Measure, similarity, unit_rows
 from edgedistill.runtime.trust import graph_check, tokenizer_check
@@ -82,6 +83,7 @@ class Bundle:
         dim: int | None = None,
         batch_tokens: int | None = None,
         progress: bool = False,
+        precision: str = "float32",
     ) -> np.ndarray:
         """Embed n texts: (n, d) float32, rows of unit length in the order of the texts. One string gives one
         embedding, (d,).
@@ -94,21 +96,24 @@ class Bundle:
         batch_tokens: tokens per batch with padding, by default 384 on cpu and 16,384 on cuda. Larger batches
             take more memory.
         progress: show a progress bar on stderr.
+        precision: of the embeddings that are returned, "float32", "int8" (n, d) or "binary" (n, d/8) uint8,
+            see `compact`; `similarity` and `search` take all. That of the graph is chosen by `load`.
 
         Raises UserError for an item that is not a string (its index is named), for a `dim` that is none of
-        `dims`, and for what is no such iterable; CheckFailed where the graph returns
-        anything but embeddings of unit length.
+        `dims`, for an unknown precision, and for what is no such iterable; CheckFailed where the graph
+        returns anything but embeddings of unit length.
         """
         dim = self.embedding_dim(dim)
+        layout(precision, dim)
         if isinstance(texts, str):
-            return np.asarray(self.encode([texts], dim, batch_tokens, progress)[0])
+            return np.asarray(self.encode([texts], dim, batch_tokens, progress, precision)[0])
         texts = _texts(texts)
         embeddings = np.zeros((len(texts), dim), np.float32)
         with progress_bar(len(texts), progress) as advance:
             for start in range(0, len(texts), WINDOW):
                 ids = self._tokenize(texts[start : start + WINDOW], start)
                 self._run([ids], embeddings[start : start + len(ids)], batch_tokens, advance)
-        return embeddings
+        return compact(embeddings, precision)
 
     similarity = staticmethod(similarity)
 
