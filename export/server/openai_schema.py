@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import orjson
 
-from edgedistill import Bundle
+from edgedistill import Bundle, UserError
+from edgedistill.runtime.compact import compact, layout
 from edgedistill.runtime.similarity import unit_rows
 
-KEYS = ("input", "model", "encoding_format", "dimensions", "user")
+KEYS = ("input", "model", "encoding_format", "dimensions", "output_dtype", "user")
+# output_dtype, as Voyage and Mistral have it, -> our precision of embeddings; their `binary` is int8
+DTYPES = {"float": "float32", "int8": "int8", "ubinary": "binary", "binary": "binary"}
 TYPES = {
     str: "a string",
     bool: "true or false",
@@ -47,10 +50,12 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """The texts of a request, the dimensions to return, and whether as base64 instead of numbers."""
+    """The texts of a request, the dimensions to return, of which type, and whether as base64 instead of
+    numbers."""
 
     texts: list[str]
     dim: int
+    dtype: str
     base64: bool
 
 
@@ -85,7 +90,9 @@ class RequestReader:
                 f"user: {TYPES[type(asked['user'])]}, not a string; send a string or leave it out",
                 "user",
             )
-        return EmbeddingRequest(self._texts(asked), self._dim(asked.get("dimensions")), encoding == "base64")
+        dim = self._dim(asked.get("dimensions"))
+        dtype = self._dtype(asked.get("output_dtype") or "float", dim)
+        return EmbeddingRequest(self._texts(asked), dim, dtype, encoding == "base64")
 
     def _texts(self, asked: dict[str, Any]) -> list[str]:
         if "input" not in asked:
@@ -139,6 +146,15 @@ class RequestReader:
             )
         return asked
 
+    def _dtype(self, asked: Any, dim: int) -> str:
+        if not isinstance(asked, str) or asked not in DTYPES:
+            raise Refusal(400, f"output_dtype: {_shown(asked)}; choose {', '.join(DTYPES)}", "output_dtype")
+        try:
+            layout(DTYPES[asked], dim, "output_dtype")
+        except UserError as error:
+            raise Refusal(400, str(error), "output_dtype") from None
+        return asked
+
     def check_model(self, asked: Any) -> None:
         """Raises Refusal for a model that this server does not have."""
         name = self.bundle.manifest["name"]
@@ -162,12 +178,13 @@ def parse_json(body: bytes | bytearray) -> Any:
 
 
 def response(model: str, asked: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
-    """OpenAI's answer: (n, d) float32 embeddings as lists of numbers, or as base64 of their little-endian
-    float32."""
-    rows = cut(embeddings, asked.dim)
-    given = (
-        [base64.b64encode(row).decode() for row in rows.astype("<f4", copy=False)] if asked.base64 else rows
-    )
+    """OpenAI's answer: (n, d) float32 embeddings, in the type asked for, as lists of numbers, or as base64 of
+    their little-endian bytes."""
+    rows = compact(cut(embeddings, asked.dim), DTYPES[asked.dtype])
+    if asked.dtype == "binary":
+        rows = (rows ^ 128).view(np.int8)  # 128 less
+    stored = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
+    given = [base64.b64encode(row).decode() for row in stored] if asked.base64 else rows
     data = [{"object": "embedding", "index": at, "embedding": each} for at, each in enumerate(given)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return orjson.dumps(
