@@ -14,6 +14,7 @@ const HELP = `Usage: edgedistill BUNDLE [OPTIONS] < texts.txt
 Options:
   --precision P  One of the bundle's. Default: the fastest, by the manifest's rank.
   --dim N        Dimensions to return, of a Matryoshka student. Default: all.
+  --embeddings P float32 (default), int8 (a byte per dimension) or binary (a bit).
   --threads N    Default: the processors this process may use.
   --check        Compare the golden texts with the embeddings stored at export.
   --time         Time a short query, and texts in batches, on this machine.
@@ -23,7 +24,7 @@ Options:
   Exit codes: 0 success, 1 a check failed, 2 an error that you can fix, described on stderr.`;
 
 const OPTIONS = {
-  ...{ precision: { type: "string" }, dim: { type: "string" }, threads: { type: "string" } },
+  ...{ precision: { type: "string" }, dim: { type: "string" }, embeddings: { type: "string" }, threads: { type: "string" } },
   ...{ check: { type: "boolean" }, time: { type: "boolean" }, json: { type: "boolean" } },
   ...{ help: { type: "boolean" }, version: { type: "boolean" } },
 };
@@ -43,7 +44,7 @@ async function main({ values, positionals }) {
   const [dim, threads = availableParallelism()] = ["dim", "threads"].map((name) => count(name, values[name]));
   const { load } = await import("./index.js").catch(explainMissing);
   const bundle = await load(positionals[0], { precision: values.precision, threads });
-  if (!values.check && !values.time) return embedLines(bundle, dim);
+  if (!values.check && !values.time) return embedLines(bundle, { dim, precision: values.embeddings });
   const found = { bundle: positionals[0], precision: bundle.precision };
   const report = (result, line) => {
     Object.assign(found, result);
@@ -92,12 +93,12 @@ async function durations(call, { warmup, most, seconds }) {
 
 const quantile = (sorted, q) => sorted[Math.min(sorted.length - 1, Math.floor(q * sorted.length))];
 
-async function embedLines(bundle, dim) {
-  await bundle.encode([], { dim }); // a wrong --dim is reported before anything is read
+async function embedLines(bundle, options) {
+  await bundle.encode([], options); // a wrong --dim is reported before anything is read
   if (process.stdin.isTTY) process.stderr.write("reading texts from the terminal, one per line; end with Ctrl-D\n");
   let texts = [];
   const flush = async () => {
-    const rows = await bundle.encode(texts, { dim });
+    const rows = await bundle.encode(texts, options);
     texts = [];
     for (const row of rows) await print(JSON.stringify(Array.from(row, (x) => Math.round(x * 1e7) / 1e7)));
   };
