@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -483,6 +484,14 @@ def bench(
             "rows), or task:FILE. Repeatable. Default: mini, or task for classifiers.",
         ),
     ] = None,
+    embeddings: Annotated[
+        list[str] | None,
+        _option(
+            "LIST",
+            "Score suites with embeddings in int8 and binary too, separated by commas; kinds sts, retrieval, "
+            "pair_classification.",
+        ),
+    ] = None,
     data: Data = None,
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
@@ -500,9 +509,12 @@ def bench(
         if file is not None and file.is_file():
             _refuse_existing(f"{option} {file}", option, overwrite)
     from edgedistill.evaluation import bench as benchmark
+    from edgedistill.evaluation import speed
 
     session, outputs = _session(data, device, quiet=True), benchmark.Outputs(out, html)
-    found = benchmark.bench(bundles, suite or [], session, threads, outputs)
+    precisions = dict.fromkeys(each for each in listed(embeddings or []) if each != "float32")
+    plan = replace(speed.PLAN, embeddings=tuple(precisions))
+    found = benchmark.bench(bundles, suite or [], session, threads, outputs, plan)
     print_result(found, as_json)
 
 

@@ -7,15 +7,19 @@ import os
 import shlex
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgedistill import machine
 from edgedistill.errors import UserError
 from edgedistill.evaluation import page, report, scoring, speed, tables, teacher_agreement
+from edgedistill.evaluation.suites import FAMILIES
 from edgedistill.runtime import bundle as bundles_
+from edgedistill.runtime.compact import layout
 from edgedistill.session import Log, Session
 
 DEFAULT_SUITE = "mini"
@@ -75,9 +79,10 @@ def bench(
         session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
+    _check_precisions(plan.embeddings, opened, measured)
     _log_missing_teacher(measured, session.log)
     progress = _progress(len(measured) * (len(opened) + plan.rounds + 1), session.log)
-    _accuracy(measured, opened, session, threads, progress)
+    _accuracy(measured, opened, session, threads, progress, plan.embeddings)
     texts = opened[0].sample(plan.queries, plan.seed)
     timings = speed.measure(measured, texts, threads, replace(session, log=progress), plan)
     for target, found in zip(measured, timings, strict=True):
@@ -232,10 +237,33 @@ def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
     )
 
 
-def _accuracy(
-    measured: list[Measured], suites: list[scoring.Suite], session: Session, threads: int, progress: Log
+def _check_precisions(
+    precisions: Sequence[str], suites: list[scoring.Suite], measured: list[Measured]
 ) -> None:
-    """Score every bundle on every suite, and measure every student's agreement with the teacher."""
+    """Raise UserError for precisions of embeddings that a bundle does not have, and for suites that are not
+    scored in them."""
+    for precision, target in product(precisions, measured):
+        layout(precision, target.manifest["dims"][0], "--embeddings")
+    known = [kind for kind, family in FAMILIES.items() if family.shares_embeddings or family.takes_precisions]
+    for suite in suites if precisions else ():
+        if suite.kind not in known:
+            kinds = " and ".join((", ".join(known[:-1]), known[-1]))
+            raise UserError(
+                f"--embeddings: suite {suite.name} of kind {suite.kind} is scored in float32 alone; leave it "
+                f"out, or choose suites of kinds {kinds}"
+            )
+
+
+def _accuracy(
+    measured: list[Measured],
+    suites: list[scoring.Suite],
+    session: Session,
+    threads: int,
+    progress: Log,
+    precisions: Sequence[str],
+) -> None:
+    """Score every bundle on every suite, also with its embeddings in the precisions, and measure every
+    student's agreement with the teacher."""
     teacher = reference(measured)
     references = None
     if teacher is not None:
@@ -247,7 +275,13 @@ def _accuracy(
         for suite in suites:
             progress(f"{target.title} on {suite.name}")
             unknown = unknown_tokens(opened, suite)
-            found = scoring.evaluate(suite, opened.classify if opened.labels else opened.encode)
+            found = scoring.evaluate(suite, opened.classify if opened.labels else opened.encode, precisions)
+            if precisions:
+                averages = {"float32": found["average"], **found["embeddings"]}
+                found["embeddings"] = {
+                    name: {"average": average, "bytes": _bytes(name, opened.dims[0])}
+                    for name, average in averages.items()
+                }
             target.quality[suite.name] = {**found, "unknown": unknown}
             if unknown["texts"] > UNKNOWN_SHARE * len(suite.texts):
                 session.log(
@@ -261,6 +295,11 @@ def _accuracy(
                 opened.encode(held_out.texts), held_out.embeddings, held_out.lengths
             )
             target.agreement = {**found, "source": held_out.source}
+
+
+def _bytes(precision: str, dim: int) -> int:
+    """Return the bytes of an embedding; binary+int8 keeps both."""
+    return sum(layout(each, dim).bytes for each in precision.split("+"))
 
 
 def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from edgedistill.evaluation.suites import FAMILIES, labelled_task
 from edgedistill.evaluation.suites.cosines import Encode, encoded, unit
 from edgedistill.evaluation.suites.retrieval import Collection
 from edgedistill.evaluation.suites.suite_files import Part, Rows, Task, locate
+from edgedistill.runtime.compact import compact, expanded
 
 __all__ = ["Encode", "Suite", "describe", "evaluate", "languages", "suite", "task_suite", "title"]
 T = TypeVar("T", bound=Task)
@@ -102,21 +104,32 @@ def languages(name: str | Path) -> set[str]:
     return {code for each in named for code in re.split(r"[^a-z]+", each.lower()) if code}
 
 
-def evaluate(suite: Suite, encode: Any) -> dict[str, Any]:
+def evaluate(suite: Suite, encode: Any, precisions: Sequence[str] = ()) -> dict[str, Any]:
     """Score an encoder on a suite. Returns {kind, average, tasks: {name: measures}}; `average` is the mean
     over tasks of the measure that the family averages.
 
-    For a suite of kind `task` pass a bundle's `classify` in place of an encoder. The measures are described
-    at the family's `score`. Raises CheckFailed for embeddings that are not finite, whose cosines would count
-    as 0.
+    `precisions`: of embeddings, in which the suite is scored too (see `runtime.compact`); the result and each
+    task then have `embeddings`, {precision: score}. For a suite of kind `task` pass a bundle's `classify` in
+    place of an encoder. The measures are described at the family's `score`. Raises CheckFailed for embeddings
+    that are not finite, whose cosines would count as 0.
     """
     family = FAMILIES[suite.kind]
     given: Any = partial(_finite, suite.name, encode)
     if family.shares_embeddings:
         given = unit(encoded(given, suite.texts))
-    tasks = {name: family.score(task, given) for name, task in suite.tasks.items()}
+    score = partial(family.score, precisions=precisions) if family.takes_precisions else family.score
+    tasks = {name: score(task, given) for name, task in suite.tasks.items()}
     average = float(np.mean([scores[family.averaged] for scores in tasks.values()]))
-    return {"kind": suite.kind, "average": average, "tasks": tasks}
+    found = {"kind": suite.kind, "average": average, "tasks": tasks}
+    for precision in precisions if family.shares_embeddings else ():
+        rows = unit(expanded(compact(given, precision)))
+        for name, task in suite.tasks.items():
+            scores = tasks[name].setdefault("embeddings", {})
+            scores[precision] = score(task, rows)[family.averaged]
+    if precisions:
+        each = [scores["embeddings"] for scores in tasks.values()]
+        found["embeddings"] = {name: float(np.mean([scores[name] for scores in each])) for name in each[0]}
+    return found
 
 
 def _finite(suite: str, encode: Any, texts: Any) -> Any:

@@ -55,16 +55,36 @@ def _scores(report: Report, names: list[str], shares: bool) -> list[Cell]:
     found = []
     for name in names:
         average = (report["quality"].get(name) or {}).get("average")
-        found.append(Cell(name, "–" if average is None else f"{100 * average:.2f}", average))
+        found.append(Cell(name, _hundredfold(average), average))
         if shares:
             share = retained(report, name)
             found.append(Cell("retained", "" if share is None else f"{100 * share:.1f}%", share))
     return found
 
 
+def embeddings(reports: list[Report]) -> list[tuple[Report, list[Cell]]]:
+    """Return a row for each report and precision of its embeddings: bytes of an embedding, and the average on
+    each suite × 100; none where suites were scored in float32 alone."""
+    rows = []
+    for report in reports:
+        scored = {name: found.get("embeddings", {}) for name, found in report["quality"].items()}
+        for precision in dict.fromkeys(each for found in scored.values() for each in found):
+            found = {name: each[precision] for name, each in scored.items() if precision in each}
+            size = next(iter(found.values()))["bytes"]
+            averages = {name: (found.get(name) or {}).get("average") for name in suites(reports)}
+            scores = [Cell(name, _hundredfold(average), average) for name, average in averages.items()]
+            cells = [Cell("embeddings", precision, None), Cell("bytes", f"{size:,}", size), *scores]
+            rows.append((report, cells))
+    return rows
+
+
 def compared(reports: list[Report]) -> bool:
     """Return whether any report retains a share of a teacher's score."""
     return any(retained(report, name) is not None for report in reports for name in suites(reports))
+
+
+def _hundredfold(average: float | None) -> str:
+    return "–" if average is None else f"{100 * average:.2f}"
 
 
 def milliseconds(value: float) -> str:
@@ -122,6 +142,9 @@ def terminal(reports: list[Report]) -> str:
     if len(names) > 1:
         rows = [_scores(report, names, shares) for report in reports]
         parts.append(_table(reports, rows, max(5, 60 // len(names) - 8)))
+    if precisions := embeddings(reports):
+        measured, rows = [report for report, _ in precisions], [row for _, row in precisions]
+        parts.append(_table(measured, rows, max(5, 60 // len(names))))
     parts.append(Text("\n".join(_notes(reports)), style="dim"))
     return plain(Group(*parts))
 

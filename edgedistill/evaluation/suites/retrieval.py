@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from pydantic import Field
 
 from edgedistill.data.readers import normalize
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encode, encoded, unit
+from edgedistill.evaluation.suites.cosines import Encode, Floats, encoded, unit
 from edgedistill.evaluation.suites.suite_files import (
     Family,
     Find,
@@ -24,6 +24,8 @@ from edgedistill.evaluation.suites.suite_files import (
     either,
     jsonl,
 )
+from edgedistill.runtime.compact import compact
+from edgedistill.runtime.similarity import search
 
 CHUNK_TEXTS = 4096  # of a corpus, encoded at a time: bounds the memory
 QUERIES = 1024  # scored for at a time: bounds the memory too
@@ -97,21 +99,60 @@ def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
     return Collection(corpus, list(queries), list(queries.values()), grades, part.same_ids)
 
 
-def score(collection: Collection, encode: Encode) -> dict[str, Any]:
-    """Return `ndcg_at_10`, and the number of `queries` and `texts`."""
-    values, texts = each_query(collection, encode)
-    return {"ndcg_at_10": float(np.mean(values)), "queries": len(values), "texts": texts}
+def score(collection: Collection, encode: Encode, precisions: Sequence[str] = ()) -> dict[str, Any]:
+    """Return `ndcg_at_10`, the number of `queries` and `texts` and, where there are `precisions`, the nDCG@10
+    of the texts' embeddings in each: {precision: nDCG@10}, see `_in_fewer_bytes`."""
+    stored = {precision: list[Any]() for precision in precisions}
+
+    def keep(names: list[str], embeddings: Floats) -> None:
+        ids.extend(names)
+        for precision, parts in stored.items():
+            parts.append(compact(embeddings, precision))
+
+    ids = list[str]()
+    values, texts = each_query(collection, encode, keep)
+    found: dict[str, Any] = {"ndcg_at_10": float(np.mean(values)), "queries": len(values), "texts": texts}
+    if precisions:
+        queries = unit(encoded(encode, collection.queries))
+        documents = {precision: np.concatenate(parts) for precision, parts in stored.items()}
+        found["embeddings"] = _in_fewer_bytes(collection, queries, ids, documents)
+    return found
 
 
-def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int]:
+def _in_fewer_bytes(
+    collection: Collection, queries: Floats, ids: list[str], documents: dict[str, Any]
+) -> dict[str, float]:
+    """Return nDCG@10 of the texts' embeddings in each precision, which are held in memory, and of float32
+    queries. Of bits the nearest POOL by Hamming distance are ranked by the cosine of query and bits and, as
+    `binary+int8`, of query and int8."""
+    variants = {precision: (rows, None) for precision, rows in documents.items()}
+    if {"binary", "int8"} <= set(documents):
+        variants["binary+int8"] = documents["binary"], documents["int8"]
+    found = {}
+    for name, (rows, rescore) in variants.items():
+        numbers, cosines = search(queries, rows, POOL, POOL, rescore)
+        pools = []
+        for query, *ranked in zip(collection.query_ids, cosines.tolist(), numbers.tolist(), strict=True):
+            own = query if collection.same_ids else None
+            pairs = [(cosine, ids[number]) for cosine, number in zip(*ranked, strict=True)]
+            pools.append(sorted((pair for pair in pairs if pair[1] != own), reverse=True))
+        found[name] = float(np.mean(_of_each(pools, collection)))
+    return found
+
+
+def each_query(
+    collection: Collection, encode: Encode, keep: Callable[[list[str], Floats], None] | None = None
+) -> tuple[list[float], int]:
     """Return (nDCG@10 of every query, number of ranked texts). Memory is bounded, because only the best POOL
-    per query are kept between chunks."""
+    per query are kept between chunks. `keep` gets the ids and unit embeddings of each chunk."""
     queries = unit(encoded(encode, collection.queries))
     pools: list[list[tuple[float, str]]] = [[] for _ in queries]  # (cosine, id) of each query
     count = 0
     for names, texts in collection.chunks():
         embeddings = unit(encoded(encode, texts))
         count += len(names)
+        if keep is not None:
+            keep(names, embeddings)
         for start in range(0, len(queries), QUERIES):
             cosines = queries[start : start + QUERIES] @ embeddings.T
             kept = np.argpartition(-cosines, min(POOL, len(names)) - 1, axis=1)[:, :POOL]
@@ -122,11 +163,16 @@ def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int
                 pools[query] += [pair for pair in found if pair[1] != own]
                 # of ties the higher id comes first, as in trec_eval
                 pools[query] = sorted(pools[query], reverse=True)[:POOL]
+    return _of_each(pools, collection), count
+
+
+def _of_each(pools: list[list[tuple[float, str]]], collection: Collection) -> list[float]:
+    """Return nDCG@10 of every query, given the (cosine, id) of its texts, best first."""
     scores = []
     for pool, relevance in zip(pools, collection.relevance, strict=True):
         grades = [relevance.get(name, 0) for _, name in pool]
         scores.append(ndcg(grades, list(relevance.values())))
-    return scores, count
+    return scores
 
 
-FAMILY = Family(RetrievalFolder, read, score, "ndcg_at_10", "nDCG@10 × 100")
+FAMILY = Family(RetrievalFolder, read, score, "ndcg_at_10", "nDCG@10 × 100", takes_precisions=True)
