@@ -2,6 +2,7 @@
 out, kept on disk."""
 
 __all__ = [
+    "bm25",
     "cached_folder",
     "corpus",
     "deduplicate",

@@ -22,6 +22,7 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session, progress_bar
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
+CHUNK_TEXTS = 4096  # read at a time by a loop over all texts
 # Names of added texts in `Corpus.sources`.
 PARAGRAPHS, PASSAGES, DOCUMENTATION = (
     "paragraphs of their lines",
@@ -54,6 +55,10 @@ class Corpus:
 
     def __getitem__(self, row: int) -> str:
         return self.bytes[self.offsets[row] : self.offsets[row + 1]].tobytes().decode("utf-8")
+
+    def __iter__(self) -> Iterator[str]:
+        for chunk in self.chunks(CHUNK_TEXTS):
+            yield from chunk
 
     def texts(self, rows: Iterable[int]) -> list[str]:
         return [self[int(row)] for row in rows]
