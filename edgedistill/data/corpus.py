@@ -53,6 +53,11 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def own(self) -> int:
+        """How many are texts of its sources, held-out ones included, and not added to them."""
+        return sum(source["texts"] for source in self.sources if source["name"] not in ADDED)
+
     def __getitem__(self, row: int) -> str:
         return self.bytes[self.offsets[row] : self.offsets[row + 1]].tobytes().decode("utf-8")
 

@@ -174,7 +174,7 @@ def _from_files(hub: dict[str, Any]) -> dict[str, Any]:
         source, target = hub["languages"]
         return {**kept, "files": [f"parallel/wmt.{source}-{target}.tsv.gz"], "columns": [source, target]}
     if hub.get("config") == "triplet":
-        return {**kept, "files": ["nli/triples.tsv.gz"]}
+        return {**kept, "files": ["nli/triples.tsv.gz"], "columns": ["anchor", "entailment", "contradiction"]}
     if "dev" in hub:
         task = "sst2" if len(kept["texts"]) == 1 else "mrpc"
         return {
