@@ -7,9 +7,10 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -17,6 +18,9 @@ from edgedistill import files
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS
 from edgedistill.session import Session
+
+if TYPE_CHECKING:
+    from edgedistill.evaluation.scoring import Documents
 
 INTERRUPTED = 130
 UNWRAPPED = "\b\n"  # in front of a paragraph of help: keep its line ends
@@ -486,6 +490,20 @@ def bench(
     data: Data = None,
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too: z-scores, added.")
+    ] = False,
+    hybrid_weight: Annotated[
+        float | None,
+        _option("WEIGHT", "Of BM25's z-scores; 1 counts them as much as the cosines. With --hybrid.", min=0),
+    ] = None,
+    documents: Annotated[
+        str | None,
+        _option(
+            "NAME",
+            "A bundle, run or model: retrieval suites are measured with its embeddings of the documents too.",
+        ),
+    ] = None,
     out: Annotated[Path | None, _option("FILE", "Write the reports to this JSON file.")] = None,
     html: Annotated[Path | None, _option("FILE", "Write a self-contained HTML page.")] = None,
     overwrite: Overwrite = False,
@@ -499,11 +517,33 @@ def bench(
     for option, file in (("--out", out), ("--html", html)):
         if file is not None and file.is_file():
             _refuse_existing(f"{option} {file}", option, overwrite)
+    from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
+    from edgedistill.evaluation import scoring
 
-    session, outputs = _session(data, device, quiet=True), benchmark.Outputs(out, html)
-    found = benchmark.bench(bundles, suite or [], session, threads, outputs)
+    if hybrid_weight is not None and not hybrid:
+        raise UserError("--hybrid-weight: there is no BM25 to weigh; add --hybrid")
+    session = replace(_session(data, device, quiet=True), threads=threads)
+    if hybrid and hybrid_weight is None:
+        hybrid_weight = bm25.WEIGHT
+    search = scoring.Search(hybrid_weight, _documents(documents, session) if documents else None)
+    found = benchmark.bench(bundles, suite or [], session, benchmark.Outputs(out, html), search=search)
     print_result(found, as_json)
+
+
+def _documents(name: str, session: Session) -> Documents:
+    """What embeds the documents of retrieval suites: a bundle without torch, a run or a model in torch."""
+    from edgedistill import resolve
+
+    found = resolve.resolve(name)
+    if isinstance(found, resolve.BundleFolder | resolve.HubId):  # of neither, the bundle's error is worded
+        from edgedistill.evaluation import bench as benchmark
+
+        return benchmark.documents(name, session)
+    require("torch", "bench --documents", "train")
+    from edgedistill.export import model_source
+
+    return model_source.documents(name, session)
 
 
 @app.command(epilog=_example("edgedistill embed nano questions.csv --column question --out questions.npy"))

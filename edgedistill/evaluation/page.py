@@ -52,7 +52,7 @@ def data(reports: list[Report]) -> dict[str, Any]:
         "heads": [cell.head for cell in tables.cells(reports[0], names, shares=True)],
         "reports": [_report(report, names) for report in reports],
         "reference": None if teacher is None else reports.index(teacher),
-        "where": tables.places(reports),
+        "where": [*tables.places(reports), *tables.bm25_alone(reports)],
         "noise": noise if any(map(noisy, reports)) else "",
     }
 

@@ -19,10 +19,23 @@ from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation.suites import FAMILIES, labelled_task
 from edgedistill.evaluation.suites.cosines import Encode, encoded, unit
-from edgedistill.evaluation.suites.retrieval import Collection
+from edgedistill.evaluation.suites.retrieval import Collection, Documents, Search, rankings
 from edgedistill.evaluation.suites.suite_files import Part, Rows, Task, locate
 
-__all__ = ["Encode", "Suite", "describe", "evaluate", "languages", "suite", "task_suite", "title"]
+__all__ = [
+    "Documents",
+    "Encode",
+    "Search",
+    "Suite",
+    "describe",
+    "evaluate",
+    "evaluate_search",
+    "finite",
+    "languages",
+    "suite",
+    "task_suite",
+    "title",
+]
 T = TypeVar("T", bound=Task)
 
 
@@ -110,25 +123,47 @@ def evaluate(suite: Suite, encode: Any) -> dict[str, Any]:
     at the family's `score`. Raises CheckFailed for embeddings that are not finite, whose cosines would count
     as 0.
     """
-    family = FAMILIES[suite.kind]
-    given: Any = partial(_finite, suite.name, encode)
+    family, given = FAMILIES[suite.kind], finite(encode, f"suite {suite.name}")
     if family.shares_embeddings:
         given = unit(encoded(given, suite.texts))
-    tasks = {name: family.score(task, given) for name, task in suite.tasks.items()}
-    average = float(np.mean([scores[family.averaged] for scores in tasks.values()]))
+    return _averaged(suite, {name: family.score(task, given) for name, task in suite.tasks.items()})
+
+
+def evaluate_search(suite: Suite, encode: Encode, search: Search) -> dict[str, dict[str, Any]]:
+    """Score an encoder on a suite of kind retrieval, alone and beside what `search` names. Returns, by the
+    suite's name and the title of each ranking, what `evaluate` returns; of one with BM25 also its `weight`
+    and the average of `bm25` alone."""
+    given, by_title = finite(encode, f"suite {suite.name}"), dict[str, dict[str, Any]]()
+    for name, task in suite.tasks.items():
+        for title, measures in rankings(task, given, search).items():
+            by_title.setdefault(f"{suite.name}{title}", {})[name] = measures
+    found = {title: _averaged(suite, tasks) for title, tasks in by_title.items()}
+    for each in found.values():
+        alone = [measures["bm25"]["ndcg_at_10"] for measures in each["tasks"].values() if "bm25" in measures]
+        if alone:
+            each.update(weight=search.weight, bm25=float(np.mean(alone)))
+    return found
+
+
+def _averaged(suite: Suite, tasks: dict[str, Any]) -> dict[str, Any]:
+    measure = FAMILIES[suite.kind].averaged
+    average = float(np.mean([scores[measure] for scores in tasks.values()]))
     return {"kind": suite.kind, "average": average, "tasks": tasks}
 
 
-def _finite(suite: str, encode: Any, texts: Any) -> Any:
-    """Return what an encoder gives. Raises CheckFailed where that is not finite, naming the first text."""
-    found = encode(texts)
-    if isinstance(found, np.ndarray) and found.dtype.kind == "f" and not np.isfinite(found).all():
-        at = int(np.argmin(np.isfinite(found.reshape(len(found), -1)).all(1)))
-        raise CheckFailed(
-            f"suite {suite}: the embedding of {quote(texts[at])} is not finite; export or train the model "
-            "again"
-        )
-    return found
+def finite(encode: Any, place: str) -> Any:
+    """Return an encoder that raises CheckFailed for embeddings that are not finite, naming the first text."""
+
+    def checked(texts: Any) -> Any:
+        found = encode(texts)
+        if isinstance(found, np.ndarray) and found.dtype.kind == "f" and not np.isfinite(found).all():
+            at = int(np.argmin(np.isfinite(found.reshape(len(found), -1)).all(1)))
+            raise CheckFailed(
+                f"{place}: the embedding of {quote(texts[at])} is not finite; export or train the model again"
+            )
+        return found
+
+    return checked
 
 
 def describe(path: Path) -> Description[Any]:

@@ -63,9 +63,9 @@ def test_candidates_and_chunks_are_parts_of_all_scores(monkeypatch: pytest.Monke
     expected = np.take_along_axis(scores, candidates, axis=1)
     for cells in (1, 7, 1000):
         monkeypatch.setattr(bm25, "CELLS", cells)
-        chunks = list(found.chunks(queries))
-        assert np.concatenate([values for _, values in chunks]).tolist() == scores.tolist()
-        assert max(values.size for _, values in chunks) <= max(cells, 3)
+        taken = list(bm25.blocks(len(queries), len(found)))
+        assert np.concatenate([np.arange(4)[each] for each in taken]).tolist() == [0, 1, 2, 3]
+        assert max(len(queries[each]) for each in taken) == max(1, min(4, cells // 3))
         assert np.array_equal(found.candidate_scores(queries, candidates), expected)
         standardized = found.candidate_scores(queries, candidates, standardized=True)
         assert np.array_equal(standardized, np.take_along_axis(bm25.z_scores(scores), candidates, axis=1))

@@ -365,9 +365,9 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
         found = scoring.evaluate(asked, opened.classify if suite == "task" else opened.encode)
     else:
         tiny.measured.add(kind)
-        [report] = bench.bench([str(folder)], [suite], Session(data=tiny.data, log=quiet), 1, plan=PLAN)[
-            "reports"
-        ]
+        [report] = bench.bench(
+            [str(folder)], [suite], Session(data=tiny.data, log=quiet, threads=1), plan=PLAN
+        )["reports"]
         assert report["single"]["p50_ms"] > 0
         found = report["quality"][suite]
     assert np.isfinite(found["average"])
