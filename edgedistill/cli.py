@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -18,6 +18,9 @@ from edgedistill import files
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS
 from edgedistill.session import Session
+
+if TYPE_CHECKING:
+    from edgedistill.evaluation.scoring import Documents
 
 INTERRUPTED = 130
 UNWRAPPED = "\b\n"  # in front of a paragraph of help: keep its line ends
@@ -484,17 +487,31 @@ def bench(
             "rows), or task:FILE. Repeatable. Default: mini, or task for classifiers.",
         ),
     ] = None,
+    data: Data = None,
+    threads: Threads = None,
+    device: RuntimeDevice = "cpu",
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too: z-scores, added.")
+    ] = False,
+    hybrid_weight: Annotated[
+        float | None,
+        _option("WEIGHT", "Of BM25's z-scores; 1 counts them as much as the cosines. With --hybrid.", min=0),
+    ] = None,
+    documents: Annotated[
+        str | None,
+        _option(
+            "NAME",
+            "A bundle, run or model: retrieval suites are measured with its embeddings of the documents too.",
+        ),
+    ] = None,
     embeddings: Annotated[
         list[str] | None,
         _option(
             "LIST",
-            "Score suites with embeddings in int8 and binary too, separated by commas; kinds sts, retrieval, "
-            "pair_classification.",
+            "Score suites of sentence pairs and retrieval with embeddings in int8, binary or both too, "
+            "separated by commas.",
         ),
     ] = None,
-    data: Data = None,
-    threads: Threads = None,
-    device: RuntimeDevice = "cpu",
     out: Annotated[Path | None, _option("FILE", "Write the reports to this JSON file.")] = None,
     html: Annotated[Path | None, _option("FILE", "Write a self-contained HTML page.")] = None,
     overwrite: Overwrite = False,
@@ -508,14 +525,35 @@ def bench(
     for option, file in (("--out", out), ("--html", html)):
         if file is not None and file.is_file():
             _refuse_existing(f"{option} {file}", option, overwrite)
+    from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
-    from edgedistill.evaluation import speed
+    from edgedistill.evaluation import scoring
 
-    session, outputs = _session(data, device, quiet=True), benchmark.Outputs(out, html)
+    if hybrid_weight is not None and not hybrid:
+        raise UserError("--hybrid-weight: there is no BM25 to weigh; add --hybrid")
+    session = replace(_session(data, device, quiet=True), threads=threads)
+    if hybrid and hybrid_weight is None:
+        hybrid_weight = bm25.WEIGHT
     precisions = dict.fromkeys(each for each in listed(embeddings or []) if each != "float32")
-    plan = replace(speed.PLAN, embeddings=tuple(precisions))
-    found = benchmark.bench(bundles, suite or [], session, threads, outputs, plan)
+    texts_of = _documents(documents, session) if documents else None
+    search = scoring.Search(hybrid_weight, texts_of, precisions=tuple(precisions))
+    found = benchmark.bench(bundles, suite or [], session, benchmark.Outputs(out, html), search=search)
     print_result(found, as_json)
+
+
+def _documents(name: str, session: Session) -> Documents:
+    """What embeds the documents of retrieval suites: a bundle without torch, a run or a model in torch."""
+    from edgedistill import resolve
+
+    found = resolve.resolve(name)
+    if isinstance(found, resolve.BundleFolder | resolve.HubId):  # of neither, the bundle's error is worded
+        from edgedistill.evaluation import bench as benchmark
+
+        return benchmark.documents(name, session)
+    require("torch", "bench --documents", "train")
+    from edgedistill.export import model_source
+
+    return model_source.documents(name, session)
 
 
 @app.command(epilog=_example("edgedistill embed nano questions.csv --column question --out questions.npy"))

@@ -59,7 +59,7 @@ def demo(
     session.log(f"\nmeasuring {len(runs) * len(DEFAULT)} graphs, each in its own process")
     outputs = bench.Outputs(out / "reports.json", out / "report.html")
     targets = [f"{out / 'bundles' / name}:*" for name in runs]
-    found = bench.bench(targets, ["mini"], replace(session, device="cpu"), None, outputs, plan)
+    found = bench.bench(targets, ["mini"], replace(session, device="cpu"), outputs, plan)
     own = [each for each in found["reports"] if each["bundle"]["name"] in students]
     searches = search(out / "bundles", min(own, key=_size), specs[0], session)
     seconds = round(time.perf_counter() - started, 1)

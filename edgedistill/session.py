@@ -28,7 +28,8 @@ class Session:
     Relative data paths start from the folder `data`. Corpora, token ids and teacher embeddings are kept in
     `cache_folder`, by default $EDGEDISTILL_CACHE, else ~/.cache/edgedistill. The device is auto, cpu or cuda.
     Progress bars are shown with `progress`. Python code that comes with a model may run with `remote_code`;
-    only the user's own command sets it, no file does.
+    only the user's own command sets it, no file does. Without `threads`, a measurement takes
+    $OMP_NUM_THREADS, else the processors that this process may use.
     """
 
     data: Path | None = None
@@ -37,6 +38,7 @@ class Session:
     progress: bool = False
     cache_folder: Path | None = None
     remote_code: bool = False
+    threads: int | None = None
 
     @property
     def cache(self) -> Path:

@@ -295,6 +295,20 @@ def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path) -> None:
         )
 
 
+def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
+    for options, line in (
+        (["--hybrid-weight", 1], "--hybrid-weight: there is no BM25 to weigh; add --hybrid"),
+        (["--hybrid"], "--hybrid: none of the suites (mini) is of kind retrieval; add --suite retrieval"),
+        (
+            ["--documents", "nano"],
+            "--documents: none of the suites (mini) is of kind retrieval; add --suite retrieval",
+        ),
+        (["--documents", "nanoo"], "no bundle 'nanoo'; did you mean 'nano'? (micro, multi, nano)"),
+    ):
+        done = call("bench", "nano", *options, folder=tmp_path)
+        assert (done.returncode, done.stderr) == (2, f"{line}\n")
+
+
 def test_recipes_lists_and_prints(tmp_path: Path) -> None:
     listed = call("recipes", "--json", folder=tmp_path)
     names = [r["name"] for r in last(listed)["recipes"]]  # type: ignore[union-attr, index]

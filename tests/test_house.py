@@ -89,7 +89,7 @@ HEAVY = {
     "safetensors",
     "optimum",
 }
-HEAVY_AT_START = HEAVY | {"pyarrow", "pandas", "sklearn", "datasets"}
+HEAVY_AT_START = HEAVY | {"bm25s", "pyarrow", "pandas", "sklearn", "datasets"}
 NO_NOUN = {"utils", "util", "common", "helpers", "helper", "misc", "base", "core", "manager", "handler"}
 
 
@@ -399,7 +399,7 @@ def test_constraints_name_every_direct_dependency() -> None:
     extras = project["optional-dependencies"]
     wanted = [
         *project["dependencies"],
-        *(d for extra in ("train", "demo", "mobile", "server", "dev") for d in extras[extra]),
+        *(d for extra in ("search", "train", "demo", "mobile", "server", "dev") for d in extras[extra]),
     ]
     names = {re.split(r"[\[<>=~! ]", each)[0].lower().replace("_", "-") for each in wanted} - {"edgedistill"}
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-").splitlines()

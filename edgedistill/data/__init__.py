@@ -1,13 +1,15 @@
-"""Files and data sets go in; distinct texts, pairs, triples, views, labelled rows and their token ids come
+"""Files and data sets go in; distinct texts, pairs, tuples, views, labelled rows and their token ids come
 out, kept on disk."""
 
 __all__ = [
+    "bm25",
     "cached_folder",
     "corpus",
     "deduplicate",
     "file_patterns",
     "input_file",
     "labelled_tasks",
+    "made_tuples",
     "parallel_corpus",
     "readers",
     "restructured_text",

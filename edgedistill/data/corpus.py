@@ -22,6 +22,7 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session, progress_bar
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
+CHUNK_TEXTS = 4096  # read at a time by a loop over all texts
 # Names of added texts in `Corpus.sources`.
 PARAGRAPHS, PASSAGES, DOCUMENTATION = (
     "paragraphs of their lines",
@@ -52,8 +53,17 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def own(self) -> int:
+        """How many are texts of its sources, held-out ones included, and not added to them."""
+        return sum(source["texts"] for source in self.sources if source["name"] not in ADDED)
+
     def __getitem__(self, row: int) -> str:
         return self.bytes[self.offsets[row] : self.offsets[row + 1]].tobytes().decode("utf-8")
+
+    def __iter__(self) -> Iterator[str]:
+        for chunk in self.chunks(CHUNK_TEXTS):
+            yield from chunk
 
     def texts(self, rows: Iterable[int]) -> list[str]:
         return [self[int(row)] for row in rows]

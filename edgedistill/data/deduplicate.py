@@ -1,6 +1,6 @@
 """Rows of texts that are read from many sources: distinct ones without excluded texts, in one temporary file.
 
-A row is a text, a pair or a triple. Its texts go to disk, and eight bytes of it stay in memory: ten million
+A row is a text, a pair or a tuple. Its texts go to disk, and eight bytes of it stay in memory: ten million
 rows take half a gigabyte while they are compared.
 """
 

@@ -1,17 +1,18 @@
 """Parallel corpora: texts that belong together, deduplicated, split and kept on disk. A row is a pair of a
-text and its translation, or a triple of a text, one that means the same and one that does not.
+text and its translation, or a tuple of a query and documents: one that answers it, and others that do not.
 
-The distinct texts of each column form a corpus of their own, so that a teacher embeds a source text once,
-however many languages it was translated to; row i of the index names a text of each column. Held out are
-texts of the first column, with all that belongs to them.
+The distinct texts of the first column form a corpus, those of all other columns another one, so that a
+teacher embeds a source text once, however many languages it was translated to; row i of the index names its
+texts. Held out are texts of the first column, with all that belongs to them.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,38 +27,42 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
-COLUMNS = ("first", "second", "third")  # folder names
+SIDES = ("first", "second")  # folder names
 
 
 class ParallelCorpus:
-    """The distinct texts of each column, and rows that name one of each; rows 0 … training_count − 1 are for
-    training, the rest are held out.
+    """The distinct texts of both sides, and rows that name one of the first and one or more of the second;
+    rows 0 … training_count − 1 are for training, the rest are held out.
 
-    `index` (n, columns) int64 holds for each row its text in each of the `columns`; `sources` holds name,
-    part of the recipe, languages, pairs and training pairs of each table.
+    `index` (n, 1 + m) int64 holds for each row its text in the first of the `columns`, and its m texts in the
+    second; `scores` (n, m) float32 those of a tuple's documents, where its table has scores. `sources` holds
+    name, part of the recipe, languages, pairs and training pairs of each table.
     """
 
     def __init__(self, folder: Path) -> None:
         meta = files.read_json(folder / "parallel.json")
         self.folder = folder
-        self.columns = [Corpus(folder / name) for name in COLUMNS if (folder / name).exists()]
+        self.columns = [Corpus(folder / name) for name in SIDES]
         self.fingerprint: str = meta["fingerprint"]
         self.sources: list[dict[str, Any]] = meta["sources"]
         self.training_count: int = meta["trained"]
         flat = np.memmap(folder / "index.bin", dtype=np.int64, mode="r")
-        self.index = flat.reshape(-1, len(self.columns))
+        self.index = flat.reshape(meta["pairs"], -1)
+        self.scores: np.ndarray | None = None
+        if (folder / "scores.bin").exists():
+            self.scores = np.fromfile(folder / "scores.bin", np.float32).reshape(meta["pairs"], -1)
 
     def __len__(self) -> int:
         return len(self.index)
 
     @property
     def source_side(self) -> Corpus:
-        """The source texts of pairs."""
+        """The source texts of pairs, the queries of tuples."""
         return self.columns[0]
 
     @property
     def target_side(self) -> Corpus:
-        """The target texts of pairs."""
+        """The target texts of pairs, the documents of tuples."""
         return self.columns[1]
 
     @property
@@ -83,7 +88,7 @@ class ParallelCorpus:
 
 
 class Table(NamedTuple):
-    """A file or a hub data set of pairs or triples. `part` and `languages` are those of pairs; `content_id`
+    """A file or a hub data set of pairs or tuples. `part` and `languages` are those of pairs; `content_id`
     identifies the content; at most `limit` rows are kept."""
 
     name: str
@@ -105,6 +110,7 @@ class _Rows(NamedTuple):
     usable: Callable[[Row], bool]
     limit: int | None
     held_out: int = 0
+    scores: int = 0  # how many cells at the end of a row are no texts but the scores of its documents
 
 
 def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
@@ -129,20 +135,45 @@ def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
     return _cached(rows, options, session, seed)
 
 
-def build_triples(
-    spec: recipe.TripleFiles | recipe.TripleHub, exclude: list[str], session: Session, place: str
+def build_tuples(
+    spec: recipe.TupleFiles | recipe.TupleHub, exclude: list[str], session: Session, place: str
 ) -> ParallelCorpus:
-    """Open the triples that a stage names; build them first where the cache has none of the same content and
-    options.
+    """Open the tuples that a stage's table holds; build them first where the cache has none of the same
+    content and options.
 
-    `exclude` holds globs of files whose texts must not be trained on: a triple with one of them is left out.
-    The recipe names the triples at `place`. Raises UserError: no file matches, a missing column, no triple
-    is left.
+    `exclude` holds globs of files whose texts must not be trained on: a tuple with one of them is left out,
+    and so is one with an empty text, or with the query or the positive among its other texts. The recipe
+    names the tuples at `place`. Raises UserError: no file matches, a missing column, no tuple is left, all
+    have one document, a score that is no finite number, scores that are all the same.
     """
-    tables = _triple_tables(spec, session.data, place)
+    scores, texts = spec.scores.columns or [], len(spec.columns)
+    left_out = Counter[str]()
+
+    def usable(row: Row) -> bool:
+        query, positive, *others = (text.casefold() for text in row[:texts])
+        reasons = {
+            "with an empty text": not all(row),
+            "whose query is one of its documents": query in (positive, *others),
+            "whose positive is one of its negatives": positive in others,
+        }
+        reason = next((each for each, holds in reasons.items() if holds), None)
+        left_out.update([reason] if reason else [])
+        return reason is None
+
+    tables = _tuple_tables(spec, [*spec.columns, *scores], session.data, place)
     excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
-    rows = _Rows("triple", place, tables, excluded, all, spec.limit)
-    return _cached(rows, {"spec": spec.model_dump(mode="json", exclude={"licence"})}, session, 0)
+    rows = _Rows("tuple", place, tables, excluded, usable, spec.limit, scores=len(scores))
+    options = {
+        "spec": spec.model_dump(mode="json", include={"kind", "columns", "limit", "dataset", "revision"})
+    }
+    options["spec"] |= {"config": getattr(spec, "config", None), "scores": scores}
+    found = _cached(rows, options, session, 0)
+    for reason, count in left_out.items():
+        session.log(f"{place}: {count:,} tuples {reason} are left out")
+    if len(found.target_side) == 1:
+        fact = f"all {len(found):,} tuples have the same document"
+        raise UserError(f"{place}: {fact}, and there is nothing to rank; add tuples with others")
+    return found
 
 
 def _cached(rows: _Rows, options: dict[str, Any], session: Session, seed: int) -> ParallelCorpus:
@@ -161,7 +192,7 @@ def _cached(rows: _Rows, options: dict[str, Any], session: Session, seed: int) -
         kept = spool.sample([table.limit for table in rows.tables], rows.limit)
         if len(kept) == 0:
             fact = f"no {rows.what} is left of {spool.read:,} read, {spool.leaked:,} of them with an excluded"
-            raise UserError(f"{rows.place}: {fact} text; add tables, or check corpus.exclude")
+            raise UserError(f"{rows.place}: {fact} text; add tables, or check columns and corpus.exclude")
         meta = _write(rows, spool, kept, seed, temporary)
         spool.path.unlink()
         files.write_json(temporary / "parallel.json", meta)
@@ -200,14 +231,17 @@ def _pair_tables(spec: recipe.Parallel, number: int, data: Path | None) -> Itera
         yield table(path.name, files.sha256_file(path), rows)
 
 
-def _triple_tables(spec: recipe.TripleFiles | recipe.TripleHub, data: Path | None, place: str) -> list[Table]:
-    """The tables of a stage's triples; their rows are read on demand. Raises UserError: no file matches."""
-    field = f"{place}.columns"
-    if isinstance(spec, recipe.TripleHub):
-        rows = readers.hub_columns(spec, spec.columns, f"{place}.dataset", field, null="")
+def _tuple_tables(
+    spec: recipe.TupleFiles | recipe.TupleHub, columns: list[str], data: Path | None, place: str
+) -> list[Table]:
+    """The tables of a stage's tuples; their rows, the scores last, are read on demand. Raises UserError: no
+    file matches."""
+    field, numeric = f"{place}.columns", columns[len(spec.columns) :]
+    if isinstance(spec, recipe.TupleHub):
+        rows = readers.hub_columns(spec, columns, spec.dataset, field, numeric, null="")
         return [Table(spec.dataset, None, _normalized(rows))]
     return [
-        Table(path.name, files.sha256_file(path), readers.columns_in(path, spec.columns, field))
+        Table(path.name, files.sha256_file(path), readers.columns_in(path, columns, field, numeric))
         for path in file_patterns.matching_files(spec.files, data, f"{place}.files")
     ]
 
@@ -230,11 +264,12 @@ def _well_scored(rows: Iterator[Row], part: recipe.Pairs, name: str, place: str)
         yield row[:2]
 
 
-class _Column(NamedTuple):
-    """One column of the kept rows.
+class _Side(NamedTuple):
+    """One side of the kept rows: the first column, or all others.
 
-    `rows` (n,) holds for each row its text in the corpus of the column; `first` (distinct texts,) holds for
-    each text the first row with it. Texts from `training_count` on are held out.
+    `rows` (n, m) holds for each row its texts in the corpus of the side; `first` (distinct texts,) holds for
+    each text the first cell with it, counted along the rows of `rows`. Texts from `training_count` on are
+    held out.
     """
 
     rows: np.ndarray
@@ -243,22 +278,27 @@ class _Column(NamedTuple):
 
 
 def _write(rows: _Rows, spool: Spool, kept: np.ndarray, seed: int, folder: Path) -> dict[str, Any]:
-    """Write the corpus of each column, and index.bin with the training rows first. Returns the content of
-    parallel.json. kept (n,): the lines of the spool that are the rows."""
-    columns = _split(_digests(spool, kept), rows, seed)
+    """Write the corpus of each side, index.bin with the training rows first, and scores.bin. Returns the
+    content of parallel.json. kept (n,): the lines of the spool that are the rows."""
+    sides = _split(_digests(spool, kept, rows.scores), rows, seed)
     sources = [{"name": table.name} for table in rows.tables]
     fingerprint = hashlib.sha256()
-    for number, column in enumerate(columns):
-        own = folder / COLUMNS[number]
+    for number, side in enumerate(sides):
+        own = folder / SIDES[number]
         own.mkdir()
-        lines = [kept[part] for part in np.split(column.first, [column.training_count])]
-        texts = chain.from_iterable(_texts(spool, part, number) for part in lines)
-        corpus.write(own, texts, column.training_count, sources)
+        cells = np.split(side.first, [side.training_count])
+        texts = chain.from_iterable(_texts(spool, kept, part, side.rows.shape[1], number) for part in cells)
+        corpus.write(own, texts, side.training_count, sources)
         fingerprint.update(files.read_json(own / "corpus.json")["fingerprint"].encode())
-    is_late = columns[0].rows >= columns[0].training_count
-    index = np.stack([column.rows for column in columns], 1)[np.argsort(is_late, kind="stable")].tobytes()
+    is_late = sides[0].rows[:, 0] >= sides[0].training_count
+    order = np.argsort(is_late, kind="stable")
+    index = np.concatenate([side.rows for side in sides], 1)[order].tobytes()
     fingerprint.update(index)
     (folder / "index.bin").write_bytes(index)
+    if rows.scores:
+        scores = _scores(spool, kept, rows)[order].tobytes()
+        fingerprint.update(scores)
+        (folder / "scores.bin").write_bytes(scores)
     counts = spool.counts(kept)
     late = [int(part.sum()) for part in np.split(is_late, np.cumsum(counts)[:-1])]
     return {
@@ -281,26 +321,48 @@ def _write(rows: _Rows, spool: Spool, kept: np.ndarray, seed: int, folder: Path)
     }
 
 
-def _texts(spool: Spool, lines: np.ndarray, column: int) -> Iterator[str]:
-    """One column of these lines of the spool, ascending."""
-    return (line.split(b"\t")[column].decode("utf-8") for line in spool.lines(lines))
+def _texts(spool: Spool, kept: np.ndarray, cells: np.ndarray, width: int, side: int) -> Iterator[str]:
+    """The texts of these cells of a side, (k,) ascending, of which each row has `width`."""
+    rows, counts = np.unique(cells // width, return_counts=True)
+    columns = iter((cells % width + side).tolist())
+    for line, count in zip(spool.lines(kept[rows]), counts.tolist(), strict=True):
+        texts = line.split(b"\t")
+        yield from (texts[column].decode("utf-8") for column in islice(columns, count))
 
 
-def _digests(spool: Spool, kept: np.ndarray) -> np.ndarray:
-    """A digest of each text of the kept rows: (n, columns) uint64."""
+def _digests(spool: Spool, kept: np.ndarray, scores: int) -> np.ndarray:
+    """A digest of each text of the kept rows: (n, columns) uint64, without the scores at their ends."""
     found, columns = array("Q"), 0
     for line in spool.lines(kept):
         texts = line.split(b"\t")
-        columns = len(texts)
-        for text in texts:
+        columns = len(texts) - scores
+        for text in texts[:columns]:
             found.append(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
     return np.array(found, np.uint64).reshape(-1, columns)
 
 
-def _split(digests: np.ndarray, rows: _Rows, seed: int) -> list[_Column]:
-    """Draw the held-out texts of the first column, and number the texts of all columns.
+def _scores(spool: Spool, kept: np.ndarray, rows: _Rows) -> np.ndarray:
+    """The scores at the ends of the kept rows, (n, m) float32. Raises UserError for one that is no finite
+    number, and where all are the same."""
+    cells = [line.decode("utf-8").split("\t")[-rows.scores :] for line in spool.lines(kept)]
+    place = f"{rows.place}.scores.columns"
+    found = np.empty((len(cells), rows.scores), np.float32)
+    for number, row in enumerate(cells):
+        try:
+            found[number] = [float(cell) for cell in row]
+        except ValueError:
+            raise UserError(f"{place}: {', '.join(row)[:60]!r} are not all numbers; correct them") from None
+        if not np.isfinite(found[number]).all():
+            raise UserError(f"{place}: the scores {', '.join(row)[:60]!r} are not all finite; correct them")
+    if np.ptp(found) == 0:
+        raise UserError(f"{place}: all scores are {found.flat[0]:g}, and rank nothing; name other columns")
+    return found
 
-    A text of another column is for training where any training row has it.
+
+def _split(digests: np.ndarray, rows: _Rows, seed: int) -> list[_Side]:
+    """Draw the held-out texts of the first column, and number the texts of both sides.
+
+    digests (n, 1 + m). A text of the second side is for training where any training row has it.
     """
     first, text_of = _distinct(digests[:, 0])
     if len(first) <= rows.held_out:
@@ -308,18 +370,17 @@ def _split(digests: np.ndarray, rows: _Rows, seed: int) -> list[_Column]:
         raise UserError(f"corpus: nothing to train on: {fact}; add pairs, or lower corpus.held_out")
     late = np.zeros(len(first), bool)
     late[np.random.default_rng(seed).choice(len(first), rows.held_out, replace=False, shuffle=False)] = True
-    columns = [_numbered(first, text_of, late)]
+    one_side = _numbered(first, text_of[:, None], late)
     in_training = ~late[text_of]
-    for column in digests.T[1:]:
-        first, text_of = _distinct(column)
-        late = np.ones(len(first), bool)
-        late[text_of[in_training]] = False
-        columns.append(_numbered(first, text_of, late))
-    return columns
+    first, text_of = _distinct(digests[:, 1:].ravel())
+    text_of = text_of.reshape(len(digests), -1)
+    late = np.ones(len(first), bool)
+    late[text_of[in_training]] = False
+    return [one_side, _numbered(first, text_of, late)]
 
 
 def _distinct(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """((m,) the first row with each distinct text, ascending; (n,) which of the texts each row has)."""
+    """((m,) the first cell with each distinct text, ascending; (n,) which of the texts each cell has)."""
     _, first, text_of = np.unique(digests, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty_like(order)
@@ -327,9 +388,9 @@ def _distinct(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first[order], rank[text_of]
 
 
-def _numbered(first: np.ndarray, text_of: np.ndarray, late: np.ndarray) -> _Column:
+def _numbered(first: np.ndarray, text_of: np.ndarray, late: np.ndarray) -> _Side:
     """Number the distinct texts by first occurrence, those marked `late` (held out) after all others."""
     order = np.argsort(late, kind="stable")
     rows = np.empty_like(order)
     rows[order] = np.arange(len(order))
-    return _Column(rows[text_of], first[order], len(late) - int(late.sum()))
+    return _Side(rows[text_of], first[order], len(late) - int(late.sum()))

@@ -3,11 +3,11 @@ the recipes' requirements."""
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import product
@@ -15,15 +15,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgedistill import machine
-from edgedistill.errors import UserError
+from edgedistill.errors import UserError, require
 from edgedistill.evaluation import page, report, scoring, speed, tables, teacher_agreement
 from edgedistill.evaluation.suites import FAMILIES
+from edgedistill.evaluation.suites.cosines import dot, unit
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.runtime.compact import layout
 from edgedistill.session import Log, Session
 
 DEFAULT_SUITE = "mini"
 UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
+SPACE_TEXTS = 64  # queries whose embeddings by two encoders are compared
+# Mean cosine of a text's embeddings by two encoders, below which they have not learned the same space. Of
+# unrelated encoders it is near 0; students have 0.5 to 0.95 to their teacher.
+SAME_SPACE = 0.25
 LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 
 
@@ -35,6 +40,7 @@ class Outputs(NamedTuple):
 
 
 NO_FILES = Outputs()
+BY_COSINE = scoring.Search()
 
 
 @dataclass
@@ -50,39 +56,46 @@ class Measured(speed.Target):
     def is_teacher(self) -> bool:
         return bool(self.manifest["kind"] == "teacher")
 
-    def open(self, threads: int, device: str) -> bundles_.Bundle:
-        return bundles_.load(self.folder, precision=self.precision, threads=threads, device=device)
+    @property
+    def graph(self) -> tuple[Path, str]:
+        """What one graph is known by: its folder and precision."""
+        return self.folder.resolve(), self.precision
+
+    def open(self, session: Session) -> bundles_.Bundle:
+        return bundles_.load(
+            self.folder, precision=self.precision, threads=session.threads, device=session.device
+        )
 
 
 def bench(
     bundles: list[str],
     suites: list[str],
     session: Session,
-    threads: int | None = None,
     outputs: Outputs = NO_FILES,
     plan: speed.MeasurementPlan = speed.PLAN,
+    search: scoring.Search = BY_COSINE,
 ) -> dict[str, Any]:
     """Measure bundles ("path", "path:w8", "path:*") on suites, log the table, write the outputs, check the
-    recipes' requirements.
+    recipes' requirements. `search` adds to suites of kind retrieval.
 
-    Without `threads`, $OMP_NUM_THREADS decides, else the processors that this process may use. Returns
-    {schema, reports (without raw samples), requirements}. Raises UserError, before measuring where possible,
-    and CheckFailed with the result, after the files are written, when a requirement is not met.
+    Returns {schema, reports (without raw samples), requirements}. Raises UserError, before measuring where
+    possible, and CheckFailed with the result, after the files are written, when a requirement is not met.
     """
     if not bundles:
         raise UserError("edgedistill bench: no bundle; name one, or make one with edgedistill export RUN")
     for path in outputs:
         if path is not None and path.is_dir():
             raise UserError(f"{path}: a folder; give the name of a file")
-    threads = threads or machine.default_threads()
+    threads = session.threads or machine.default_threads()
+    session = replace(session, threads=threads)
     if session.data is None and os.environ.get("EDGEDISTILL_DATA"):
         session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
-    _check_precisions(plan.embeddings, opened, measured)
+    _check_search(search, opened, measured, session)
     _log_missing_teacher(measured, session.log)
     progress = _progress(len(measured) * (len(opened) + plan.rounds + 1), session.log)
-    _accuracy(measured, opened, session, threads, progress, plan.embeddings)
+    _accuracy(measured, opened, session, search, progress)
     texts = opened[0].sample(plan.queries, plan.seed)
     timings = speed.measure(measured, texts, threads, replace(session, log=progress), plan)
     for target, found in zip(measured, timings, strict=True):
@@ -220,6 +233,62 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
     return found
 
 
+def documents(name: str, session: Session) -> scoring.Documents:
+    """Open a bundle to embed the texts of retrieval suites with. Raises UserError as `targets`, and for a
+    classifier."""
+    opened = bundles_.load(name, threads=session.threads, device=session.device)
+    if opened.labels:
+        raise UserError(f"--documents {name}: returns labels, and embeddings are needed; name an encoder")
+    target = Measured(opened.folder, opened.precision, manifest=opened.manifest)
+    encode = scoring.finite(opened.encode, f"--documents {name}")
+    return scoring.Documents(target.title, encode, opened.embedding_dim(), target.graph)
+
+
+def _check_search(
+    search: scoring.Search, suites: list[scoring.Suite], measured: list[Measured], session: Session
+) -> None:
+    """Raises UserError where no suite is of kind retrieval, a package is missing, the embeddings of a bundle
+    are not in the space of the documents' encoder, or a suite is scored in float32 alone."""
+    for precision, target in product(search.precisions, measured):
+        layout(precision, target.manifest["dims"][0], "--embeddings")
+    for suite in suites if search.precisions else ():
+        if suite.kind != "retrieval" and not FAMILIES[suite.kind].shares_embeddings:
+            raise UserError(
+                f"--embeddings: suite {suite.name} of kind {suite.kind} is scored in float32 alone; leave it "
+                "out, or choose suites of kinds sts, pair_classification and retrieval"
+            )
+    given, documents = {"--hybrid": search.weight, "--documents": search.documents}, search.documents
+    retrieval = [suite for suite in suites if suite.kind == "retrieval"]
+    for option, value in given.items():
+        if value is not None and not retrieval:
+            names = ", ".join(suite.name for suite in suites)
+            raise UserError(
+                f"{option}: none of the suites ({names}) is of kind retrieval; add --suite retrieval"
+            )
+    if search.weight is not None:
+        if not math.isfinite(search.weight):
+            raise UserError(f"--hybrid-weight: {search.weight} is no weight; give a number, such as 0.5")
+        for package in ("bm25s", "Stemmer"):
+            require(package, "bench --hybrid", "search")
+    if documents is None:
+        return
+    texts = retrieval[0].texts[:SPACE_TEXTS]
+    expected, problems = unit(documents.encode(texts)), []
+    for target in measured:
+        opened, place = target.open(session), f"--documents {documents.name}: {target.title}"
+        if opened.embedding_dim() != documents.dims:
+            fact = f"has {opened.embedding_dim()} dimensions, not {documents.dims}"
+        elif (cosine := float(dot(unit(opened.encode(texts)), expected).mean())) < SAME_SPACE:
+            fact = f"embeds a query at a mean cosine of {cosine:.2f} to the documents' encoder"
+        else:
+            continue
+        problems.append(
+            f"{place} {fact}, so they are not in one space; name an encoder of its teacher's space"
+        )
+    if problems:
+        raise UserError(*problems)
+
+
 def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
     """Log, where no teacher is among the bundles, that the share retained is not shown, and how the teacher's
     bundle is made."""
@@ -237,52 +306,32 @@ def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
     )
 
 
-def _check_precisions(
-    precisions: Sequence[str], suites: list[scoring.Suite], measured: list[Measured]
-) -> None:
-    """Raise UserError for precisions of embeddings that a bundle does not have, and for suites that are not
-    scored in them."""
-    for precision, target in product(precisions, measured):
-        layout(precision, target.manifest["dims"][0], "--embeddings")
-    known = [kind for kind, family in FAMILIES.items() if family.shares_embeddings or family.takes_precisions]
-    for suite in suites if precisions else ():
-        if suite.kind not in known:
-            kinds = " and ".join((", ".join(known[:-1]), known[-1]))
-            raise UserError(
-                f"--embeddings: suite {suite.name} of kind {suite.kind} is scored in float32 alone; leave it "
-                f"out, or choose suites of kinds {kinds}"
-            )
-
-
 def _accuracy(
     measured: list[Measured],
     suites: list[scoring.Suite],
     session: Session,
-    threads: int,
+    search: scoring.Search,
     progress: Log,
-    precisions: Sequence[str],
 ) -> None:
-    """Score every bundle on every suite, also with its embeddings in the precisions, and measure every
-    student's agreement with the teacher."""
+    """Score every bundle on every suite, and measure every student's agreement with the teacher."""
     teacher = reference(measured)
     references = None
     if teacher is not None:
-        references = teacher_agreement.ReferenceEmbeddings(
-            lambda: teacher.open(threads, session.device), suites, session
-        )
+        references = teacher_agreement.ReferenceEmbeddings(lambda: teacher.open(session), suites, session)
     for target in measured:
-        opened = target.open(threads, session.device)
+        opened = target.open(session)
         for suite in suites:
             progress(f"{target.title} on {suite.name}")
             unknown = unknown_tokens(opened, suite)
-            found = scoring.evaluate(suite, opened.classify if opened.labels else opened.encode, precisions)
-            if precisions:
-                averages = {"float32": found["average"], **found["embeddings"]}
-                found["embeddings"] = {
-                    name: {"average": average, "bytes": _bytes(name, opened.dims[0])}
-                    for name, average in averages.items()
-                }
-            target.quality[suite.name] = {**found, "unknown": unknown}
+            encode = opened.classify if opened.labels else opened.encode
+            if suite.kind == "retrieval":
+                same = search.documents is not None and search.documents.bundle == target.graph
+                found = scoring.evaluate_search(suite, encode, search._replace(same=same))
+            else:
+                found = {suite.name: scoring.evaluate(suite, encode, search.precisions)}
+            if search.precisions:
+                found[suite.name]["embeddings"] = _beside_float32(found[suite.name], opened.embedding_dim())
+            target.quality.update({name: {**each, "unknown": unknown} for name, each in found.items()})
             if unknown["texts"] > UNKNOWN_SHARE * len(suite.texts):
                 session.log(
                     f"{target.title} on {suite.name}: {unknown['texts']:,} of {len(suite.texts):,} texts "
@@ -297,9 +346,11 @@ def _accuracy(
             target.agreement = {**found, "source": held_out.source}
 
 
-def _bytes(precision: str, dim: int) -> int:
-    """Return the bytes of an embedding; binary+int8 keeps both."""
-    return sum(layout(each, dim).bytes for each in precision.split("+"))
+def _beside_float32(found: dict[str, Any], dim: int) -> dict[str, dict[str, float]]:
+    """Return the average and the bytes of an embedding, by precision; binary+int8 stores both."""
+    averages = {"float32": found["average"], **found["embeddings"]}
+    sizes = {name: sum(layout(each, dim).bytes for each in name.split("+")) for name in averages}
+    return {name: {"average": average, "bytes": sizes[name]} for name, average in averages.items()}
 
 
 def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | None:

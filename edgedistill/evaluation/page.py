@@ -57,7 +57,7 @@ def data(reports: list[Report]) -> dict[str, Any]:
             for report, row in tables.embeddings(reports)
         ],
         "reference": None if teacher is None else reports.index(teacher),
-        "where": tables.places(reports),
+        "where": [*tables.places(reports), *tables.bm25_alone(reports)],
         "noise": noise if any(map(noisy, reports)) else "",
     }
 

@@ -20,11 +20,24 @@ from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation.suites import FAMILIES, labelled_task
 from edgedistill.evaluation.suites.cosines import Encode, encoded, unit
-from edgedistill.evaluation.suites.retrieval import Collection
+from edgedistill.evaluation.suites.retrieval import Collection, Documents, Search, rankings
 from edgedistill.evaluation.suites.suite_files import Part, Rows, Task, locate
 from edgedistill.runtime.compact import compact, expanded
 
-__all__ = ["Encode", "Suite", "describe", "evaluate", "languages", "suite", "task_suite", "title"]
+__all__ = [
+    "Documents",
+    "Encode",
+    "Search",
+    "Suite",
+    "describe",
+    "evaluate",
+    "evaluate_search",
+    "finite",
+    "languages",
+    "suite",
+    "task_suite",
+    "title",
+]
 T = TypeVar("T", bound=Task)
 
 
@@ -108,40 +121,63 @@ def evaluate(suite: Suite, encode: Any, precisions: Sequence[str] = ()) -> dict[
     """Score an encoder on a suite. Returns {kind, average, tasks: {name: measures}}; `average` is the mean
     over tasks of the measure that the family averages.
 
-    `precisions`: of embeddings, in which the suite is scored too (see `runtime.compact`); the result and each
-    task then have `embeddings`, {precision: score}. For a suite of kind `task` pass a bundle's `classify` in
-    place of an encoder. The measures are described at the family's `score`. Raises CheckFailed for embeddings
-    that are not finite, whose cosines would count as 0.
+    `precisions`: of embeddings, in which a family that shares them is scored too (see `runtime.compact`);
+    the result and each task then have `embeddings`, {precision: score}. For a suite of kind `task` pass a
+    bundle's `classify` in place of an encoder. The measures are described at the family's `score`. Raises
+    CheckFailed for embeddings that are not finite, whose cosines would count as 0.
     """
-    family = FAMILIES[suite.kind]
-    given: Any = partial(_finite, suite.name, encode)
+    family, given = FAMILIES[suite.kind], finite(encode, f"suite {suite.name}")
     if family.shares_embeddings:
         given = unit(encoded(given, suite.texts))
-    score = partial(family.score, precisions=precisions) if family.takes_precisions else family.score
-    tasks = {name: score(task, given) for name, task in suite.tasks.items()}
-    average = float(np.mean([scores[family.averaged] for scores in tasks.values()]))
-    found = {"kind": suite.kind, "average": average, "tasks": tasks}
-    for precision in precisions if family.shares_embeddings else ():
+    tasks = {name: family.score(task, given) for name, task in suite.tasks.items()}
+    for precision in precisions:
         rows = unit(expanded(compact(given, precision)))
         for name, task in suite.tasks.items():
-            scores = tasks[name].setdefault("embeddings", {})
-            scores[precision] = score(task, rows)[family.averaged]
-    if precisions:
-        each = [scores["embeddings"] for scores in tasks.values()]
-        found["embeddings"] = {name: float(np.mean([scores[name] for scores in each])) for name in each[0]}
+            score = family.score(task, rows)[family.averaged]
+            tasks[name]["embeddings"] = {**tasks[name].get("embeddings", {}), precision: score}
+    return _averaged(suite, tasks)
+
+
+def evaluate_search(suite: Suite, encode: Encode, search: Search) -> dict[str, dict[str, Any]]:
+    """Score an encoder on a suite of kind retrieval, alone and beside what `search` names. Returns, by the
+    suite's name and the title of each ranking, what `evaluate` returns; of one with BM25 also its `weight`
+    and the average of `bm25` alone."""
+    given, by_title = finite(encode, f"suite {suite.name}"), dict[str, dict[str, Any]]()
+    for name, task in suite.tasks.items():
+        for title, measures in rankings(task, given, search).items():
+            by_title.setdefault(f"{suite.name}{title}", {})[name] = measures
+    found = {title: _averaged(suite, tasks) for title, tasks in by_title.items()}
+    for each in found.values():
+        alone = [measures["bm25"]["ndcg_at_10"] for measures in each["tasks"].values() if "bm25" in measures]
+        if alone:
+            each.update(weight=search.weight, bm25=float(np.mean(alone)))
     return found
 
 
-def _finite(suite: str, encode: Any, texts: Any) -> Any:
-    """Return what an encoder gives. Raises CheckFailed where that is not finite, naming the first text."""
-    found = encode(texts)
-    if isinstance(found, np.ndarray) and found.dtype.kind == "f" and not np.isfinite(found).all():
-        at = int(np.argmin(np.isfinite(found.reshape(len(found), -1)).all(1)))
-        raise CheckFailed(
-            f"suite {suite}: the embedding of {quote(texts[at])} is not finite; export or train the model "
-            "again"
-        )
+def _averaged(suite: Suite, tasks: dict[str, Any]) -> dict[str, Any]:
+    measure = FAMILIES[suite.kind].averaged
+    average = float(np.mean([scores[measure] for scores in tasks.values()]))
+    found = {"kind": suite.kind, "average": average, "tasks": tasks}
+    if compacted := [scores["embeddings"] for scores in tasks.values() if "embeddings" in scores]:
+        found["embeddings"] = {
+            name: float(np.mean([scores[name] for scores in compacted])) for name in compacted[0]
+        }
     return found
+
+
+def finite(encode: Any, place: str) -> Any:
+    """Return an encoder that raises CheckFailed for embeddings that are not finite, naming the first text."""
+
+    def checked(texts: Any) -> Any:
+        found = encode(texts)
+        if isinstance(found, np.ndarray) and found.dtype.kind == "f" and not np.isfinite(found).all():
+            at = int(np.argmin(np.isfinite(found.reshape(len(found), -1)).all(1)))
+            raise CheckFailed(
+                f"{place}: the embedding of {quote(texts[at])} is not finite; export or train the model again"
+            )
+        return found
+
+    return checked
 
 
 def describe(path: Path) -> Description[Any]:

@@ -47,10 +47,7 @@ class Target:
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """How much to measure. The defaults are the minimum for a published report.
-
-    embeddings: the precisions of embeddings in which suites are scored, beside float32.
-    """
+    """How much to measure. The defaults are the minimum for a published report."""
 
     queries: int = 1024  # single texts per round
     warmups: int = 32
@@ -58,7 +55,6 @@ class MeasurementPlan:
     seconds: float = 1.0  # minimum time per batch size and round
     resamples: int = 1000  # of the bootstrap
     seed: int = 0
-    embeddings: tuple[str, ...] = ()
 
 
 PLAN = MeasurementPlan()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from typing import NamedTuple
 
 from rich import box
@@ -65,16 +66,17 @@ def _scores(report: Report, names: list[str], shares: bool) -> list[Cell]:
 def embeddings(reports: list[Report]) -> list[tuple[Report, list[Cell]]]:
     """Return a row for each report and precision of its embeddings: bytes of an embedding, and the average on
     each suite × 100; none where suites were scored in float32 alone."""
-    rows = []
+    rows, qualities = [], [report["quality"] for report in reports]
+    names = [name for name in suites(reports) if any("embeddings" in q.get(name, ()) for q in qualities)]
     for report in reports:
-        scored = {name: found.get("embeddings", {}) for name, found in report["quality"].items()}
+        scored = {name: report["quality"].get(name, {}).get("embeddings", {}) for name in names}
         for precision in dict.fromkeys(each for found in scored.values() for each in found):
-            found = {name: each[precision] for name, each in scored.items() if precision in each}
-            size = next(iter(found.values()))["bytes"]
-            averages = {name: (found.get(name) or {}).get("average") for name in suites(reports)}
-            scores = [Cell(name, _hundredfold(average), average) for name, average in averages.items()]
-            cells = [Cell("embeddings", precision, None), Cell("bytes", f"{size:,}", size), *scores]
-            rows.append((report, cells))
+            found = [each.get(precision, {}) for each in scored.values()]
+            size = max(each.get("bytes", 0) for each in found)
+            averages = zip(names, (each.get("average") for each in found), strict=True)
+            scores = [Cell(name, _hundredfold(average), average) for name, average in averages]
+            stored = [Cell("embeddings", precision, None), Cell("bytes", f"{size:,}", size)]
+            rows.append((report, stored + scores))
     return rows
 
 
@@ -170,7 +172,7 @@ def markdown(reports: list[Report]) -> str:
         name = f"**{title(report)}**" if is_teacher(report) else title(report)
         rows.append([text.replace("|", "\\|") for text in (name, *(cell.shown for cell in row))])
     lines = ["| " + " | ".join(row) + " |" for row in rows]
-    below = "<br>\n".join(places(reports))
+    below = "<br>\n".join([*places(reports), *bm25_alone(reports)])
     return "\n".join(lines) + f"\n\n<sub>{below}</sub>\n"
 
 
@@ -179,7 +181,7 @@ def _table(reports: list[Report], rows: list[list[Cell]], suite_width: int) -> T
     `suite_width` characters."""
     names = suites(reports)
     heads = [
-        shorten(cell.head, suite_width) if cell.head in names else cell.head.replace(" ", "\n")
+        _wrapped(cell.head, suite_width) if cell.head in names else cell.head.replace(" ", "\n")
         for cell in rows[0]
     ]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -196,9 +198,26 @@ def _table(reports: list[Report], rows: list[list[Cell]], suite_width: int) -> T
     return table
 
 
+def _wrapped(name: str, width: int) -> str:
+    """Break a name at its spaces into lines of at most `width` characters; longer words are cut in the
+    middle."""
+    lines = textwrap.wrap(name, width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(shorten(line, width) for line in lines)
+
+
+def bm25_alone(reports: list[Report]) -> list[str]:
+    """Return a line with the scores of BM25 alone, by suite, where any was measured beside it."""
+    found, weights = dict[str, str](), dict[str, None]()
+    for name, scores in (pair for report in reports for pair in report["quality"].items()):
+        if "bm25" in scores and ", documents of " not in name:
+            found[name] = f"{name.removesuffix(' + BM25')} {100 * scores['bm25']:.2f}"
+            weights[f"{scores['weight']:g}"] = None
+    return [f"BM25 alone: {', '.join(found.values())}; its weight: {', '.join(weights)}"] if found else []
+
+
 def _notes(reports: list[Report]) -> list[str]:
     """Return the conditions and what the columns mean, each line at most WIDTH characters."""
-    notes = [shorten(line, WIDTH) for line in places(reports)]
+    notes = [shorten(line, WIDTH) for line in [*places(reports), *bm25_alone(reports)]]
     legend = "batch sens.: largest 1 − cosine, single vs. batched."
     notes.append(f"{legend} retained: share of the teacher's score." if compared(reports) else legend)
     if any(map(noisy, reports)):

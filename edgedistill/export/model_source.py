@@ -10,15 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+import numpy as np
 from torch import nn
 from transformers.models.auto import modeling_auto
 
 from edgedistill import recipe, resolve, run
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.evaluation import scoring
+from edgedistill.session import Session
 from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
-from edgedistill.training import record
+from edgedistill.training import record, student_embeddings
 from edgedistill.training.load_models import Models
 
 
@@ -87,6 +90,21 @@ def opened(given: str | Path | Source) -> Iterator[run.Run]:
     check_encoder(folder, source, pooling)
     with tempfile.TemporaryDirectory() as temporary:
         yield ModelRun(Path(temporary), spec, teachers.TeacherEncoder(spec.teacher, remote_code=remote_code))
+
+
+def documents(name: str, session: Session) -> scoring.Documents:
+    """Open a run or a model, in torch on the CPU, to embed the texts of retrieval suites with. Raises
+    UserError as `opened`, and for a classifier."""
+    with opened(Source(name, remote_code=session.remote_code)) as found:
+        module, tokenizer, labels = found.student(), found.tokenizer(), found.labels
+    if labels:
+        raise UserError(f"--documents {name}: returns labels, and embeddings are needed; name an encoder")
+
+    def encode(texts: list[str]) -> np.ndarray:
+        prompted = [found.prompt + text for text in texts]
+        return student_embeddings.embed(module, tokenizer, prompted, found.max_tokens)
+
+    return scoring.Documents(name, scoring.finite(encode, f"--documents {name}"), found.dims)
 
 
 def name_of(source: str) -> str:

@@ -8,6 +8,7 @@ from edgedistill.objectives.composition import (
     queues_to_bfloat16,
     update_queues,
 )
+from edgedistill.objectives.ranking import Ranking
 from edgedistill.objectives.requirements import (
     check_dimensions,
     matryoshka_dims,
@@ -17,6 +18,7 @@ from edgedistill.objectives.requirements import (
 )
 
 __all__ = [
+    "Ranking",
     "build",
     "check_dimensions",
     "fill_queues",

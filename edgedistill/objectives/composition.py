@@ -3,9 +3,9 @@ made of other objectives.
 
 Every module is called with (views, teacher): the student's embeddings (B, d) of each view of the texts, and
 the teacher's embeddings (B, e) of the texts. On translation pairs the views are the source and the target
-side, and `teacher` is (B, 2, e), one target for either side. Only `simcse` works without a teacher, and
-receives None on triples. Queues and a learned temperature are part of a module's state; `update_queues`
-pushes the batch's teacher embeddings after each step.
+side, and `teacher` is (B, 2, e), one target for either side. On tuples the views are the queries (B, d) and
+the distinct documents of the batch (M, d), and `teacher` is a Ranking. Queues and a learned temperature are
+part of a module's state; `update_queues` pushes the batch's teacher embeddings after each step.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ import torch
 from torch import Tensor, nn
 
 from edgedistill import recipe
-from edgedistill.objectives.contrastive import CkdLoss, SimcseLoss
+from edgedistill.objectives.contrastive import CkdLoss, info_nce
 from edgedistill.objectives.pairs import OneSide, mcl, mcl_bool, mcl_ce
 from edgedistill.objectives.queue import Queue
+from edgedistill.objectives.ranking import Ranking, listwise, margin_mse
 from edgedistill.objectives.regression import cosine, dual_l2, mse, skd, softcos
 from edgedistill.objectives.relational import CongenLoss, SeedLoss, gram
 from edgedistill.objectives.requirements import COORDINATE_FREE
 
 
 class Stateless(nn.Module):
-    """A loss without a state, of the views and the teacher's embeddings."""
+    """A loss without a state, of the views and what the teacher gives."""
 
-    def __init__(self, loss: Callable[[list[Tensor], Tensor], Tensor]) -> None:
+    def __init__(self, loss: Callable[[list[Tensor], Any], Tensor]) -> None:
         super().__init__()
         self.loss = loss
 
-    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
+    def forward(self, views: list[Tensor], teacher: Tensor | Ranking | None) -> Tensor:
         return self.loss(views, teacher)
 
 
@@ -51,6 +52,11 @@ def _of_pairs(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> nn.Module:
     return Stateless(lambda views, teacher: loss(views[0], views[1], teacher[:, 0]))
 
 
+def _of_tuples(loss: Callable[[Tensor, Tensor, Ranking], Tensor]) -> nn.Module:
+    """A loss between the queries and the documents of a batch, guided by its ranking."""
+    return Stateless(lambda views, ranking: loss(views[0], views[1], ranking))
+
+
 class WeightedSum(nn.Module):
     """A weighted sum of objectives."""
 
@@ -58,7 +64,7 @@ class WeightedSum(nn.Module):
         super().__init__()
         self.weights, self.parts = weights, nn.ModuleList(parts)
 
-    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
+    def forward(self, views: list[Tensor], teacher: Tensor | Ranking) -> Tensor:
         return torch.stack(
             [weight * part(views, teacher) for weight, part in zip(self.weights, self.parts, strict=True)]
         ).sum()
@@ -78,10 +84,14 @@ class DimensionSlice(nn.Module):
         self.part, self.start, self.end = part, start, end
         self.slice_teacher, self.scale = slice_teacher, scale
 
-    def of_teacher(self, teacher: Tensor) -> Tensor:
+    def of_teacher(self, teacher: Any) -> Any:
+        if isinstance(teacher, Ranking):  # its scores have no dimensions
+            rows = (teacher.queries, teacher.documents)
+            queries, documents = (None if each is None else self.of_teacher(each) for each in rows)
+            return teacher._replace(queries=queries, documents=documents)
         return self.scale * (teacher[..., self.start : self.end] if self.slice_teacher else teacher)
 
-    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
+    def forward(self, views: list[Tensor], teacher: Tensor | Ranking) -> Tensor:
         return self.part(
             [self.scale * view[:, self.start : self.end] for view in views], self.of_teacher(teacher)
         )
@@ -121,6 +131,30 @@ def _mcl_ce(spec: recipe.MclCe, targets: LossTargets) -> nn.Module:
     )
 
 
+def _simcse(spec: recipe.Simcse, targets: LossTargets) -> nn.Module:
+    """Each text's positive is its own second view."""
+    scale = 1 / spec.temperature  # fixed: in the reference code it is learnable, but stays at its initial 20
+    return Stateless(
+        lambda views, _: info_nce(
+            views[0], views[1], torch.arange(len(views[0]), device=views[0].device), scale
+        )
+    )
+
+
+def _info_nce(spec: recipe.InfoNce, targets: LossTargets) -> nn.Module:
+    scale = 1 / spec.temperature
+    return _of_tuples(
+        lambda queries, documents, ranking: info_nce(queries, documents, ranking.positives, scale)
+    )
+
+
+def _listwise(spec: recipe.Listwise, targets: LossTargets) -> nn.Module:
+    scales = 1 / spec.temperature, 1 / spec.teacher_temperature
+    return _of_tuples(
+        lambda queries, documents, ranking: listwise(queries, documents, ranking, *scales, spec.positive)
+    )
+
+
 # A new loss: its function in one of the files here, and one line in this table (and in COORDINATE_FREE, if it
 # is).
 KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
@@ -131,7 +165,10 @@ KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
     "ckd": _ckd,
     "congen": _congen,
     "seed": _seed,
-    "simcse": lambda spec, targets: SimcseLoss(spec.temperature),
+    "simcse": _simcse,
+    "info_nce": _info_nce,
+    "listwise": _listwise,
+    "margin_mse": lambda spec, targets: _of_tuples(partial(margin_mse, scale=spec.scale)),
     "dual_l2": lambda spec, targets: _of_two_views(dual_l2),
     "skd": lambda spec, targets: _of_two_views(skd),
     "mcl": lambda spec, targets: _of_pairs(mcl),
@@ -223,14 +260,14 @@ def fill_queues(objective: nn.Module, teacher: Tensor) -> None:
             part.queue.push(seen)
 
 
-def update_queues(objective: nn.Module, teacher: Tensor) -> None:
+def update_queues(objective: nn.Module, teacher: Tensor | Ranking) -> None:
     """After a step, push the batch's teacher embeddings (B, e) into every queue."""
     for part, seen in _with_targets(objective, teacher):
         if isinstance(part, Queue):
             part.push(seen)
 
 
-def _with_targets(objective: nn.Module, teacher: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
+def _with_targets(objective: nn.Module, teacher: Any) -> Iterator[tuple[nn.Module, Any]]:
     """Every part of an objective, with the teacher embeddings that it compares with: sliced, or of one
     side."""
     teacher = objective.of_teacher(teacher) if isinstance(objective, DimensionSlice | OneSide) else teacher

@@ -1,4 +1,4 @@
-"""Contrastive losses: pick a text's own embedding out of all others (CKD, SimCSE)."""
+"""Contrastive losses: pick a text's own embedding out of all others (CKD, InfoNCE)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ def ckd(student: Tensor, teacher: Tensor, queue: Tensor, scale: Tensor | float) 
     return one_positive(scale * student, queue, teacher.detach())
 
 
-def simcse(one: Tensor, other: Tensor, scale: Tensor | float, negatives: Tensor | None = None) -> Tensor:
-    """InfoNCE between two views: −log exp(κ a_i·b_i) / Σ_j exp(κ a_i·b_j), with hard negatives among the b_j
-    where given.
+def info_nce(queries: Tensor, documents: Tensor, positives: Tensor, scale: float) -> Tensor:
+    """−log exp(κ q_i·d_p(i)) / Σ_j exp(κ q_i·d_j), mean over i; κ = 1/τ.
 
-    one, other, negatives (B, d): scaled to unit rows here. Returns ().
-    Gao et al. 2021 (SimCSE): unsupervised with two dropout masks of one text; supervised, DistilCSE Eq. 7,
-    with an entailed text and a contradicting one.
+    queries (B, d), documents (M, d): scaled to unit rows here; positives (B,), the document of each query.
+    Returns (). van den Oord et al. 2018. Of two views of texts: Gao et al. 2021 (SimCSE), unsupervised with
+    two dropout masks of a text, supervised (DistilCSE, Eq. 7) with an entailed text and contradicting ones
+    among the documents; of queries with mined negatives: Karpukhin et al. 2020 (DPR).
     """
-    one, other = normalize(one, dim=-1), normalize(other, dim=-1)
-    keys = other if negatives is None else torch.cat([other, normalize(negatives, dim=-1)])
-    return cross_entropy(scale * one @ keys.T, torch.arange(len(one), device=one.device))
+    cosines = normalize(queries, dim=-1) @ normalize(documents, dim=-1).T
+    return cross_entropy(scale * cosines, positives)
 
 
 class CkdLoss(nn.Module):
@@ -49,17 +48,3 @@ class CkdLoss(nn.Module):
 
     def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
         return ckd(views[0], teacher, self.queue.vectors, self.log_scale.exp())
-
-
-class SimcseLoss(nn.Module):
-    """`simcse` of two views, or of the columns of triples; it ignores the teacher.
-
-    The scale is fixed: the reference code declares it learnable, but it stays at its initial 20 there.
-    """
-
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        self.scale = 1 / temperature
-
-    def forward(self, views: list[Tensor], teacher: Tensor | None) -> Tensor:
-        return simcse(views[0], views[1], self.scale, views[2] if len(views) > 2 else None)

@@ -1,24 +1,31 @@
-"""Losses on translation pairs: one objective for either side, or the student's cosines between the sides of a
-batch."""
+"""Losses on pairs and tuples: one objective for either side, or the student's cosines between the sides of a
+batch of translations."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, normalize
 
+from edgedistill.objectives.ranking import Ranking
+
 
 class OneSide(nn.Module):
-    """An objective over one side of every pair: 0 the source side, 1 the target side (its translation)."""
+    """An objective over one side of every pair or tuple: 0 the source texts or queries, 1 their translations
+    or the documents."""
 
     def __init__(self, part: nn.Module, side: int) -> None:
         super().__init__()
         self.part, self.side = part, side
 
-    def of_teacher(self, teacher: Tensor) -> Tensor:
+    def of_teacher(self, teacher: Tensor | Ranking) -> Any:
+        if isinstance(teacher, Ranking):
+            return (teacher.queries, teacher.documents)[self.side]
         return teacher[:, self.side]
 
-    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
+    def forward(self, views: list[Tensor], teacher: Tensor | Ranking) -> Tensor:
         return self.part([views[self.side]], self.of_teacher(teacher))
 
 

@@ -10,7 +10,7 @@ from edgedistill.errors import UserError
 from edgedistill.recipe import leaves
 
 # compare texts with texts, never one coordinate of the student with the teacher's: the dimensions may differ
-COORDINATE_FREE = {"gram", "simcse", "mcl", "mcl_bool", "mcl_ce"}
+COORDINATE_FREE = {"gram", "simcse", "info_nce", "listwise", "margin_mse", "mcl", "mcl_bool", "mcl_ce"}
 
 
 def of_unit_length(vectors: np.ndarray) -> bool:
@@ -19,8 +19,8 @@ def of_unit_length(vectors: np.ndarray) -> bool:
 
 
 def reads_teacher(spec: recipe.Objective) -> bool:
-    """Whether any of its terms compares the student with the teacher."""
-    return any(not isinstance(leaf, recipe.Simcse) for leaf in leaves(spec))
+    """Whether any of its terms compares the student's embeddings with the teacher's."""
+    return any(not isinstance(leaf, recipe.Simcse | recipe.Ranking) for leaf in leaves(spec))
 
 
 def queue_prefill(spec: recipe.Objective) -> int:

@@ -61,5 +61,5 @@ def _patterns(spec: recipe.Recipe) -> Iterator[tuple[list[str], str]]:
     if isinstance(spec.corpus, recipe.Files | recipe.Parallel):
         yield spec.corpus.exclude, "corpus.exclude"
     for number, stage in enumerate(spec.distilling):
-        if isinstance(stage.triples, recipe.TripleFiles):
-            yield stage.triples.files, f"stages[{number}].triples.files"
+        if isinstance(stage.tuples, recipe.TupleFiles):
+            yield stage.tuples.files, f"stages[{number}].tuples.files"

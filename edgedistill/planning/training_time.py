@@ -29,7 +29,7 @@ from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import count_cached
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
 from edgedistill.training import train
-from edgedistill.training.inputs import pair_batches
+from edgedistill.training.inputs import pair_batches, tuple_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.optimizers import optimizers
@@ -64,6 +64,13 @@ def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
     if corpus is None or models is None:
         return []
     found: list[tuple[Any, Corpus]] = []
+    of_tuples = [
+        (models.of(teacher), column)
+        for stage, ahead in zip(spec.distilling, opened.stages, strict=True)
+        if ahead.tuples is not None
+        for teacher in tuple_batches.teachers_of(stage)
+        for column in ahead.tuples.columns
+    ]
     unit = not (isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw)
     if isinstance(corpus, ParallelCorpus):
         unit = False
@@ -73,10 +80,12 @@ def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
     else:
         blocks = targets.blocks_of(spec.targets) if spec.targets is not None else []
         named = [of for block in blocks for of, _ in block.teachers] or [None]
-        found = [(teacher, corpus) for teacher in dict.fromkeys(map(models.of, named))]
+        if spec.targets is not None or any(stage.tuples is None for stage in spec.distilling):
+            found = [(teacher, corpus) for teacher in dict.fromkeys(map(models.of, named))]
     return [
-        ToEmbed(teacher, texts, len(texts) - count_cached(teacher, texts, session, unit=unit))
-        for teacher, texts in found
+        ToEmbed(teacher, texts, len(texts) - count_cached(teacher, texts, session, unit=of_unit))
+        for of_unit, each in ((unit, found), (True, of_tuples))
+        for teacher, texts in each
         if isinstance(teacher, TeacherEncoder)
     ]
 
@@ -183,27 +192,28 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     short = rows if stage.skip_longer_than is None else rows[lengths <= stage.skip_longer_than]
     rows = short if len(short) else rows  # a sample without short texts does not mean that there are none
     order, of_stage = BatchOrder(timed, tokens, rows, 0), optimizers(module, timed, device.type)
-    of_batch = (timed.batch, 2) if isinstance(opened.texts, ParallelCorpus) else (timed.batch,)
-    embeddings = None
-    if dims is not None:
-        drawn = torch.randn(*of_batch, dims, generator=torch.Generator().manual_seed(0))
-        embeddings = nn.functional.normalize(drawn, dim=-1).to(device)  # in place of a teacher's
-
+    drawn = _random_targets(opened, timed, dims, device)
     optimizing = list[float]()  # seconds: what does not depend on the batch
 
     def step(number: int) -> None:
         flat = tokens.batch(order.at(number)[0], device)
         columns = list(zip(flat[::2], flat[1::2], strict=True))
+        views = [columns[at % len(columns)] for at in range(stage.views)]
+        if (
+            stage.tuples is not None
+        ):  # the queries, and as many documents as tuples without one in common have
+            ids, mask = (torch.cat([each] * (stage.views - 1)) for each in columns[1])
+            views = [columns[0], (ids, mask)]
         with accelerator.autocast():
-            loss = module([columns[at % len(columns)] for at in range(stage.views)], embeddings)
+            loss = module(views, drawn)
         loss.backward()
         started = time.perf_counter()
         for optimizer in of_stage:
             optimizer.step()
             optimizer.zero_grad()
         optimizing.append(time.perf_counter() - started)
-        if embeddings is not None:
-            objectives.update_queues(module.objective, embeddings)
+        if drawn is not None:
+            objectives.update_queues(module.objective, drawn)
 
     count = min(LISTED_STEPS, steps(stage, opened.stages[number].rows))
     listed = [order.at(each)[0] for each in range(count)]
@@ -213,6 +223,26 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     fixed = float(np.mean(optimizing[-len(seconds) :] or [0.0]))
     per_token = (np.mean(seconds) - fixed) / padded[numbers[: len(seconds)]].mean()
     return float(per_token * padded.mean() * stage.batch / timed.batch + fixed)
+
+
+def _random_targets(
+    opened: Opened, stage: recipe.Stage, dims: int | None, device: torch.device
+) -> torch.Tensor | objectives.Ranking | None:
+    """Random numbers in place of what a teacher gives for a batch."""
+    random = torch.Generator().manual_seed(0)
+
+    def embeddings(*rows: int) -> torch.Tensor | None:
+        if dims is None:
+            return None
+        return nn.functional.normalize(torch.randn(*rows, dims, generator=random), dim=-1).to(device)
+
+    if stage.tuples is not None:
+        documents = stage.batch * (stage.views - 1)
+        scores = torch.randn(stage.batch, documents, generator=random).to(device)
+        of_both = embeddings(stage.batch), embeddings(documents)
+        return objectives.Ranking(torch.arange(stage.batch, device=device), *of_both, scores)
+    pairs = isinstance(opened.texts, ParallelCorpus)
+    return embeddings(stage.batch, 2) if pairs else embeddings(stage.batch)
 
 
 def spread_over(sizes: np.ndarray) -> np.ndarray:
@@ -226,11 +256,12 @@ def spread_over(sizes: np.ndarray) -> np.ndarray:
 
 
 def _sample(opened: Opened, number: int) -> ItemTokens:
-    """A sample of what a stage reads: of each of its triples or pairs the texts, or single texts."""
-    stage, triples, corpus = opened.spec.distilling[number], opened.stages[number].triples, opened.texts
+    """A sample of what a stage reads: the queries and documents of its tuples, the sides of its pairs, or
+    single texts."""
+    stage, tuples, corpus = opened.spec.distilling[number], opened.stages[number].tuples, opened.texts
     columns: Sequence[Corpus] = []
-    if triples is not None:
-        columns = triples.columns
+    if tuples is not None:
+        columns = tuples.columns
     elif isinstance(corpus, ParallelCorpus):
         columns = [corpus.source_side, corpus.target_side]
     elif corpus is not None:
@@ -243,10 +274,10 @@ def _sample(opened: Opened, number: int) -> ItemTokens:
 
 def _target_dims(opened: Opened, stage: recipe.Stage) -> int | None:
     """The dimensions of the embeddings that a stage matches; None where its objective reads none."""
-    if stage.triples is not None or not objectives.reads_teacher(stage.objective):
+    if not objectives.reads_teacher(stage.objective):
         return None
     assert opened.models is not None
-    if isinstance(opened.texts, ParallelCorpus):
+    if stage.tuples is None and isinstance(opened.texts, ParallelCorpus):
         model = pair_batches.embedding_model(stage.match or recipe.Match(), opened.models)
         return (model or opened.models.teacher).dims
     return opened.spec.targets.width if opened.spec.targets is not None else opened.models.teacher.dims

@@ -148,11 +148,12 @@ class Recipe(Section):
                 f"{place}.view: without dropout both views give the same embedding; set student.dropout, or "
                 "choose another view"
             )
-        if "simcse" in kinds and len(kinds) > 1 and drops_head(student):
+        own = kinds & {"simcse", "info_nce", "listwise", "margin_mse"}
+        if own and kinds - own and drops_head(student):
+            named = ", ".join(sorted(own))
             raise ValueError(
-                f"{place}.objective: simcse compares the student's own embeddings, the other terms the "
-                "dropped head's output; "
-                "give simcse a stage of its own, or set student.head_kept: true"
+                f"{place}.objective: {named} compares the student's own embeddings, the other terms the "
+                f"dropped head's output; give {named} a stage of its own, or set student.head_kept: true"
             )
 
     @model_validator(mode="after")

@@ -123,16 +123,69 @@ class Skd(Section):
 
 
 class Simcse(Section):
-    """SimCSE: identify the text's second view within the batch; on triples, the entailed text among hard
-    negatives (DistilCSE, Eq. 7)."""
+    """SimCSE: identify the text's second view within the batch."""
 
     kind: Literal["simcse"]
     temperature: float = Field(0.05, gt=0, description="Divides the cosines.")
 
 
+SimilarTuples = Annotated[
+    int | None,
+    Field(
+        ge=2,
+        description="A batch is then made of groups of this many tuples whose positives are in the same "
+        "k-means cluster, so that the documents of a batch are hard to tell apart. Must divide `batch`. "
+        "Default: drawn at random.",
+    ),
+]
+
+
+class InfoNce(Section):
+    """Identify the document that answers a query among all documents of the batch, the negatives of all
+    tuples included (DistilCSE, Eq. 7; DPR)."""
+
+    kind: Literal["info_nce"]
+    temperature: float = Field(0.05, gt=0, description="Divides the cosines.")
+    similar_texts: SimilarTuples = None
+
+
+class Listwise(Section):
+    """Match the teacher's distribution over the documents of a batch for each query (ListNet, Cao et al.
+    2007), by KL divergence."""
+
+    kind: Literal["listwise"]
+    temperature: float = Field(0.05, gt=0, description="Divides the student's cosines.")
+    teacher_temperature: float = Field(
+        0.05,
+        gt=0,
+        description="Divides the scores. 0.05 suits cosines; z-scores (with `bm25`) and a cross-encoder's "
+        "scores are some twenty times as large and want about 1.",
+    )
+    positive: bool = Field(
+        True,
+        description="false: leave a query's own document out of the ranking. Sentences made into queries "
+        "score so far above all else for their own text that nothing remains for the others.",
+    )
+    similar_texts: SimilarTuples = None
+
+
+class MarginMse(Section):
+    """Match how far the positive's score is above each other document's (MarginMSE, Hofstätter et al.
+    2020)."""
+
+    kind: Literal["margin_mse"]
+    scale: float = Field(
+        1.0,
+        gt=0,
+        description="Multiplies the teacher's margins. 1 suits cosines; margins of 20, of a cross-encoder, "
+        "want about 0.05.",
+    )
+    similar_texts: SimilarTuples = None
+
+
 class EachSide(Section):
-    """An objective applied to source and target side of each pair, summed; with mse, multi-stage
-    distillation's Eq. 2 to 4 and 6."""
+    """An objective applied to source and target side of each pair, or to the queries and the documents of
+    tuples, summed; with mse on pairs, multi-stage distillation's Eq. 2 to 4 and 6."""
 
     kind: Literal["each_side"]
     objective: Objective = Field(description="The objective applied to each side.")
@@ -229,6 +282,9 @@ Objective = Annotated[
     | DualL2
     | Skd
     | Simcse
+    | InfoNce
+    | Listwise
+    | MarginMse
     | EachSide
     | Mcl
     | MclBool
@@ -237,6 +293,9 @@ Objective = Annotated[
     | Matryoshka,
     Field(discriminator="kind"),
 ]
+
+
+Ranking = InfoNce | Listwise | MarginMse  # what compares queries with documents
 
 
 def leaves(objective: Objective) -> list[Objective]:
@@ -252,7 +311,7 @@ def leaves(objective: Objective) -> list[Objective]:
 
 def among_the_batch(leaf: Objective) -> bool:
     """Whether a term compares the texts of a batch only with each other."""
-    return isinstance(leaf, Gram | Simcse | Mcl | MclBool | MclCe) or (
+    return isinstance(leaf, Gram | Simcse | InfoNce | Mcl | MclBool | MclCe) or (
         isinstance(leaf, Ckd) and leaf.queue == 0
     )
 
@@ -260,13 +319,14 @@ def among_the_batch(leaf: Objective) -> bool:
 def negatives_in_batch(leaf: Objective) -> bool:
     """Whether the other texts of a batch are a term's negatives, so that it matters which texts share a
     batch."""
-    return isinstance(leaf, Ckd | Congen | Simcse | Mcl | MclBool | MclCe)
+    return isinstance(leaf, Ckd | Congen | Simcse | InfoNce | Mcl | MclBool | MclCe)
 
 
 def group_of_similar_texts(objective: Objective) -> int | None:
-    """How many similar texts in a row its `gram` compares; None for texts at random. Raises ValueError where
-    its terms differ."""
-    found = {leaf.similar_texts for leaf in leaves(objective) if isinstance(leaf, Gram)} - {None}
+    """How many similar texts, or tuples, in a row it compares; None for texts at random. Raises ValueError
+    where its terms differ."""
+    comparing = [leaf for leaf in leaves(objective) if isinstance(leaf, Gram | Ranking)]
+    found = {leaf.similar_texts for leaf in comparing} - {None}
     if len(found) > 1:
         raise ValueError(
             "`similar_texts` differs between the objective's terms; a batch has groups of one size, give one "
@@ -283,13 +343,21 @@ def reads_second_view(objective: Objective) -> bool:
     )
 
 
+def reads_scores(objective: Objective) -> bool:
+    """Whether any of its terms compares the student's ranking with a teacher's scores."""
+    return any(isinstance(leaf, Listwise | MarginMse) for leaf in leaves(objective))
+
+
+def terms_of(objective: Objective) -> list[Objective]:
+    """The terms of its sums, each of them whole: with `each_side` around it where it has one."""
+    if isinstance(objective, Sum):
+        return [each for term in objective.terms for each in terms_of(term.objective)]
+    return terms_of(objective.objective) if isinstance(objective, Matryoshka) else [objective]
+
+
 def reads_pairs(objective: Objective) -> set[bool]:
     """Whether its terms read pairs: {True}, {False}, or both where terms differ."""
-    if isinstance(objective, Sum):
-        return {answer for term in objective.terms for answer in reads_pairs(term.objective)}
-    if isinstance(objective, Matryoshka):
-        return reads_pairs(objective.objective)
-    return {isinstance(objective, EachSide | Mcl | MclBool | MclCe)}
+    return {isinstance(term, EachSide | Mcl | MclBool | MclCe) for term in terms_of(objective)}
 
 
 EachSide.model_rebuild()

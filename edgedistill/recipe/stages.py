@@ -1,94 +1,37 @@
-"""A distillation stage: its objective, what it reads (views, triples, pairs), and how it is optimized."""
+"""A distillation stage: its objective, what it reads (views, tuples, pairs), and how it is optimized."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, Tag, model_validator
+from pydantic import Field, model_validator
 
 from edgedistill.recipe.corpus import Parallel
 from edgedistill.recipe.objectives import (
+    EachSide,
     Mcl,
     MclBool,
     MclCe,
     Objective,
+    Ranking,
     among_the_batch,
     group_of_similar_texts,
     leaves,
     negatives_in_batch,
     reads_pairs,
+    reads_scores,
     reads_second_view,
+    terms_of,
 )
-from edgedistill.recipe.section import LARGEST_BATCH, MOST_EPOCHS, Section, by_kind, check_sorted_rows
+from edgedistill.recipe.section import LARGEST_BATCH, MOST_EPOCHS, Section, check_sorted_rows
 from edgedistill.recipe.students import Bert, Recurrent, Student
+from edgedistill.recipe.tuples import Scores, TupleCorpus, Tuples
 from edgedistill.recipe.views import View
 
 SORTED_BATCHES = 100
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-TripleLicence = Annotated[
-    str | None, Field(description="The licence of the triples. The model card names it.")
-]
-
-
-class TripleFiles(Section):
-    """Tables of triples: .tsv, .csv, .jsonl or .parquet, each also as .gz."""
-
-    kind: Literal["files"] = "files"
-    files: list[str] = Field(
-        min_length=1,
-        description="Paths or globs. Relative ones start from --data. The corpus' `exclude` applies too.",
-    )
-    columns: tuple[str, str, str] = Field(
-        ("anchor", "entailment", "contradiction"),
-        strict=False,
-        description="The columns of a text, of one that means the same, and of one that does not.",
-    )
-    limit: int | None = Field(None, ge=1, description="At most this many triples, sampled evenly.")
-    licence: TripleLicence = None
-
-
-class TripleHub(Section):
-    """Triples from a hub data set, at a fixed revision."""
-
-    kind: Literal["hub"]
-    dataset: str = Field(description="Hub id of the data set.")
-    revision: str = Field(description="Commit, tag or branch.")
-    config: str | None = Field(None, description="The data set's configuration, where it has several.")
-    split: str = Field("train", description="The split that is read.")
-    columns: tuple[str, str, str] = Field(
-        ("anchor", "positive", "negative"),
-        strict=False,
-        description="The columns of a text, of one that means the same, and of one that does not.",
-    )
-    limit: int | None = Field(None, ge=1, description="At most this many triples, sampled evenly.")
-    licence: TripleLicence = None
-
-
-Triples = Annotated[Annotated[TripleFiles, Tag("files")] | Annotated[TripleHub, Tag("hub")], by_kind("files")]
-
-
-def triples_sources(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each stage that reads triples a source, as records list them: `name` and `licence`; the number of
-    triples is not recorded.
-
-    stages: of a dumped recipe.
-    """
-    found = []
-    for stage in stages:
-        triples = stage.get("triples")
-        if triples:
-            names = (
-                ", ".join(Path(file).name for file in triples["files"])
-                if "files" in triples
-                else triples["dataset"]
-            )
-            found.append(
-                {"name": f"triples of the stage {stage['name']}: {names}", "licence": triples.get("licence")}
-            )
-    return found
 
 
 class Match(Section):
@@ -125,8 +68,10 @@ class Stage(Section):
     view: View | None = Field(
         None, description="The second view of every text, for objectives that compare two views."
     )
-    triples: Triples | None = Field(
-        None, description="Train on these instead of the corpus' texts; only for simcse."
+    tuples: Tuples | None = Field(
+        None,
+        description="Train on queries and documents instead of the corpus' texts: with info_nce, listwise, "
+        "margin_mse, and objectives of single texts in each_side.",
     )
     match: Match | None = Field(
         None,
@@ -138,7 +83,7 @@ class Stage(Section):
     )
     epochs: float = Field(1.0, gt=0, le=MOST_EPOCHS, description="Passes over the corpus; may be fractional.")
     steps: int | None = Field(None, ge=1, description="Optimizer steps, instead of `epochs`.")
-    batch: int = Field(256, ge=1, le=LARGEST_BATCH, description="Batch size in texts, pairs or triples.")
+    batch: int = Field(256, ge=1, le=LARGEST_BATCH, description="Batch size in texts, pairs or tuples.")
     learning_rate: float = Field(1e-3, gt=0, le=100, description="Peak learning rate.")
     warmup: float = Field(0.05, ge=0, lt=1, description="Share of the steps with linear warm-up.")
     schedule: Literal["linear", "cosine", "constant"] = Field(
@@ -180,8 +125,8 @@ class Stage(Section):
         ge=1,
         description="Sort by length within windows of this many batches of shuffled texts, which saves "
         "padding. 1: no sorting. Default: "
-        "100; 1 for objectives whose negatives come from the batch (ckd, congen, simcse, mcl), all of the "
-        "text's own length otherwise.",
+        "100; 1 for objectives whose negatives come from the batch (ckd, congen, simcse, info_nce, mcl), all "
+        "of the text's own length otherwise.",
     )
     dtype: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 where the hardware computes in bf16, else fp32."
@@ -191,30 +136,42 @@ class Stage(Section):
     def _inputs_match_objective(self) -> Stage:
         kinds = sorted({leaf.kind for leaf in leaves(self.objective)})
         compared = sorted({leaf.kind for leaf in leaves(self.objective) if among_the_batch(leaf)})
-        if self.batch == 1 and compared and self.triples is None:
+        if self.tuples is not None:
+            self._reads_tuples()
+            return self
+        if self.batch == 1 and compared:
             raise ValueError(
                 f"`batch` is 1, and {', '.join(compared)} compares the texts of a batch with each other; set "
                 "it to 2 or more"
             )
-        if self.triples is not None:
-            if kinds != ["simcse"]:
-                raise ValueError(
-                    f"`triples` have no teacher embeddings; only simcse reads them, not {', '.join(kinds)}"
-                )
-            if self.view is not None or self.skip_longer_than is not None:
-                raise ValueError(
-                    f"`{'view' if self.view else 'skip_longer_than'}` applies to the corpus' texts; leave it "
-                    "out with `triples`"
-                )
-        elif self.view is None and reads_second_view(self.objective):
-            ways_out = {"congen": ", or set alpha: 1", "simcse": ", or `triples`"}
+        if ranking := sorted({leaf.kind for leaf in leaves(self.objective) if isinstance(leaf, Ranking)}):
+            raise ValueError(f"{', '.join(ranking)} ranks the documents of queries; give the stage `tuples`")
+        if self.view is None and reads_second_view(self.objective):
+            ways_out = {"congen": ", or set alpha: 1"}
             alone = ways_out.get(kinds[0], "") if len(kinds) == 1 else ""
             raise ValueError(
                 f"{', '.join(kinds)} compares a text with a second view of it; give the stage a `view`{alone}"
             )
-        elif self.view is not None and not reads_second_view(self.objective):
+        if self.view is not None and not reads_second_view(self.objective):
             raise ValueError(f"{', '.join(kinds)} reads no second view; leave `view` out")
         return self
+
+    def _reads_tuples(self) -> None:
+        """Raise ValueError where the objective, or another key, does not go with tuples."""
+        others = [term.kind for term in terms_of(self.objective) if not isinstance(term, Ranking | EachSide)]
+        if others:
+            raise ValueError(
+                f"{', '.join(sorted(set(others)))} reads single texts, and the stage has `tuples`; apply it "
+                "to queries and documents, {kind: each_side, objective: …}"
+            )
+        for field in ("view", "skip_longer_than"):
+            if getattr(self, field) is not None:
+                raise ValueError(f"`{field}` applies to the corpus' texts; leave it out with `tuples`")
+        scores = self.tuples.scores if self.tuples is not None else None
+        if scores not in (None, Scores()) and not reads_scores(self.objective):
+            raise ValueError(
+                "`tuples.scores` are matched by listwise and margin_mse; add one, or leave them out"
+            )
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Stage:
@@ -246,8 +203,10 @@ class Stage(Section):
     @property
     def views(self) -> int:
         """How many texts the student embeds for each item of a batch."""
-        if self.triples is not None:
-            return 3
+        if self.tuples is not None:
+            negatives = self.tuples.negatives
+            columns = 2 if isinstance(self.tuples, TupleCorpus) else len(self.tuples.columns)
+            return columns + (negatives.count if negatives is not None else 0)
         return 2 if self.view is not None or reads_pairs(self.objective) == {True} else 1
 
 
@@ -255,14 +214,16 @@ def stage_of_pairs(
     place: str, stage: Stage, pairs: Parallel | None, student: Student, assisted: bool
 ) -> None:
     """Raise ValueError where a stage does not fit its corpus."""
-    if pairs is None or stage.triples is not None:
+    if stage.tuples is not None and pairs is not None and isinstance(stage.tuples, TupleCorpus):
+        raise ValueError(f"{place}.tuples: are made of single texts, and the corpus holds pairs; name files")
+    if pairs is None or stage.tuples is not None:
         for field in ("match", "pairs"):
             if getattr(stage, field) is not None:
                 raise ValueError(
                     f"{place}.{field}: applies to a parallel corpus; leave it out, or set corpus.kind: "
                     "parallel"
                 )
-        if True in reads_pairs(stage.objective):
+        if True in reads_pairs(stage.objective) and stage.tuples is None:
             raise ValueError(
                 f"{place}.objective: {stage.objective.kind} reads pairs; set corpus.kind: parallel"
             )

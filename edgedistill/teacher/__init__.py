@@ -1,5 +1,5 @@
 """A model's name, a folder or a file of embeddings goes in; a teacher, its cached embeddings, and the
-student's targets come out."""
+student's targets and scores come out."""
 
 __all__ = [
     "assistant",
@@ -9,4 +9,5 @@ __all__ = [
     "precomputed_embeddings",
     "targets",
     "tokenizer_files",
+    "tuple_scores",
 ]

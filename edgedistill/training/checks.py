@@ -21,16 +21,16 @@ from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import targets
 from edgedistill.teacher.encoder import NOT_ON_CUDA
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.inputs import text_batches
+from edgedistill.training.inputs import text_batches, tuple_batches
 from edgedistill.training.load_models import Models, named_teachers
 from edgedistill.training.stages import NumberedStage, distillation_stages
 
 
 class StageRows(NamedTuple):
-    """What a stage trains on: its own triples, or the corpus where it has none; how many rows, without those
+    """What a stage trains on: its own tuples, or the corpus where it has none; how many rows, without those
     that fill its queue."""
 
-    triples: ParallelCorpus | None
+    tuples: ParallelCorpus | None
     rows: int
 
 
@@ -39,7 +39,7 @@ def stage_rows(
 ) -> list[StageRows]:
     """What each stage that distils will train on.
 
-    Raises one UserError with the problems of all stages: triples without their columns, a queue that leaves
+    Raises one UserError with the problems of all stages: tuples without their columns, a queue that leaves
     no text to train on, views without their file, `targets` that cannot be made of embeddings of their
     teachers' dimensions or be fitted on so many texts.
     """
@@ -57,10 +57,8 @@ def stage_rows(
 def _rows_of(
     spec: recipe.Recipe, stage: NumberedStage[recipe.Stage], texts: Corpus | ParallelCorpus, session: Session
 ) -> StageRows:
-    if stage.spec.triples is not None:
-        excluded = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files | recipe.Parallel) else []
-        place = f"{stage.place}.triples"
-        of_stage = parallel_corpus.build_triples(stage.spec.triples, excluded, session, place)
+    if stage.spec.tuples is not None:
+        of_stage = tuple_batches.corpus_of(spec, stage, texts, session)
         return StageRows(of_stage, len(of_stage))
     if isinstance(texts, ParallelCorpus):
         rows = len(texts.training_pairs(stage.spec.pairs))

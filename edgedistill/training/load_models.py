@@ -33,8 +33,9 @@ class NamedWeights(NamedTuple):
 class Models:
     """The models whose embeddings a run may match and whose weights its student may start from.
 
-    `others` are the teachers that only `targets` name, `weights` is what `student.weights` names, and
-    `finished` is the run or bundle of the finished student that the recipe goes on with.
+    `others` are the teachers that only `targets` or the scores of tuples name, `weights` is what
+    `student.weights` names, and `finished` is the run or bundle of the finished student that the recipe goes
+    on with.
     """
 
     teacher: AnyTeacher
@@ -63,7 +64,7 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
         if spec.assistant is not None:
             assistant = assistants.open_assistant(spec.assistant, session=session)
     for place, each in named_teachers(spec):
-        if place.startswith("targets") and each != spec.teacher and each not in others:
+        if place.startswith(("targets", "stages")) and each != spec.teacher and each not in others:
             with problems.collect():
                 others[each] = open_teacher(each, session, place)
     with problems.collect():
@@ -95,6 +96,10 @@ def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
     yield "teacher", spec.teacher
     if spec.assistant is not None:
         yield "assistant", spec.assistant
+    for number, stage in enumerate(spec.distilling):
+        of_scores = stage.tuples.scores.teachers if stage.tuples is not None else []
+        for at, each in enumerate(of_scores):
+            yield f"stages[{number}].tuples.scores.teachers[{at}]", each
     if isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.teacher is not None:
         yield "targets.teacher", spec.targets.teacher
     if isinstance(spec.targets, recipe.Split | recipe.Concat):

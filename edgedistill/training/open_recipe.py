@@ -38,7 +38,7 @@ class Opened:
     """A recipe and what it names.
 
     `models` is None where the student comes from another run, as that of a classifier may, `texts` where
-    training reads no corpus. `stages` says for every distillation stage which triples it reads, if any, and
+    training reads no corpus. `stages` says for every distillation stage which tuples it reads, if any, and
     how many rows it trains on. `student` is the student before its first step, or the teacher itself.
     """
 

@@ -24,6 +24,7 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 from edgedistill.training.inputs import batch_order
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.inputs.text_batches import Batches
+from edgedistill.training.inputs.tuple_batches import TupleTargets
 from edgedistill.training.metrics_log import MetricsLog
 from edgedistill.training.optimizers import (
     interpolated,
@@ -40,6 +41,8 @@ from edgedistill.training.trained_module import (
 )
 
 LOG_SECONDS = 30.0  # between two log lines, where there is no progress bar
+
+Targets = Tensor | objectives.Ranking | None
 
 
 @dataclass(frozen=True)
@@ -143,14 +146,17 @@ class StageInProgress:
             return None
         # The recipe guarantees targets: `similar_texts` belongs to an objective that reads them.
         assert self.batches.targets is not None
+        if isinstance(self.batches.targets, TupleTargets):
+            return self.batches.targets.similar(self.spec, self.seed)
         return batch_order.similar_texts(self.spec, self.batches.targets, self.batches.texts, self.seed)
 
     def _trained_module(self, queued: np.ndarray) -> TrainedModule:
         """The student with its objective; `queued` are the rows that fill its queue."""
         targets = self.batches.targets
         dims, unit = None, False
-        if targets is not None:
-            sample = targets[np.arange(min(self.batches.texts, 256))]
+        if targets is not None and targets.dims is not None:
+            sample: Any = targets[np.arange(min(self.batches.texts, 256))]
+            sample = sample.documents if isinstance(sample, objectives.Ranking) else sample
             dims, unit = targets.dims, objectives.of_unit_length(sample)
         module = TrainedModule(self.spec, self.prepared, dims, unit)
         if self.run.accelerator.bf16:
@@ -173,14 +179,19 @@ class StageInProgress:
         checkpoint.set_random_state(tensors["random"])
         self.metrics.log(f"{self.spec.name}: resuming from step {self.step:,} of {self.steps:,}")
 
-    def batch(self) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
-        """The batch of this step: (ids, mask) of each view, (B, T) each, and the targets (B, d), or None."""
-        device = self.run.accelerator.device
-        ids, embeddings = self.batches.batch(*self.order.at(self.step))
-        views = [(torch.from_numpy(each).to(device), torch.from_numpy(mask).to(device)) for each, mask in ids]
-        return views, None if embeddings is None else torch.from_numpy(embeddings).to(device)
+    def batch(self) -> tuple[list[tuple[Tensor, Tensor]], Targets]:
+        """The batch of this step: (ids, mask) of each view, (B, T) each, and what it is compared with:
+        targets (B, d), a ranking, or None."""
+        ids, targets = self.batches.batch(*self.order.at(self.step))
+        views = [(self._on_device(each), self._on_device(mask)) for each, mask in ids]
+        if isinstance(targets, objectives.Ranking):
+            return views, objectives.Ranking(*map(self._on_device, targets))
+        return views, self._on_device(targets)
 
-    def loss(self, views: list[tuple[Tensor, Tensor]], targets: Tensor | None) -> Tensor:
+    def _on_device(self, array: Any) -> Any:
+        return None if array is None else torch.from_numpy(array).to(self.run.accelerator.device)
+
+    def loss(self, views: list[tuple[Tensor, Tensor]], targets: Targets) -> Tensor:
         """The loss () of a batch: the student embeds the views, the objective compares them with the
         targets."""
         with self.run.accelerator.autocast():

@@ -53,9 +53,11 @@ class TrainedModule(nn.Module):
         self.projection = nn.Linear(width, dims) if projected and not self.only_embeddings else None
         self.objective = objectives.build(stage.objective, dims, student.shape.get("blocks"), unit)
 
-    def forward(self, views: list[tuple[Tensor, Tensor]], targets: Tensor | None) -> Tensor:
-        """views: (ids, mask) of each view, (B, T) each; targets (B, d), of pairs (B, 2, d), or none. Returns
-        the loss ()."""
+    def forward(
+        self, views: list[tuple[Tensor, Tensor]], targets: Tensor | objectives.Ranking | None
+    ) -> Tensor:
+        """views: (ids, mask) of each view, (B, T) each; targets (B, d), of pairs (B, 2, d), of tuples a
+        ranking, or none. Returns the loss ()."""
         student: Any = self.student
         embed = student.embedded if self.only_embeddings else student
         inner = own(student)

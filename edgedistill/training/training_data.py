@@ -8,9 +8,11 @@ them, and a static student's token weights are set from the frequencies of the t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,17 +28,18 @@ from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training import checkpoint, student_embeddings
+from edgedistill.training.checks import StageRows
 from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import (
     PreparedStudent,
     corpora_of,
     token_counts,
 )
-from edgedistill.training.inputs import pair_batches, text_batches
+from edgedistill.training.inputs import pair_batches, text_batches, tuple_batches
 from edgedistill.training.inputs.text_batches import Batches
 from edgedistill.training.load_models import Models
 from edgedistill.training.open_recipe import Opened, reduced
-from edgedistill.training.stages import distillation_stages
+from edgedistill.training.stages import NumberedStage, distillation_stages
 
 
 def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStudent, list[Batches]]:
@@ -56,32 +59,57 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
     tokens = [tokenizer.limited_to(spec.distilling).tokenize(each, session) for each in corpora]
     batches = list[Batches]()
     for stage, ahead in zip(distillation_stages(spec), opened.stages, strict=True):
-        if ahead.triples is not None:
+        if ahead.tuples is not None:
             limited = tokenizer.limited(stage.spec.max_tokens)
-            batches.append(text_batches.of_triples(ahead.triples, limited, session))
+            batches.append(tuple_batches.of_tuples(ahead.tuples, limited, session))
         elif isinstance(texts, ParallelCorpus):
             batches.append(pair_batches.of_pairs(stage.spec, texts, tokens, student.max_tokens))
         else:
             batches.append(text_batches.of_texts(stage, texts, tokens[0], tokenizer, session))
         batches[-1].trained_and_queued(stage)  # raises where too few texts remain
-    of_stages: list[EmbeddingRows | None]
-    if isinstance(texts, ParallelCorpus):
-        matched = pair_batches.targets_of(texts, models, session)
-        of_stages = [None if stage.triples is not None else matched(stage) for stage in spec.distilling]
-    else:
+    matched = _matched(opened, session, folder)
+    if student.new_head and not checkpoint.exists(folder) and isinstance(texts, Corpus):
         found = target_embeddings(spec, models, texts, student, session, folder)
-        of_stages = [
-            found if objectives.reads_teacher(stage.objective) else None for stage in spec.distilling
-        ]
-        if student.new_head and not checkpoint.exists(folder):
-            finished_student.fit_head(student, found, texts, spec.seed, session)
+        finished_student.fit_head(student, found, texts, spec.seed, session)
+    wanted = [matched(*each) for each in zip(distillation_stages(spec), opened.stages, strict=True)]
     bare, section = own(student.module), spec.student
     weighed = isinstance(section, recipe.Static) and section.token_weights == "sif"
     if weighed and isinstance(bare, static.StaticStudent):
         counts = token_counts(tokens, corpora, len(student.tokenizer))
         static.set_sif_weights(bare, torch.from_numpy(counts))
-    pairs = zip(batches, of_stages, strict=True)
-    return student, [replace(each, targets=wanted) for each, wanted in pairs]
+    return student, [replace(each, targets=of) for each, of in zip(batches, wanted, strict=True)]
+
+
+def _matched(
+    opened: Opened, session: Session, folder: Path
+) -> Callable[[NumberedStage[recipe.Stage], StageRows], Any]:
+    """What the rows of a stage are compared with; None where that is nothing of a teacher's."""
+    spec, models, texts, student = opened.spec, opened.models, opened.texts, opened.student
+    assert models is not None and texts is not None
+    of_pairs = pair_batches.targets_of(texts, models, session) if isinstance(texts, ParallelCorpus) else None
+
+    @cache
+    def of_texts() -> EmbeddingRows:
+        assert isinstance(texts, Corpus)
+        return target_embeddings(spec, models, texts, student, session, folder)
+
+    def mapped(embeddings: Callable[[recipe.Teacher | None], EmbeddingRows]) -> EmbeddingRows:
+        """What the recipe's `targets` make of the embeddings of other texts than the corpus'."""
+        if spec.targets is None:
+            return embeddings(None)
+        of_texts()  # fits the maps
+        blocks = targets.blocks_of(spec.targets)
+        rows = [[embeddings(of) for of, _ in block.teachers] for block in blocks]
+        return targets.StudentTargets(blocks, read_maps(folder / "targets"), rows)
+
+    def of_stage(stage: NumberedStage[recipe.Stage], ahead: StageRows) -> Any:
+        if ahead.tuples is not None:
+            return tuple_batches.targets_of(stage, ahead.tuples, models, session, mapped)
+        if of_pairs is not None:
+            return of_pairs(stage.spec)
+        return of_texts() if objectives.reads_teacher(stage.spec.objective) else None
+
+    return of_stage
 
 
 def _reduced_teacher(opened: Opened, texts: Corpus, session: Session, folder: Path) -> PreparedStudent:

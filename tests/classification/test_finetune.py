@@ -752,8 +752,7 @@ def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path: Path) -> Non
         return bench.bench(
             bundles,
             suites,
-            Session(data=tasks.data, log=quiet),
-            1,
+            Session(data=tasks.data, log=quiet, threads=1),
             bench.Outputs(html=tmp_path / "r.html"),
             PLAN,
         )["reports"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import bench, report, scoring, speed
+from edgedistill.evaluation import bench, report, scoring, speed, tables
 from edgedistill.evaluation.speed_child import Task
 from edgedistill.evaluation.suites import cosines
 from edgedistill.evaluation.teacher_agreement import ReferenceEmbeddings
@@ -148,10 +148,9 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(shelf: Path, bundles: list[str], lines: list[str] | None = None, **more: Any) -> dict[str, Any]:
-    arguments = {"threads": 1, "plan": PLAN, **more}
     log: Any = lines.append if lines is not None else silent
-    suites = [str(shelf / "suite" / "suite.yaml")]
-    return bench.bench([str(shelf / name) for name in bundles], suites, Session(log=log), **arguments)
+    session, suites = Session(log=log, threads=more.pop("threads", 1)), [str(shelf / "suite" / "suite.yaml")]
+    return bench.bench([str(shelf / name) for name in bundles], suites, session, **{"plan": PLAN, **more})
 
 
 @pytest.fixture(scope="module")
@@ -257,13 +256,13 @@ def test_agreement_is_on_the_held_out_texts_of_the_recipe(
     lines: list[str] = []
     session = Session(data=tmp_path / "data", log=lines.append)
     texts, embeddings, lengths, source = ReferenceEmbeddings(
-        lambda: teacher.open(1, "cpu"), suites, session
+        lambda: teacher.open(Session(threads=1)), suites, session
     ).of(manifest, "x")
     assert len(texts) == len(set(texts)) == len(embeddings) == 7
     assert lengths.tolist() == [3] * 7
     assert source == "held-out texts of its recipe's corpus"
     session = Session(data=tmp_path / "nowhere", log=lines.append)
-    texts, _, _, source = ReferenceEmbeddings(lambda: teacher.open(1, "cpu"), suites, session).of(
+    texts, _, _, source = ReferenceEmbeddings(lambda: teacher.open(Session(threads=1)), suites, session).of(
         manifest, "x"
     )
     assert sorted(texts) == sorted(WORDS)
@@ -271,7 +270,9 @@ def test_agreement_is_on_the_held_out_texts_of_the_recipe(
     assert lines[-2].startswith("x: held-out texts not available (") and lines[-2].endswith(
         "agreement is measured on the suite's texts"
     )
-    ReferenceEmbeddings(lambda: teacher.open(1, "cpu"), suites, Session(log=lines.append)).of(manifest, "y")
+    ReferenceEmbeddings(lambda: teacher.open(Session(threads=1)), suites, Session(log=lines.append)).of(
+        manifest, "y"
+    )
     assert (
         lines[-2]
         == "y: held-out texts not available without --data; agreement is measured on the suite's texts"
@@ -360,8 +361,110 @@ def test_bad_input_fails_before_anything_is_measured(shelf: Path, tmp_path: Path
     with pytest.raises(UserError, match="a folder; give the name of a file"):
         run(shelf, ["student"], outputs=bench.Outputs(tmp_path))
     with pytest.raises(UserError, match=r"no suite 'mimi'; did you mean 'mini'\?"):
-        bench.bench([str(shelf / "student")], ["mimi"], Session(log=print), 1, plan=PLAN)
+        bench.bench([str(shelf / "student")], ["mimi"], Session(log=print), plan=PLAN)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def collection(shelf: Path) -> Path:
+    """Four texts; those with a word of the query are not the one whose embedding is nearest."""
+    folder = shelf / "collection"
+    folder.mkdir()
+    for name, texts in (("corpus", ["zero", "ten", "sixty", "more"]), ("queries", ["ten more"])):
+        rows = [json.dumps({"_id": f"{name[0]}{at}", "text": text}) for at, text in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tc3\t2\nq0\tc1\t1\n", encoding="utf-8")
+    path = folder / "suite.yaml"
+    path.write_text("name: search\nkind: retrieval\ntasks: [{name: words, folder: .}]\n", encoding="utf-8")
+    return path
+
+
+QUICK = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
+
+
+def test_search_beside_bm25_and_by_the_teachers_documents(
+    shelf: Path, collection: Path, tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    session = Session(log=lines.append, threads=1)
+    documents = bench.documents(str(shelf / "teacher:fp32"), session)
+    bench.bench(
+        [str(shelf / name) for name in ("braggart:fp32", "teacher:fp32")],
+        [str(collection)],
+        session,
+        bench.Outputs(tmp_path / "r.json", tmp_path / "r.html"),
+        QUICK,
+        scoring.Search(1.0, documents),
+    )
+    student, teacher = report.read(tmp_path / "r.json")
+    titles = ["search", "search + BM25"]
+    titles += [f"search, documents of teacher:fp32{more}" for more in ("", " + BM25")]
+    assert list(student["quality"]) == list(student["kept"]) == titles
+    own, joined, others, both = (student["quality"][title]["average"] for title in titles)
+    assert joined > own  # `ten` and `more` pass `sixty`
+    assert student["kept"][titles[1]] == pytest.approx(joined / teacher["quality"][titles[1]]["average"])
+    assert student["kept"][titles[2]] == pytest.approx(others / teacher["quality"]["search"]["average"])
+    assert both >= others
+    for beside, alone in ((titles[0], titles[2]), (titles[1], titles[3])):
+        assert teacher["quality"][beside] == teacher["quality"][alone]  # its documents are its own
+    assert student["quality"][titles[1]]["weight"] == 1
+    table, score = "\n".join(lines), 100 * student["quality"][titles[1]]["bm25"]
+    assert f"BM25 alone: search {score:.2f}; its weight: 1" in table
+    assert tables.markdown([student]).startswith(
+        "| bundle | params | MB | search | retained | search + BM25 |"
+    )
+    assert f"BM25 alone: search {score:.2f}" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_documents_of_another_space_are_refused(shelf: Path, collection: Path, tmp_path: Path) -> None:
+    angles = np.radians([120 + angle for angle in WORDS.values()])
+    turned = bundle(tmp_path / "turned", "bert", np.stack([np.cos(angles), np.sin(angles)], axis=1))
+    session = Session(threads=1)
+    documents = bench.documents(str(shelf / "teacher:fp32"), session)
+    with pytest.raises(UserError) as refused:
+        bench.bench(
+            [str(shelf / "student:w8"), str(shelf / "braggart:w8"), str(turned)],
+            [str(collection)],
+            session,
+            plan=QUICK,
+            search=scoring.Search(None, documents),
+        )
+    way_out = "so they are not in one space; name an encoder of its teacher's space"
+    assert refused.value.problems == (
+        f"--documents teacher:fp32: student:w8 has 3 dimensions, not 2, {way_out}",
+        "--documents teacher:fp32: turned:w8 embeds a query at a mean cosine of -0.50 to the documents' "
+        f"encoder, {way_out}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("search", "problem"),
+    [
+        (
+            scoring.Search(0.5),
+            "--hybrid: none of the suites (suite) is of kind retrieval; add --suite retrieval",
+        ),
+        (scoring.Search(math.inf), "--hybrid-weight: inf is no weight; give a number, such as 0.5"),
+    ],
+)
+def test_a_search_that_cannot_be_measured(
+    shelf: Path, collection: Path, search: scoring.Search, problem: str
+) -> None:
+    suite = collection if search.weight == math.inf else shelf / "suite" / "suite.yaml"
+    with pytest.raises(UserError) as refused:
+        bench.bench([str(shelf / "student")], [str(suite)], Session(), search=search)
+    assert str(refused.value) == problem
+
+
+def test_hybrid_names_the_extra_that_is_missing(
+    shelf: Path, collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "Stemmer", None)
+    with pytest.raises(UserError) as refused:
+        bench.bench([str(shelf / "student")], [str(collection)], Session(), search=scoring.Search(1.0))
+    assert str(refused.value) == (
+        "edgedistill bench --hybrid needs Stemmer, which is not installed; pip install 'edgedistill[search]'"
+    )
 
 
 def test_the_error_of_a_child_is_raised(shelf: Path, tmp_path: Path) -> None:
@@ -415,13 +518,13 @@ def test_the_teacher_of_the_missing_teacher_line_is_the_bundles_own() -> None:
     assert logged({"model": "some/encoder"}, "teacher") == ""
 
 
-INT8 = replace(PLAN, embeddings=("int8",))
+INT8 = scoring.Search(precisions=("int8",))
 
 
 def test_embeddings_in_fewer_bytes_stand_beside_float32(shelf: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     outputs = bench.Outputs(tmp_path / "r.json", tmp_path / "r.html")
-    [found] = run(shelf, ["student"], lines, plan=INT8, outputs=outputs)["reports"]
+    [found] = run(shelf, ["student"], lines, search=INT8, outputs=outputs)["reports"]
     quality = found["quality"]["suite"]
     int8 = quality["tasks"]["angles"]["embeddings"]["int8"]
     assert quality["embeddings"] == {
@@ -445,7 +548,7 @@ def test_embeddings_in_fewer_bytes_stand_beside_float32(shelf: Path, tmp_path: P
 )
 def test_embeddings_that_are_not_scored(shelf: Path, precision: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        run(shelf, ["student"], plan=replace(PLAN, embeddings=(precision,)))
+        run(shelf, ["student"], search=scoring.Search(precisions=(precision,)))
     assert str(caught.value) == f"--embeddings: {message}"
 
 
@@ -454,8 +557,8 @@ def test_a_suite_that_is_scored_in_float32_alone(shelf: Path, tmp_path: Path) ->
     suite = tmp_path / "suite.yaml"
     suite.write_text("kind: bitext\nname: mine\ntasks: [{name: a, file: t.tsv, first: en, second: de}]\n")
     with pytest.raises(UserError) as caught:
-        bench.bench([str(shelf / "student")], [str(suite)], Session(log=silent), 1, plan=INT8)
+        bench.bench([str(shelf / "student")], [str(suite)], Session(log=silent), search=INT8)
     assert str(caught.value) == (
         "--embeddings: suite mine of kind bitext is scored in float32 alone; leave it out, or choose suites "
-        "of kinds sts, retrieval and pair_classification"
+        "of kinds sts, pair_classification and retrieval"
     )

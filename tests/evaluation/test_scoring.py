@@ -12,6 +12,7 @@ import pytest
 from scipy.stats import rankdata, spearmanr
 
 from edgedistill import files
+from edgedistill.data import bm25
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites import retrieval
@@ -358,11 +359,90 @@ def test_judgements_of_another_split(tmp_path: Path, layout: str) -> None:
         )
 
 
+def test_beside_bm25_by_hand(tmp_path: Path) -> None:
+    """One query at 10 degrees, of the word `more`, which only the text that is farthest away has."""
+    corpus = {"d1": "zero text", "d2": "thirty text", "d3": "ninety text", "d4": "more text"}
+    beir(tmp_path / "set", corpus, {"q1": "ten more"}, [("q1", "d4", 1), ("q1", "d2", 2)])
+    suite = scoring.suite(
+        write_suite(tmp_path, "name: suite\nkind: retrieval\ntasks: [{name: set, folder: set}]\n")
+    )
+    angle = {"ten more": 10, "zero text": 0, "thirty text": 30, "ninety text": 90, "more text": 150}
+
+    def by_angle(texts: list[str]) -> np.ndarray:
+        return np.array([[math.cos(math.radians(angle[t])), math.sin(math.radians(angle[t]))] for t in texts])
+
+    cosines = np.cos(np.radians([10, 20, 80, 140]))
+    word = np.array([0, 0, 0, 3**0.5]) - np.array([3**-0.5] * 3 + [0])  # z-scores of one hit in four
+    assert bm25.z_scores(np.array([[0, 0, 0, 2]])) == pytest.approx(word[None])
+    ideal = 2 + 1 / math.log2(3)
+    for weight, order in ((0.0, "d1 d2 d3 d4"), (0.8, "d1 d2 d4 d3"), (5.0, "d4 d1 d2 d3")):
+        joined = (cosines - cosines.mean()) / cosines.std() + weight * word
+        assert [f"d{1 + at}" for at in np.argsort(-joined)] == order.split()
+        found = scoring.evaluate_search(suite, by_angle, scoring.Search(weight))
+        assert list(found) == ["suite", "suite + BM25"]
+        gain = {"d4": 1, "d2": 2}
+        expected = sum(gain.get(name, 0) / math.log2(2 + at) for at, name in enumerate(order.split())) / ideal
+        assert found["suite + BM25"]["average"] == pytest.approx(expected)
+        assert found["suite + BM25"]["weight"] == weight
+        assert found["suite + BM25"]["bm25"] == pytest.approx(1 / ideal)  # d2 has no word of the query
+        assert found["suite"] == scoring.evaluate(suite, by_angle)
+    task = found["suite + BM25"]["tasks"]["set"]
+    assert (task["mrr_at_10"], task["recall_at_100"], task["texts"]) == (1, 1, 4)
+    assert (task["bm25"]["mrr_at_10"], task["bm25"]["recall_at_100"]) == (1, 0.5)
+    assert found["suite"]["tasks"]["set"]["mrr_at_10"] == 0.5
+
+
+def test_recall_at_100_and_mrr_at_10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """150 texts at growing angles from the query; relevant are the 5th, the 12th and the 120th, in blocks of
+    one query."""
+    monkeypatch.setattr(bm25, "CELLS", 1)
+    names = {f"{number:03}": f"{number} text" for number in range(150)}
+    qrels = [("q", "004", 1), ("q", "011", 2), ("q", "119", 1), ("r", "011", 1), ("r", "000", 0)]
+    beir(tmp_path / "set", names, {"q": "0 a", "r": "0 b"}, qrels)
+    suite = scoring.suite(
+        write_suite(tmp_path, "name: suite\nkind: retrieval\ntasks: [{name: set, folder: set}]\n")
+    )
+
+    def by_number(texts: list[str]) -> np.ndarray:
+        angles = np.radians([float(text.split()[0]) for text in texts])
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+    task = scoring.evaluate(suite, by_number)["tasks"]["set"]
+    assert task["mrr_at_10"] == pytest.approx((1 / 5 + 0) / 2)
+    assert task["recall_at_100"] == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_documents_of_another_encoder_are_embedded_once(tmp_path: Path) -> None:
+    beir(tmp_path / "set", {"a": "zero x", "b": "thirty x"}, {"q": "zero"}, [("q", "b", 1)])
+    yaml = "name: suite\nkind: retrieval\ntasks: [{name: one, folder: set}, {name: two, folder: set}]\n"
+    suite, embedded = scoring.suite(write_suite(tmp_path, yaml)), list[str]()
+
+    def mirrored(texts: list[str]) -> np.ndarray:
+        embedded.extend(texts)
+        return encode(["thirty" if "zero" in text else "zero" for text in texts])
+
+    documents = scoring.Documents("other", mirrored, 2)
+    for _ in range(2):
+        found = scoring.evaluate_search(suite, encode, scoring.Search(0.1, documents))
+    titles = ["suite", "suite + BM25", "suite, documents of other", "suite, documents of other + BM25"]
+    assert list(found) == titles
+    assert embedded == ["zero x", "thirty x"]
+    second = pytest.approx(1 / math.log2(3))
+    assert [found[title]["average"] for title in titles] == [second, second, 1, 1]
+    same = scoring.evaluate_search(suite, encode, scoring.Search(None, documents, same=True))
+    assert [each["average"] for each in same.values()] == [1, 1]
+    assert embedded == ["zero x", "thirty x"]
+
+
 def test_broken_collections(tmp_path: Path) -> None:
     path = write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set}]\n")
     beir(tmp_path / "set", {"d": "zero x"}, {"q": "zero"}, [("q", "d", 1), ("p", "d", 1)])
     with pytest.raises(UserError, match=r"query 'p' is not in queries.jsonl"):
         scoring.suite(path)
+    beir(tmp_path / "empty" / "set", {}, {"q": "zero"}, [("q", "d", 1)])
+    empty = write_suite(tmp_path / "empty", "kind: retrieval\ntasks: [{name: set, folder: set}]\n")
+    with pytest.raises(UserError, match=r"corpus.jsonl: no texts; take it from the same release"):
+        scoring.evaluate(scoring.suite(empty), encode)
     (tmp_path / "set" / "corpus.jsonl").unlink()
     with pytest.raises(UserError, match=r"no corpus.jsonl; give --data DIR"):
         scoring.suite(path)
@@ -459,8 +539,9 @@ def test_scores_with_embeddings_in_fewer_bytes(tmp_path: Path) -> None:
     qrels = [(f"q{at}", f"d{at}", 1) for at in range(20)]
     corpus = {f"d{at}": text for at, text in enumerate(texts)}
     beir(tmp_path / "set", corpus, {f"q{at}": f"query {at}" for at in range(20)}, qrels)
-    path = write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, same_ids: false}]\n")
-    found = scoring.evaluate(scoring.suite(path), wide, ["int8", "binary"])
+    suite = scoring.suite(write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set}]\n"))
+    search = scoring.Search(precisions=("int8", "binary"))
+    found = scoring.evaluate_search(suite, wide, search)[suite.name]
     queries = np.stack([known[f"query {at}"] for at in range(20)])
     bits = np.where(rows > 0, 1.0, -1.0)
     hamming = (np.where(queries > 0, 1.0, -1.0)) @ bits.T
@@ -481,4 +562,5 @@ def test_a_query_does_not_find_itself_in_fewer_bytes_either(tmp_path: Path) -> N
     corpus = {"a": "zero x", "b": "ten x", "c": "ninety x"}
     beir(tmp_path / "set", corpus, {"a": "zero x"}, [("a", "b", 1)])
     path = write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, same_ids: true}]\n")
-    assert scoring.evaluate(scoring.suite(path), encode, ["int8"])["embeddings"] == {"int8": 1.0}
+    search, suite = scoring.Search(precisions=("int8",)), scoring.suite(path)
+    assert scoring.evaluate_search(suite, encode, search)[suite.name]["embeddings"] == {"int8": 1.0}

@@ -285,13 +285,13 @@ def test_the_card_names_the_licences_of_its_texts(made: Path) -> None:
     sources = [{"name": "a.txt", "texts": 4000}, {"name": "b.txt", "texts": 321}]
     manifest["run"]["corpus"] = {"texts": 4321, "held_out": 0, "sources": sources}
     manifest["recipe"]["stages"] = [
-        {"name": "tune", "triples": {"kind": "files", "files": ["nli/triples.tsv"], "licence": "MIT"}},
-        {"name": "again", "triples": {"kind": "hub", "dataset": "owner/nli"}},
+        {"name": "tune", "tuples": {"kind": "files", "files": ["nli/triples.tsv"], "licence": "MIT"}},
+        {"name": "again", "tuples": {"kind": "hub", "dataset": "owner/nli"}},
     ]
     text = model_card.encoder_card(manifest, [])
     assert "| a.txt | 4,000 | CC BY 4.0 |\n| b.txt | 321 | not named |" in text
     assert (
-        "| triples of the stage tune: triples.tsv |  | MIT |\n| triples of the stage again: owner/nli |  | "
+        "| tuples of the stage tune: triples.tsv |  | MIT |\n| tuples of the stage again: owner/nli |  | "
         "not named |" in text
     )
 

@@ -51,6 +51,25 @@ def test_a_sentence_transformers_folder_goes_straight_to_a_bundle(world: World, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b"]
 
 
+def test_documents_are_embedded_as_by_the_models_bundle(world: World, tmp_path: Path) -> None:
+    from edgedistill.evaluation import bench
+    from edgedistill.session import Session
+
+    prompted = tmp_path / "prompted"
+    shutil.copytree(world.teacher, prompted)
+    settings = {"prompts": {"passage": "the garden: "}, "default_prompt_name": "passage"}
+    files.write_json(prompted / "config_sentence_transformers.json", settings)
+    for folder in (world.teacher, prompted):
+        bundle_writer.export(folder, ["fp32"], tmp_path / "b" / folder.name, quiet)
+        by_bundle = bench.documents(str(tmp_path / "b" / folder.name), Session(threads=1))
+        found = model_source.documents(str(folder), Session())
+        assert (found.name, found.dims, found.bundle) == (str(folder), 32, None)
+        assert by_bundle.name == f"{folder.name}:fp32"
+        assert np.allclose(found.encode(sentences(10)), by_bundle.encode(sentences(10)), atol=1e-5)
+        prompt = files.read_json(tmp_path / "b" / folder.name / "manifest.json")["prompt"]
+        assert prompt == ("the garden: " if folder == prompted else "")
+
+
 def test_a_plain_model_needs_a_pooling(world: World, tmp_path: Path) -> None:
     folder = plain_model(world, tmp_path / "My Model")
     with pytest.raises(UserError) as caught:

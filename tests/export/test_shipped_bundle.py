@@ -76,9 +76,9 @@ def test_every_text_it_learned_from_has_a_licence(shipped: bundle.Bundle) -> Non
         else [name for pairs in corpus["pairs"] for name in pairs["files"]]
     )
     assert {Path(name).name for name in names} == set(corpus["licences"])
-    triples = [stage["triples"]["licence"] for stage in stages if stage["triples"]]
+    tuples = [stage["tuples"]["licence"] for stage in stages if stage["tuples"]]
     card = (shipped.folder / "README.md").read_text(encoding="utf-8")
-    assert all(licence in card for licence in [*corpus["licences"].values(), *triples])
+    assert all(licence in card for licence in [*corpus["licences"].values(), *tuples])
 
 
 def test_multi_finds_translations() -> None:

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from edgedistill import objectives, recipe
 from edgedistill.errors import UserError
 from edgedistill.objectives import queue_cross_entropy, relational
-from edgedistill.objectives.contrastive import ckd, simcse
+from edgedistill.objectives.contrastive import ckd, info_nce
 from edgedistill.objectives.queue import Queue
 from edgedistill.objectives.regression import cosine, dual_l2, mse, skd, softcos
 from edgedistill.objectives.relational import congen, gram
@@ -255,11 +255,13 @@ def test_seed_scores_its_own_teacher_and_the_queue_only() -> None:
     )
 
 
-def test_simcse_by_hand_and_with_hard_negatives() -> None:
+def test_info_nce_by_hand_and_with_hard_negatives() -> None:
     first = -math.log(math.exp(0.6) / (math.exp(0.6) + math.exp(-0.8)))
     second = -math.log(math.exp(-1) / (1 + math.exp(-1)))
-    assert simcse(S, T, 1.0).item() == pytest.approx((first + second) / 2)
-    assert simcse(S, T, 1.0, negatives=T).item() == pytest.approx((first + second) / 2 + math.log(2))
+    own, twice = torch.tensor([0, 1]), torch.cat([T, T])
+    assert info_nce(S, T, own, 1.0).item() == pytest.approx((first + second) / 2)
+    assert info_nce(S, twice, own, 1.0).item() == pytest.approx((first + second) / 2 + math.log(2))
+    assert info_nce(S, T.flip(0), own.flip(0), 1.0).item() == pytest.approx((first + second) / 2)
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 11])
@@ -346,7 +348,8 @@ def test_every_kind_has_a_loss_that_notices() -> None:
     """Least where student and teacher agree, and not where they differ."""
     teacher = unit(5, 4, seed=2)
     of_pairs = {"each_side", "mcl", "mcl_bool", "mcl_ce"}  # test_pair_objectives.py
-    assert {*SPECS, "sum", "matryoshka", *of_pairs} == set(recipe.KINDS["objective"])
+    of_tuples = {"info_nce", "listwise", "margin_mse"}  # test_ranking.py
+    assert {*SPECS, "sum", "matryoshka", *of_pairs, *of_tuples} == set(recipe.KINDS["objective"])
     for kind, options in SPECS.items():
         loss = objectives.build(parsed({"kind": kind, **options}), 4)
         objectives.update_queues(loss, unit(6, 4, seed=3))
@@ -407,10 +410,13 @@ def test_congens_columns_are_the_queue_and_the_batch_and_the_queue_keeps_its_len
         assert torch.allclose(newest_first(loss.queue).flip(0), queue, atol=1e-6)  # type: ignore[union-attr, operator]
 
 
-def test_simcse_reads_two_views_or_three_and_no_teacher() -> None:
+def test_simcse_reads_two_views_and_no_teacher() -> None:
     loss = objectives.build(parsed({"kind": "simcse", "temperature": 1.0}), 2)
-    assert loss([S, T], None).item() == pytest.approx(simcse(S, T, 1.0).item())
-    assert loss([S, T, S], None).item() == pytest.approx(simcse(S, T, 1.0, negatives=S).item())
+    own = torch.tensor([0, 1])
+    assert loss([S, T], None).item() == pytest.approx(info_nce(S, T, own, 1.0).item())
+    of_tuples = objectives.build(parsed({"kind": "info_nce", "temperature": 1.0}), 2)
+    expected = info_nce(S, torch.cat([T, S]), own, 1.0).item()
+    assert of_tuples([S, torch.cat([T, S])], objectives.Ranking(own)).item() == pytest.approx(expected)
     assert not objectives.reads_teacher(parsed({"kind": "simcse"}))
     both = {
         "kind": "sum",

@@ -19,7 +19,10 @@ from tests.conftest import World, sentences
 
 CONGEN = {"kind": "congen", "queue": 1000, "alpha": 1}
 TOO_WIDE = {"reduce": {"kind": "pca"}, "dims": 64}
-TRIPLES = {"objective": {"kind": "simcse"}, "triples": {"files": ["triples.tsv"]}}
+TRIPLES = {
+    "objective": {"kind": "info_nce"},
+    "tuples": {"files": ["triples.tsv"], "columns": ["anchor", "entailment", "contradiction"]},
+}
 
 
 def spec(world: World, **changes: Any) -> recipe.Recipe:

@@ -174,7 +174,7 @@ def _from_files(hub: dict[str, Any]) -> dict[str, Any]:
         source, target = hub["languages"]
         return {**kept, "files": [f"parallel/wmt.{source}-{target}.tsv.gz"], "columns": [source, target]}
     if hub.get("config") == "triplet":
-        return {**kept, "files": ["nli/triples.tsv.gz"]}
+        return {**kept, "files": ["nli/triples.tsv.gz"], "columns": ["anchor", "entailment", "contradiction"]}
     if "dev" in hub:
         task = "sst2" if len(kept["texts"]) == 1 else "mrpc"
         return {
@@ -365,9 +365,9 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
         found = scoring.evaluate(asked, opened.classify if suite == "task" else opened.encode)
     else:
         tiny.measured.add(kind)
-        [report] = bench.bench([str(folder)], [suite], Session(data=tiny.data, log=quiet), 1, plan=PLAN)[
-            "reports"
-        ]
+        [report] = bench.bench(
+            [str(folder)], [suite], Session(data=tiny.data, log=quiet, threads=1), plan=PLAN
+        )["reports"]
         assert report["single"]["p50_ms"] > 0
         found = report["quality"][suite]
     assert np.isfinite(found["average"])

@@ -395,7 +395,7 @@ SUM = {
     "kind": "sum",
     "terms": [{"weight": 1, "objective": {"kind": "simcse"}}, {"weight": 1, "objective": {"kind": "cosine"}}],
 }
-TRIPLES = {"files": ["t.tsv"]}
+TUPLES = {"files": ["t.tsv"], "columns": ["a", "b", "c"]}
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ TRIPLES = {"files": ["t.tsv"]}
             "skd compares a text with a second view of it; give the stage a `view`",
         ),
         ({"objective": {"kind": "dual_l2"}}, {}, "dual_l2 compares a text with a second view"),
-        ({"objective": {"kind": "simcse"}}, {}, "give the stage a `view`, or `triples`"),
+        ({"objective": {"kind": "simcse"}}, {}, "give the stage a `view`"),
         (
             {"objective": {"kind": "cosine"}, "view": {"kind": "crop"}},
             {},
@@ -424,12 +424,28 @@ TRIPLES = {"files": ["t.tsv"]}
             "congen reads no second view; leave `view` out",
         ),
         (
-            {"objective": {"kind": "mse"}, "triples": TRIPLES},
+            {"objective": {"kind": "mse"}, "tuples": TUPLES},
             {},
-            "`triples` have no teacher embeddings; only simcse reads them, not mse",
+            "mse reads single texts, and the stage has `tuples`; apply it to queries and documents",
+        ),
+        ({"objective": {"kind": "listwise"}}, {}, "listwise ranks the documents of queries; give the stage"),
+        (
+            {"objective": {"kind": "info_nce"}, "tuples": {**TUPLES, "scores": {"bm25": {}}}},
+            {},
+            "`tuples.scores` are matched by listwise and margin_mse; add one, or leave them out",
         ),
         (
-            {"objective": {"kind": "simcse"}, "triples": TRIPLES, "skip_longer_than": 9},
+            {"objective": {"kind": "listwise"}, "tuples": {**TUPLES, "scores": {"columns": ["s"]}}},
+            {},
+            "`scores.columns` names 1, and `columns` 2 of documents; give each document its score",
+        ),
+        (
+            {"objective": {"kind": "listwise"}, "tuples": {**TUPLES, "columns": ["a", "a"]}},
+            {},
+            "names a column twice",
+        ),
+        (
+            {"objective": {"kind": "info_nce"}, "tuples": TUPLES, "skip_longer_than": 9},
             {},
             "`skip_longer_than` applies to the corpus' texts; leave it out with",
         ),
@@ -468,16 +484,23 @@ def test_views_that_are_missing_or_not_read(
     assert any(says in line for line in found), found
 
 
-def test_views_and_triples_that_are_read() -> None:
+def test_views_and_tuples_that_are_read() -> None:
     for stage, views in [
         ({"objective": {"kind": "congen", "alpha": 1}}, 1),
         ({"objective": {"kind": "congen"}, "view": {"kind": "word_deletion"}}, 2),
         ({"objective": {"kind": "simcse"}, "view": {"kind": "dropout"}}, 2),
-        ({"objective": {"kind": "simcse"}, "triples": {"files": ["t.tsv"], "columns": ["a", "b", "c"]}}, 3),
+        ({"objective": {"kind": "info_nce"}, "tuples": TUPLES}, 3),
+        ({"objective": {"kind": "margin_mse"}, "tuples": {**TUPLES, "negatives": {"count": 4}}}, 7),
+        ({"objective": {"kind": "listwise"}, "tuples": {"kind": "corpus", "scores": {"bm25": {}}}}, 2),
         (
             {
-                "objective": {"kind": "simcse"},
-                "triples": {"kind": "hub", "dataset": "owner/name", "revision": "main"},
+                "objective": {"kind": "info_nce"},
+                "tuples": {
+                    "kind": "hub",
+                    "dataset": "owner/name",
+                    "revision": "main",
+                    "columns": ["anchor", "positive", "negative"],
+                },
             },
             3,
         ),

@@ -406,8 +406,7 @@ def test_a_reduced_teacher_is_measured_beside_the_teacher(world: World, tmp_path
     made = bench.bench(
         measured,
         [suite_of(world)],
-        Session(data=world.data, log=lambda line: None),
-        1,
+        Session(data=world.data, log=lambda line: None, threads=1),
         plan=speed.MeasurementPlan(2, 1, 1, 0.0, 2),
     )
     kept = {each["bundle"]["name"]: each["kept"] for each in made["reports"]}

@@ -107,8 +107,9 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     }
     rows = "".join(f"a man walks {n}\tsomeone walks {n}\tnobody walks {n}\n" for n in range(20))
     (tmp_path / "triples.tsv").write_text("anchor\tentailment\tcontradiction\n" + rows, encoding="utf-8")
-    triples = {"files": [str(tmp_path / "triples.tsv")], "licence": "MIT"}
-    tune = {"name": "tune", "objective": {"kind": "simcse"}, "triples": triples, "steps": 1, "batch": 8}
+    columns = ["anchor", "entailment", "contradiction"]
+    tuples = {"files": [str(tmp_path / "triples.tsv")], "columns": columns, "licence": "MIT"}
+    tune = {"name": "tune", "objective": {"kind": "info_nce"}, "tuples": tuples, "steps": 1, "batch": 8}
     go(world, tmp_path / "a", **second, stages=[*STILL, tune])
     (recorded,) = run.open_run(tmp_path / "a").info["earlier"]
     assert recorded["recipe"] == "tiny" and recorded["sources"] == [
@@ -137,7 +138,7 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
         f"| `{world.teacher}` | — | CC BY 4.0 |" in card[then:]
         and "| texts.txt | 440 | CC0 \\| one |" in card[then:]
     )
-    assert "| triples of the stage tune: triples.tsv |  | MIT |" in card[then:]
+    assert "| tuples of the stage tune: triples.tsv |  | MIT |" in card[then:]
 
 
 def test_max_tokens_and_dropout_are_the_recipes(world: World, sources: Path, tmp_path: Path) -> None:

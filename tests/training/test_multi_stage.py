@@ -313,8 +313,7 @@ def test_through_export_and_bench(data: Path, whole: Path, tmp_path: Path) -> No
     found = bench.bench(
         [f"{tmp_path / 'bundle'}:fp32"],
         [str(data / "suite.yaml"), str(suite)],
-        Session(data=data, log=said.append),
-        1,
+        Session(data=data, log=said.append, threads=1),
         plan=speed.MeasurementPlan(2, 1, 1, 0.0, 2),
     )
     report = found["reports"][0]

@@ -79,6 +79,7 @@ def test_same_recipe_same_bytes(world: World, tmp_path: Path) -> None:
 
 
 STEPS = 60
+TRIPLE = ["anchor", "entailment", "contradiction"]
 TWO_STAGES = [
     {
         "name": "distil",
@@ -96,8 +97,8 @@ TWO_STAGES = [
     },
     {
         "name": "tune",
-        "objective": {"kind": "simcse"},
-        "triples": {"files": ["triples.tsv"]},
+        "objective": {"kind": "info_nce"},
+        "tuples": {"files": ["triples.tsv"], "columns": TRIPLE},
         "steps": STEPS,
         "batch": 16,
         "bucket": 4,
@@ -130,7 +131,7 @@ def suite_of(world: World) -> str:
 
 def write_triples(world: World, count: int) -> None:
     rows = zip(sentences(count, seed=20), sentences(count, seed=21), sentences(count, seed=22), strict=True)
-    text = "anchor\tentailment\tcontradiction\n" + "".join("\t".join(row) + "\n" for row in rows)
+    text = "\t".join(TRIPLE) + "\n" + "".join("\t".join(row) + "\n" for row in rows)
     (world.data / "triples.tsv").write_text(text, encoding="utf-8")
 
 
@@ -680,8 +681,8 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(
         {"name": "distil", "objective": {"kind": "ckd", "queue": 64}, "steps": 20, "batch": 16},
         {
             "name": "tune",
-            "objective": {"kind": "simcse"},
-            "triples": {"files": ["triples.tsv"]},
+            "objective": {"kind": "info_nce"},
+            "tuples": {"files": ["triples.tsv"], "columns": TRIPLE},
             "epochs": 4,
             "batch": 10,
         },
@@ -699,7 +700,7 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(
         "test",
     )
     info = train.train(spec, tmp_path / "a", Session(data=world.data, log=said.append))
-    assert any("50 of 60 triples kept, 10 excluded" in line for line in said)
+    assert any("50 of 60 tuples kept, 10 excluded" in line for line in said)
     assert info["dims"] == 16
     assert info["stages"][1]["steps"] <= 4 * 50 // 10
     assert 0 < info["stages"][0]["temperature"] != 0.05 and "temperature" not in info["stages"][1], (

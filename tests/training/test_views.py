@@ -118,12 +118,11 @@ def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any,
 
 
 def texts_of(made: ParallelCorpus) -> list[list[str]]:
-    return [column.texts(made.index[:, at]) for at, column in enumerate(made.columns)]
+    columns = enumerate(made.index.T)
+    return [made.columns[min(at, 1)].texts(rows) for at, rows in columns]
 
 
-def test_triples_are_distinct_whole_and_without_leaks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     rows = [
         "a 1\tb 1\tc 1",
@@ -137,29 +136,26 @@ def test_triples_are_distinct_whole_and_without_leaks(
     (tmp_path / "t.tsv").write_text("one\ttwo\tthree\n" + "\n".join(rows) + "\n", encoding="utf-8")
     (tmp_path / "leaks.tsv").write_text("x\ty\nno\ta leak\n", encoding="utf-8")
 
-    def build(
-        limit: int | None = None, columns: tuple[str, str, str] = ("one", "two", "three")
-    ) -> ParallelCorpus:
-        spec = recipe.TripleFiles(
-            files=["*.tsv"] if columns[0] == "x" else ["t.tsv"], columns=columns, limit=limit
+    def build(limit: int | None = None, columns: tuple[str, ...] = ("one", "two", "three")) -> ParallelCorpus:
+        spec = recipe.TupleFiles(
+            files=["*.tsv"] if columns[0] == "x" else ["t.tsv"], columns=[*columns], limit=limit
         )
-        return parallel_corpus.build_triples(spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].triples")
+        return parallel_corpus.build_tuples(spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].tuples")
 
     made = build()
     assert texts_of(made) == [[f"{c} {n}" for n in (1, 5, 6)] for c in "abc"]
     about = files.read_json(made.folder / "parallel.json")
     assert (about["read"], about["leaked"], about["pairs"], about["trained"]) == (7, 2, 3, 3)
     assert texts_of(build(limit=2)) == [[f"{c} {n}" for n in (1, 5)] for c in "abc"]
-    with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].triples.columns"):
+    with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].tuples.columns"):
         build(columns=("one", "two", "for"))
     (tmp_path / "t.txt").write_text("a\n", encoding="utf-8")
+    table = recipe.TupleFiles(files=["t.txt"], columns=["one", "two"])
     with pytest.raises(UserError, match="a text file has no columns"):
-        parallel_corpus.build_triples(
-            recipe.TripleFiles(files=["t.txt"]), [], Session(data=tmp_path), "stages[1].triples"
-        )
+        parallel_corpus.build_tuples(table, [], Session(data=tmp_path), "stages[1].tuples")
     (tmp_path / "leaks.tsv").write_text("x\ta 1\na leak\ta 5\na 6\t\n", encoding="utf-8")
     with pytest.raises(
-        UserError, match=r"stages\[1\].triples: no triple is left of 7 read, 6 of them with an excluded text"
+        UserError, match=r"stages\[1\].tuples: no tuple is left of 7 read, 6 of them with an excluded text"
     ):
         build()
 

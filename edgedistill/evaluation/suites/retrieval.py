@@ -1,16 +1,19 @@
-"""Retrieval: nDCG@10 of a corpus ranked by cosine, on folders in BEIR's format."""
+"""Retrieval: nDCG@10 of a corpus ranked by cosine, and beside BM25, on folders in BEIR's format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
+from edgedistill.data.bm25 import BM25, blocks, joined
 from edgedistill.data.readers import normalize
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Encode, Floats, encoded, unit
@@ -24,13 +27,12 @@ from edgedistill.evaluation.suites.suite_files import (
     either,
     jsonl,
 )
+from edgedistill.runtime import similarity
 from edgedistill.runtime.compact import compact
-from edgedistill.runtime.similarity import search
 
 CHUNK_TEXTS = 4096  # of a corpus, encoded at a time: bounds the memory
-QUERIES = 1024  # scored for at a time: bounds the memory too
-# candidates kept per query between chunks; more than k, so that ties at rank k are broken as trec_eval does
-POOL = 100
+POOL = 128  # ranked per query; more than the 100 of the recall, so that a query's own text can be left out
+Ranking = list[tuple[float, str]]  # (score, id) of a query's texts, best first
 
 
 class RetrievalFolder(Task):
@@ -62,6 +64,46 @@ class Collection:
         rows = jsonl(self.corpus)
         while chunk := list(islice(rows, size)):
             yield [name for name, _, _ in chunk], [normalize(f"{title} {text}") for _, title, text in chunk]
+
+    @cached_property
+    def bm25(self) -> BM25:
+        """BM25 over the texts, whose index is kept in memory."""
+        return BM25((text for _, texts in self.chunks() for text in texts), str(self.corpus))
+
+
+class Index(NamedTuple):
+    """The ids of a collection's n texts, and their unit embeddings (n, d) in a temporary file."""
+
+    names: list[str]
+    embeddings: Floats
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The encoder of the texts where that of the queries is another: its name, dimensions, and the indexes
+    that it has made. `bundle` is the folder and the precision of a bundle."""
+
+    name: str
+    encode: Encode
+    dims: int
+    bundle: tuple[Path, str] | None = None
+    indexes: dict[Path, Index] = field(default_factory=dict)
+
+    def index(self, collection: Collection) -> Index:
+        """Embed the texts of a collection, once."""
+        if collection.corpus not in self.indexes:
+            self.indexes[collection.corpus] = indexed(collection, self.encode)
+        return self.indexes[collection.corpus]
+
+
+class Search(NamedTuple):
+    """What is measured beside the ranking by cosine: BM25 with this weight, the texts of another encoder,
+    which may be the `same` as that of the queries, and the texts' embeddings in fewer bytes."""
+
+    weight: float | None = None
+    documents: Documents | None = None
+    same: bool = False
+    precisions: tuple[str, ...] = ()
 
 
 def ndcg(grades: list[int], relevant: list[int], k: int = 10) -> float:
@@ -99,80 +141,133 @@ def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
     return Collection(corpus, list(queries), list(queries.values()), grades, part.same_ids)
 
 
-def score(collection: Collection, encode: Encode, precisions: Sequence[str] = ()) -> dict[str, Any]:
-    """Return `ndcg_at_10`, the number of `queries` and `texts` and, where there are `precisions`, the nDCG@10
-    of the texts' embeddings in each: {precision: nDCG@10}, see `_in_fewer_bytes`."""
-    stored = {precision: list[Any]() for precision in precisions}
+def score(collection: Collection, encode: Encode) -> dict[str, Any]:
+    """Return `ndcg_at_10`, `recall_at_100`, `mrr_at_10`, and the number of `queries` and `texts`."""
+    return rankings(collection, encode, Search())[""]
 
-    def keep(names: list[str], embeddings: Floats) -> None:
-        ids.extend(names)
-        for precision, parts in stored.items():
-            parts.append(compact(embeddings, precision))
 
-    ids = list[str]()
-    values, texts = each_query(collection, encode, keep)
-    found: dict[str, Any] = {"ndcg_at_10": float(np.mean(values)), "queries": len(values), "texts": texts}
-    if precisions:
-        queries = unit(encoded(encode, collection.queries))
-        documents = {precision: np.concatenate(parts) for precision, parts in stored.items()}
-        found["embeddings"] = _in_fewer_bytes(collection, queries, ids, documents)
+def rankings(collection: Collection, encode: Encode, search: Search) -> dict[str, dict[str, Any]]:
+    """Return the measures of each ranking by its title: of "" by cosine, of ", documents of NAME" by the
+    cosines with that encoder's texts and, with a weight, of each " + BM25" by both, which also has those of
+    `bm25` alone."""
+    queries = unit(encoded(encode, collection.queries))
+    indexes, found = dict[str, Index](), dict[str, dict[str, Any]]()
+    if search.documents is not None:
+        indexes[f", documents of {search.documents.name}"] = search.documents.index(collection)
+    own = next(iter(indexes.values())) if search.same else indexed(collection, encode)
+    for title, index in {"": own, **indexes}.items():
+        sizes = {"queries": len(queries), "texts": len(index.names)}
+        found[title] = {**measures(ranked(collection, queries, index), collection), **sizes}
+        if search.weight is not None:
+            beside = measures(ranked(collection, queries, index, search.weight), collection)
+            alone = measures(_ranked_by_bm25(collection, index), collection)
+            found[f"{title} + BM25"] = {**beside, **sizes, "bm25": alone}
+    if search.precisions:
+        found[""]["embeddings"] = _in_fewer_bytes(collection, queries, own, search.precisions)
     return found
 
 
 def _in_fewer_bytes(
-    collection: Collection, queries: Floats, ids: list[str], documents: dict[str, Any]
+    collection: Collection, queries: Floats, index: Index, precisions: Sequence[str]
 ) -> dict[str, float]:
-    """Return nDCG@10 of the texts' embeddings in each precision, which are held in memory, and of float32
-    queries. Of bits the nearest POOL by Hamming distance are ranked by the cosine of query and bits and, as
+    """Return nDCG@10 of the texts' embeddings in each precision, which are held in memory; queries stay
+    float32. Of bits the nearest 100 by Hamming distance are ranked by the cosine of query and bits and, as
     `binary+int8`, of query and int8."""
-    variants = {precision: (rows, None) for precision, rows in documents.items()}
-    if {"binary", "int8"} <= set(documents):
-        variants["binary+int8"] = documents["binary"], documents["int8"]
+    taken = list(blocks(*index.embeddings.shape))
+    stored = {
+        precision: np.concatenate([compact(index.embeddings[rows], precision) for rows in taken])
+        for precision in precisions
+    }
+    variants: dict[str, tuple[Any, Any]] = {precision: (rows, None) for precision, rows in stored.items()}
+    if {"binary", "int8"} <= set(stored):
+        variants["binary+int8"] = stored["binary"], stored["int8"]
     found = {}
     for name, (rows, rescore) in variants.items():
-        numbers, cosines = search(queries, rows, POOL, POOL, rescore)
-        pools = []
-        for query, *ranked in zip(collection.query_ids, cosines.tolist(), numbers.tolist(), strict=True):
+        numbers, cosines = similarity.search(queries, rows, k=100, rescore=rescore)
+        ranking = list[Ranking]()
+        for query, *pair in zip(collection.query_ids, cosines.tolist(), numbers.tolist(), strict=True):
             own = query if collection.same_ids else None
-            pairs = [(cosine, ids[number]) for cosine, number in zip(*ranked, strict=True)]
-            pools.append(sorted((pair for pair in pairs if pair[1] != own), reverse=True))
-        found[name] = float(np.mean(_of_each(pools, collection)))
+            pairs = [(cosine, index.names[number]) for cosine, number in zip(*pair, strict=True)]
+            ranking.append(sorted((each for each in pairs if each[1] != own), reverse=True))
+        found[name] = float(np.mean(_of_each(ranking, collection)))
     return found
 
 
-def each_query(
-    collection: Collection, encode: Encode, keep: Callable[[list[str], Floats], None] | None = None
-) -> tuple[list[float], int]:
-    """Return (nDCG@10 of every query, number of ranked texts). Memory is bounded, because only the best POOL
-    per query are kept between chunks. `keep` gets the ids and unit embeddings of each chunk."""
-    queries = unit(encoded(encode, collection.queries))
-    pools: list[list[tuple[float, str]]] = [[] for _ in queries]  # (cosine, id) of each query
-    count = 0
-    for names, texts in collection.chunks():
-        embeddings = unit(encoded(encode, texts))
-        count += len(names)
-        if keep is not None:
-            keep(names, embeddings)
-        for start in range(0, len(queries), QUERIES):
-            cosines = queries[start : start + QUERIES] @ embeddings.T
-            kept = np.argpartition(-cosines, min(POOL, len(names)) - 1, axis=1)[:, :POOL]
-            best = np.take_along_axis(cosines, kept, axis=1).tolist()
-            for query, (values, rows) in enumerate(zip(best, kept.tolist(), strict=True), start):
-                own = collection.query_ids[query] if collection.same_ids else None
-                found = [(value, names[row]) for value, row in zip(values, rows, strict=True)]
-                pools[query] += [pair for pair in found if pair[1] != own]
-                # of ties the higher id comes first, as in trec_eval
-                pools[query] = sorted(pools[query], reverse=True)[:POOL]
-    return _of_each(pools, collection), count
+def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int]:
+    """Return (nDCG@10 of every query, number of ranked texts)."""
+    index = indexed(collection, encode)
+    ranking = ranked(collection, unit(encoded(encode, collection.queries)), index)
+    return _of_each(ranking, collection), len(index.names)
 
 
-def _of_each(pools: list[list[tuple[float, str]]], collection: Collection) -> list[float]:
-    """Return nDCG@10 of every query, given the (cosine, id) of its texts, best first."""
+def indexed(collection: Collection, encode: Encode) -> Index:
+    """Embed the texts. Memory is bounded, because each chunk is written to the file. Raises UserError where
+    there is no text."""
+    names, width = list[str](), 0
+    with tempfile.TemporaryFile() as file:
+        for ids, texts in collection.chunks():
+            embeddings = unit(encoded(encode, texts))
+            file.write(embeddings.tobytes())
+            names, width = names + ids, embeddings.shape[1]
+        if not names:
+            raise UserError(f"{collection.corpus}: no texts; take it from the same release as the queries")
+        file.flush()
+        return Index(names, np.memmap(file, np.float32, "r", shape=(len(names), width)))
+
+
+def ranked(
+    collection: Collection, queries: Floats, index: Index, weight: float | None = None
+) -> list[Ranking]:
+    """Rank the texts for each query (q, d) by cosine, with a weight by z-scores of cosines and of BM25."""
+    found = list[Ranking]()
+    for taken in blocks(len(queries), len(index.names)):
+        scores: Floats = queries[taken] @ index.embeddings.T
+        if weight is not None:
+            scores = joined(scores, collection.bm25.scores(collection.queries[taken]), weight)
+        found += _best(scores, index.names, collection, taken)
+    return found
+
+
+def _ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
+    """Rank by BM25 alone the texts that have a word of the query."""
+    found = list[Ranking]()
+    for taken in blocks(len(collection.queries), len(index.names)):
+        rankings = _best(collection.bm25.scores(collection.queries[taken]), index.names, collection, taken)
+        found += [[pair for pair in ranking if pair[0] > 0] for ranking in rankings]
+    return found
+
+
+def _best(scores: Floats, names: list[str], collection: Collection, taken: slice) -> list[Ranking]:
+    """Return the POOL best texts of the queries `taken`, given their scores (q, n); of ties the higher id
+    comes first, as in trec_eval."""
+    kept = np.argpartition(-scores, min(POOL, len(names)) - 1, axis=1)[:, :POOL]
+    best, found = np.take_along_axis(scores, kept, axis=1).tolist(), list[Ranking]()
+    for query, values, rows in zip(collection.query_ids[taken], best, kept.tolist(), strict=True):
+        own = query if collection.same_ids else None
+        pairs = [(value, names[row]) for value, row in zip(values, rows, strict=True)]
+        found.append(sorted((pair for pair in pairs if pair[1] != own), reverse=True))
+    return found
+
+
+def measures(ranking: list[Ranking], collection: Collection) -> dict[str, float]:
+    """Return nDCG@10, recall@100 and MRR@10, means over the queries; a text is relevant whose grade is above
+    0."""
+    recalls, ranks = [], []
+    for pool, relevance in zip(ranking, collection.relevance, strict=True):
+        hits = [relevance.get(name, 0) > 0 for _, name in pool[:100]]
+        recalls.append(sum(hits) / max(1, sum(grade > 0 for grade in relevance.values())))
+        ranks.append(1 / (1 + hits.index(True)) if any(hits[:10]) else 0.0)
+    values = {"ndcg_at_10": _of_each(ranking, collection), "recall_at_100": recalls, "mrr_at_10": ranks}
+    return {name: float(np.mean(each)) for name, each in values.items()}
+
+
+def _of_each(ranking: list[Ranking], collection: Collection) -> list[float]:
+    """Return nDCG@10 of every query."""
     scores = []
-    for pool, relevance in zip(pools, collection.relevance, strict=True):
+    for pool, relevance in zip(ranking, collection.relevance, strict=True):
         grades = [relevance.get(name, 0) for _, name in pool]
         scores.append(ndcg(grades, list(relevance.values())))
     return scores
 
 
-FAMILY = Family(RetrievalFolder, read, score, "ndcg_at_10", "nDCG@10 × 100", takes_precisions=True)
+FAMILY = Family(RetrievalFolder, read, score, "ndcg_at_10", "nDCG@10 × 100")

@@ -36,18 +36,16 @@ class Family(NamedTuple):
 
     `read` adds the texts of a task to the rows of the suite, and returns what `score` takes. `score` takes a
     task and the encoder or, where a family `shares_embeddings`, the unit embeddings of all texts of the
-    suite, and returns the task's measures; where it `takes_precisions`, it takes those of embeddings too. The
-    mean of the measure `averaged` over tasks is the suite's score; `title` is the name of that in tables and
-    plots.
+    suite, and returns the task's measures. The mean of the measure `averaged` over tasks is the suite's
+    score; `title` is the name of that in tables and plots.
     """
 
     task: type[Task]
     read: Callable[[Any, Find, Rows], Any]
-    score: Callable[..., dict[str, Any]]
+    score: Callable[[Any, Any], dict[str, Any]]
     averaged: str = "accuracy"
     title: str = "accuracy × 100"
     shares_embeddings: bool = False
-    takes_precisions: bool = False
 
 
 def add_texts(texts: Iterable[str], rows: Rows) -> Ints:

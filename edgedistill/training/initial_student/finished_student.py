@@ -134,9 +134,7 @@ def _head(module: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def _needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
     """Whether the recipe's targets are in another space than the finished student's embeddings, and are not
     fitted to these."""
-    if not any(
-        objectives.reads_teacher(stage.objective) for stage in spec.distilling if stage.triples is None
-    ):
+    if not any(objectives.reads_teacher(stage.objective) for stage in spec.distilling):
         return False
     if isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.fits_student:
         return False
@@ -217,20 +215,20 @@ class _Source(BaseModel):
     licence: str | None = None
 
 
-class _Triples(BaseModel):
-    """A stage's triples; their number is not recorded."""
+class _Tuples(BaseModel):
+    """A stage's table of tuples; their number is not recorded."""
 
     name: str
     licence: str | None = None
 
 
 class _Training(BaseModel):
-    """One training: the name of its recipe, its teachers, its text files, and its stages' triples."""
+    """One training: the name of its recipe, its teachers, its text files, and its stages' tuples."""
 
     recipe: str
     teachers: list[_Teacher]
     sources: list[_Source]
-    triples: list[_Triples]
+    tuples: list[_Tuples]
 
 
 class _Recorded(BaseModel):
@@ -262,8 +260,8 @@ def earlier(source: run.Run) -> list[dict[str, Any]]:
         recipe=spec.name,
         teachers=read.teachers or [teacher],
         sources=[each.model_copy(update={"licence": licences.get(each.name)}) for each in read.sources],
-        triples=[
-            _Triples(**each) for each in recipe.triples_sources([stage.model_dump() for stage in spec.stages])
+        tuples=[
+            _Tuples(**each) for each in recipe.tuple_sources([stage.model_dump() for stage in spec.stages])
         ],
     )
     return [each.model_dump() for each in [*read.earlier, last]]

@@ -88,7 +88,7 @@ def embeddings_needed(spec: recipe.Recipe) -> list[tuple[recipe.Match, str]]:
     """Which embeddings of which side (`source`, `target`) the stages need, each once."""
     found = dict[tuple[recipe.Match, str], None]()
     for stage in spec.distilling:
-        if stage.triples is None:
+        if stage.tuples is None:
             whose, sides = embeddings_of(stage)
             found.update(dict.fromkeys((whose, side) for side in sides))
     return list(found)

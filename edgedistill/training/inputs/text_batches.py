@@ -1,5 +1,4 @@
-"""The batches of a stage over texts or triples: views of the texts as token ids, and the target
-embeddings."""
+"""The batches of a stage over texts: views of the texts as token ids, and the target embeddings."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -14,12 +14,10 @@ from tokenizers import Tokenizer
 from edgedistill import objectives, recipe
 from edgedistill.data import view_file
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache
 from edgedistill.errors import UserError
 from edgedistill.runtime import batching
 from edgedistill.session import Session
-from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs.batch_order import Lengths
 from edgedistill.training.inputs.random_keys import draws, mixed, rounded_fraction, row_keys, uniform
@@ -42,7 +40,7 @@ class Batches:
     views: list[View]
     tokens: Sequence[Lengths]
     texts: int
-    targets: EmbeddingRows | None = None
+    targets: Any = None  # EmbeddingRows, those of pairs, or TupleTargets
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Tokens in the longest view of each row whose tokens are known beforehand, (n,)."""
@@ -60,7 +58,7 @@ class Batches:
             queued[drawn] = True
         return rows[~queued], rows[queued]
 
-    def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], np.ndarray | None]:
+    def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], Any]:
         """(ids and mask of every view, the target embeddings (n, d) float32)."""
         targets = None if self.targets is None else self.targets[rows]
         return [view(rows, passes) for view in self.views], targets
@@ -123,10 +121,11 @@ def check_view(stage: NumberedStage[recipe.Stage], texts: Corpus, session: Sessi
 
 
 class ColumnTokens:
-    """Token ids of the texts of pairs or triples, by the row of the pair or triple."""
+    """Token ids of the texts of pairs or tuples, by the row of the pair or tuple."""
 
     def __init__(self, columns: Sequence[TokenCache], index: np.ndarray) -> None:
-        """`index` (n, columns) holds the texts of each row."""
+        """`index` (n, columns or more) holds the texts of each row; those of a tuple behind its positive are
+        not read here."""
         self.columns, self.index = columns, index
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
@@ -136,13 +135,6 @@ class ColumnTokens:
     def view(self, at: int, max_tokens: int) -> View:
         """The texts of one column."""
         return lambda rows, passes: self.columns[at].batch(self.index[rows, at], max_tokens)
-
-
-def of_triples(triples: ParallelCorpus, tokenizer: StudentTokenizer, session: Session) -> Batches:
-    """Three views, without targets: a text, one of the same meaning, one of another."""
-    tokens = ColumnTokens([tokenizer.tokenize(each, session) for each in triples.columns], triples.index)
-    views = [tokens.view(at, tokenizer.max_tokens) for at in range(len(triples.columns))]
-    return Batches(views, [tokens], len(triples))
 
 
 def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:

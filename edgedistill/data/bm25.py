@@ -1,0 +1,160 @@
+"""BM25 over a collection of texts: the words of a text in any script, scores of queries, z-scores."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedistill.errors import UserError, require
+
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.int64]
+
+K1, B = 0.9, 0.4  # Anserini's defaults, used for BEIR: Thakur et al. 2021
+# Of BM25's z-scores, beside those of the cosines: the best of 0.25, 0.5, 0.75 and 1 for `nano` and its
+# teacher on retrieval-dev's queries. Montague and Aslam 2001 add z-scores with equal weights.
+WEIGHT = 0.5
+CELLS = 1 << 23  # scores in memory at a time, 32 MiB
+RESOLUTION = 1e-6  # of float32: a smaller spread, relative to the largest score, is rounding
+# languages whose stop words are in NLTK's lists, which bm25s carries, with a Snowball stemmer
+LANGUAGES = (
+    *("english", "german", "dutch", "french", "spanish", "italian", "portuguese"),
+    *("danish", "norwegian", "swedish", "russian"),
+)
+# Share of a collection's words above which it is in the language whose stop words they are. In sentences of
+# these languages 0.29 to 0.53 (NTREX, Tatoeba, Multi30k), in Polish, Czech and Turkish at most 0.11.
+MIN_STOP_WORDS = 0.15
+# Scripts without spaces between words, and Hangul, whose particles are written with the word.
+UNSPACED = re.compile(
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+)"
+)
+
+
+class _Letters(dict[int, str]):
+    """For str.translate: letters, marks and digits stay, everything else becomes a space. Marks are vowels in
+    Hindi or Thai, which Python's \\w leaves out."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        self[code] = letter if unicodedata.category(letter)[0] in "LMN" else " "
+        return self[code]
+
+
+_LETTERS = _Letters()
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case, NFKC; of scripts without spaces each two letters in a row, as
+    Lucene's CJKAnalyzer does."""
+    found = unicodedata.normalize("NFKC", text).lower().translate(_LETTERS).split()
+    if text.isascii():
+        return found
+    return [word for each in found for run in UNSPACED.split(each) for word in _bigrams(run)]
+
+
+def _bigrams(run: str) -> Iterable[str]:
+    if len(run) > 2 and UNSPACED.match(run):
+        return ("".join(pair) for pair in pairwise(run))
+    return [run] if run else []
+
+
+class BM25:
+    """BM25 in Lucene's variant over n texts, computed by bm25s (Lù 2024), with the stop words and the
+    Snowball stemmer of their language.
+
+    `language` is one of LANGUAGES; None where the texts are in none of them, and then words are compared as
+    they are. The index takes 8 bytes per distinct word of a text. Raises UserError, which begins with
+    `place`, for texts without words other than stop words.
+    """
+
+    def __init__(self, texts: Iterable[str], place: str) -> None:
+        bm25s = require("bm25s", "BM25", "search")
+        numbers: dict[str, int] = {}
+        rows = [
+            np.array([numbers.setdefault(word, len(numbers)) for word in words(text)], np.int32)
+            for text in texts
+        ]
+        counts = np.zeros(len(numbers), np.int64)
+        for row in rows:
+            np.add.at(counts, row, 1)
+        self.language = _language(dict(zip(numbers, counts.tolist(), strict=True)))
+        self.stop_words = _stop_words(self.language) if self.language else frozenset[str]()
+        self.stemmer = require("Stemmer", "BM25", "search").Stemmer(self.language) if self.language else None
+        vocabulary: dict[str, int] = {}
+        stems = self._stems(list(numbers))
+        terms = np.array([vocabulary.setdefault(s, len(vocabulary)) if s else -1 for s in stems], np.int32)
+        if not vocabulary:
+            raise UserError(f"{place}: no words in {len(rows):,} texts, so BM25 finds none; give other texts")
+        rows = [terms[row] for row in rows]
+        self.index = bm25s.BM25(K1, B, method="lucene", backend="numpy")
+        # memoryviews, which iterate as int: bm25s takes each as a list of term numbers
+        found = ([row[row >= 0].data for row in rows], vocabulary)
+        self.index.index(found, create_empty_token=False, show_progress=False)
+
+    def __len__(self) -> int:
+        return int(self.index.scores["num_docs"])
+
+    def _stems(self, found: list[str]) -> list[str]:
+        """Return what each word is indexed as; nothing of a stop word."""
+        stems = self.stemmer.stemWords(found) if self.stemmer else found
+        return ["" if word in self.stop_words else stem for word, stem in zip(found, stems, strict=True)]
+
+    def scores(self, queries: Sequence[str]) -> Floats:
+        """Return BM25 of each query and text, (q, n) float32; a query without known words has zeros."""
+        terms = (self.index.get_tokens_ids(self._stems(words(query))) for query in queries)
+        rows = [self.index.get_scores_from_ids(each) for each in terms]
+        return np.stack(rows) if rows else np.zeros((0, len(self)), np.float32)
+
+    def candidate_scores(
+        self, queries: Sequence[str], candidates: Ints, standardized: bool = False
+    ) -> Floats:
+        """Return BM25 of each query and its candidates, (q, m) float32; `candidates` (q, m) are numbers of
+        texts. Where `standardized`, these are z-scores over the whole collection."""
+        found = np.zeros(candidates.shape, np.float32)
+        for taken in blocks(len(queries), len(self)):
+            scores = self.scores(queries[taken])
+            scores = z_scores(scores) if standardized else scores
+            found[taken] = np.take_along_axis(scores, candidates[taken], axis=1)
+        return found
+
+
+def blocks(queries: int, texts: int) -> Iterator[slice]:
+    """Yield which queries to score for at a time against all texts: at most CELLS scores, or one query."""
+    size = max(1, CELLS // texts)
+    return (slice(start, start + size) for start in range(0, queries, size))
+
+
+def z_scores(scores: Floats) -> Floats:
+    """Standardize each row of (q, n) to mean 0 and standard deviation 1, float32; a row whose scores are all
+    equal becomes zeros."""
+    spread = scores.std(axis=1, keepdims=True, dtype=np.float64)
+    constant = spread <= RESOLUTION * np.abs(scores).max(axis=1, keepdims=True, initial=0)
+    mean = scores.mean(axis=1, keepdims=True, dtype=np.float64)
+    factor = np.where(constant, 0, 1 / np.where(constant, 1, spread))
+    standardized: Floats = (scores - mean.astype(np.float32)) * factor.astype(np.float32)
+    return standardized
+
+
+def joined(dense: Floats, bm25: Floats, weight: float = WEIGHT) -> Floats:
+    """Return z-scores of cosines plus `weight` times those of BM25, all (q, n) over the whole collection."""
+    return z_scores(dense) + np.float32(weight) * z_scores(bm25)
+
+
+def _stop_words(language: str) -> frozenset[str]:
+    lists = require("bm25s.stopwords", "BM25", "search")
+    return frozenset(getattr(lists, f"STOPWORDS_{'EN_PLUS' if language == 'english' else language.upper()}"))
+
+
+def _language(counts: dict[str, int]) -> str | None:
+    """Return the language whose stop words are the largest share of a collection's words, given how often
+    each word occurs; None where that is less than MIN_STOP_WORDS."""
+    shares = {each: sum(counts.get(word, 0) for word in _stop_words(each)) for each in LANGUAGES}
+    best = max(LANGUAGES, key=lambda each: shares[each])
+    return best if shares[best] >= MIN_STOP_WORDS * max(1, sum(counts.values())) else None

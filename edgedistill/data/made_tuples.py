@@ -1,0 +1,95 @@
+"""Tuples made from plain documents: sentences of a text are queries that the text answers (the inverse cloze
+task, Lee et al. 2019), so that a student meets short texts beside the long ones they belong to."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from edgedistill import files, recipe
+from edgedistill.data import corpus, deduplicate
+from edgedistill.data.added_texts import sentences
+from edgedistill.data.cached_folder import cached_folder
+from edgedistill.data.corpus import Corpus
+from edgedistill.data.parallel_corpus import SIDES, ParallelCorpus
+from edgedistill.errors import UserError
+from edgedistill.session import Session
+
+FORMAT = 1  # part of every cache key: raise it when what is written changes
+MIN_WORDS = 4  # of a sentence; a shorter one is joined to the next
+CHUNK = 4_096  # texts read at a time
+
+
+def build(
+    spec: recipe.TupleCorpus, texts: Corpus, count: int, excluded: list[Path], session: Session, place: str
+) -> ParallelCorpus:
+    """Open the tuples made from the first `count` texts of a corpus, which are whole documents; make them
+    first where the cache has none of the same texts and options.
+
+    Sentences of the files `excluded` are no queries. A sentence of several texts is a query of the first. The
+    recipe describes the tuples at `place`. Raises UserError where no text has a sentence to ask for, or one
+    text has all.
+    """
+    hashes = [files.sha256_file(path) for path in excluded]
+    how = spec.model_dump(include={"queries", "per_text"})
+    key = files.cache_key(format=FORMAT, texts=texts.fingerprint, count=count, excluded=hashes, **how)
+
+    def write(folder: Path) -> None:
+        rows = array("q")
+        for name in SIDES:
+            (folder / name).mkdir()
+        sources = [{"name": "queries made from the corpus"}]
+        made = _queries(spec, texts, count, deduplicate.excluded_digests(excluded), rows)
+        corpus.write(folder / SIDES[0], made, None, sources)
+        corpus.write(folder / SIDES[1], _whole(texts, count), None, texts.sources)
+        documents = np.array(rows, np.int64)
+        if len(np.unique(documents)) < 2:
+            fact = f"{len(np.unique(documents))} of {count:,} texts have two sentences or more"
+            raise UserError(f"{place}: {fact}, so there is nothing to ask for; add longer texts")
+        index = np.stack([np.arange(len(documents)), documents], 1).tobytes()
+        (folder / "index.bin").write_bytes(index)
+        fingerprint = hashlib.sha256(index)
+        for name in SIDES:
+            fingerprint.update(files.read_json(folder / name / "corpus.json")["fingerprint"].encode())
+        counts = {"pairs": len(documents), "trained": len(documents)}
+        meta = {"fingerprint": fingerprint.hexdigest(), "sources": sources, **counts}
+        files.write_json(folder / "parallel.json", meta)
+        session.log(f"{place}: {len(documents):,} queries made from {count:,} texts")
+
+    return ParallelCorpus(cached_folder(session.cache / "tuples" / key, write, session.log))
+
+
+def of_text(spec: recipe.TupleCorpus, text: str) -> list[str]:
+    """The sentences of a text that may be its queries; none where it has only one."""
+    found = sentences(text, MIN_WORDS)
+    if len(found) < 2:
+        return []
+    kinds = [
+        "first_sentence",
+        *("question" if each.endswith(("?", "？")) else "sentence" for each in found[1:]),
+    ]
+    return [each for each, kind in zip(found, kinds, strict=True) if kind in spec.queries]
+
+
+def _queries(
+    spec: recipe.TupleCorpus, texts: Corpus, count: int, seen: set[bytes], rows: array[int]
+) -> Iterator[str]:
+    """The queries of all texts; `rows` gets the number of each query's text, and `seen` its digest."""
+    random = np.random.default_rng(0)
+    for row, text in enumerate(_whole(texts, count)):
+        found = of_text(spec, text)
+        for at in np.sort(random.permutation(len(found))[: spec.per_text]):
+            key = deduplicate.digest(found[at])
+            if key not in seen:
+                seen.add(key)
+                rows.append(row)
+                yield found[at]
+
+
+def _whole(texts: Corpus, count: int) -> Iterator[str]:
+    for start in range(0, count, CHUNK):
+        yield from texts.texts(range(start, min(start + CHUNK, count)))

@@ -1,0 +1,291 @@
+"""The teacher's scores of tuples: how well each document answers a query, and which documents do not.
+
+Cosines come from cached embeddings, and BM25 from an index in memory, so that any query and document of a
+batch can be scored when it is read. What needs all documents of a query is computed once and cached: the
+moments of z-scores, the negatives that are added, the scores of a cross-encoder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from edgedistill import files, recipe, resolve
+from edgedistill.data.bm25 import BM25
+from edgedistill.data.cached_folder import cached_folder
+from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.errors import UserError
+from edgedistill.session import Session, progress_bar
+from edgedistill.teacher.targets import EmbeddingRows
+
+FORMAT = 1  # part of every cache key: raise it when what is written changes
+CHUNK = 512  # queries scored at a time
+MOMENTS = 20_000  # documents, spread evenly, from which the mean and deviation of a query's scores are taken
+SMALLEST_SPREAD = 1e-6  # of the scores of a query; below it they say nothing
+
+
+class Embedded(NamedTuple):
+    """The embeddings by one teacher of the queries and the documents, of unit length, and its identity."""
+
+    queries: EmbeddingRows
+    documents: EmbeddingRows
+    identity: dict[str, Any]
+
+
+class Scorer(Protocol):
+    """Scores of numbered queries (B,) and numbered documents (M,): (B, M) float32."""
+
+    def __call__(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class ScoredTuples:
+    """Tuples with the negatives that were added, and the scores of their documents.
+
+    `index` (n, 1 + m) holds for each tuple its query and its documents, the positive first. `own` (n, m)
+    float32 are the scores of the tuple's own documents, where only these have any; `scorer` scores any.
+    """
+
+    index: np.ndarray
+    scorer: Scorer | None = None
+    own: np.ndarray | None = None
+
+    def scores(self, rows: np.ndarray, documents: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
+        """The scores of the queries of tuples and the documents of a batch, (B, M) float32, NaN where there
+        are none.
+
+        rows (B,) of tuples, documents (M,); positions (B, m) say where a tuple's documents are among them.
+        """
+        if self.scorer is not None:
+            return self.scorer(self.index[rows, 0], documents)
+        if self.own is None:
+            return None
+        found = np.full((len(rows), len(documents)), np.nan, np.float32)
+        np.put_along_axis(found, positions, self.own[rows], 1)
+        return found
+
+
+def build(
+    spec: recipe.Tuples,
+    tuples: ParallelCorpus,
+    teachers: list[Embedded],
+    scored: bool,
+    session: Session,
+    place: str,
+) -> ScoredTuples:
+    """The tuples of a stage with their negatives and, where `scored`, with the teacher's scores.
+
+    `teachers` have embedded both sides; the first is the recipe's own, by whose cosines a negative is judged
+    too near. The recipe describes them at `place`. Raises UserError: too few documents to draw negatives
+    from, documents without words for BM25, a cross-encoder that is none.
+    """
+    of, index = spec.scores, np.asarray(tuples.index[: tuples.training_count])
+    identity = [each.identity for each in teachers]
+    scorer = None
+    if not of.of_the_tuple and (scored or spec.negatives is not None):
+        scorer = _scorer(of, tuples, teachers, session, place)
+    if spec.negatives is not None:
+        key = files.cache_key(
+            format=FORMAT,
+            tuples=tuples.fingerprint,
+            scores=of.model_dump(mode="json", include={"bm25"}),
+            negatives=spec.negatives.model_dump(),
+            teachers=identity,
+        )
+        ranked = scorer or cosines(teachers[:1])
+        draw = _Draw(spec.negatives, tuples, index, ranked, cosines(teachers[:1]), f"{place}.negatives")
+        folder = cached_folder(
+            session.cache / "negatives" / key, lambda new: draw.write(new / "index.npy", session), session.log
+        )
+        index = np.load(folder / "index.npy", mmap_mode="r")
+    if not scored:
+        return ScoredTuples(index)
+    if of.columns is not None:
+        return ScoredTuples(index, own=tuples.scores)
+    if of.cross_encoder is not None:
+        return ScoredTuples(index, own=_cross_encoder(of.cross_encoder, tuples, index, session, place))
+    return ScoredTuples(index, scorer)
+
+
+def cosines(teachers: list[Embedded]) -> Scorer:
+    """The mean of the teachers' cosines."""
+
+    def score(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        found = [each.queries[queries] @ each.documents[documents].T for each in teachers]
+        return np.asarray(np.mean(found, axis=0, dtype=np.float32))
+
+    return score
+
+
+class Hybrid:
+    """z-scores of the teachers' cosines plus `weight` times those of BM25, each over all documents.
+
+    The means and deviations of every query, (n,) each, are computed once.
+    """
+
+    def __init__(self, dense: Scorer, tuples: ParallelCorpus, weight: float, place: str) -> None:
+        self.dense, self.tuples, self.weight = dense, tuples, weight
+        documents = tuples.target_side
+        self.bm25 = BM25((text for texts in documents.chunks(4_096) for text in texts), place)
+        self.moments = np.empty((0, 4), np.float32)
+
+    def fit(self, folder: Path, session: Session) -> None:
+        """Write the moments of all queries to `folder`: (n, 4) float32, the mean and deviation of the
+        cosines, then of BM25."""
+        documents = len(self.tuples.target_side)
+        sample = np.linspace(0, documents - 1, min(MOMENTS, documents)).astype(np.int64)
+        found = []
+        with progress_bar(len(self.tuples.source_side), session.progress, "scoring", "queries") as advance:
+            for queries in _chunks(len(self.tuples.source_side)):
+                both = self.dense(queries, sample), self._lexical(queries, sample)
+                found.append(np.stack([f(each, axis=1) for each in both for f in (np.mean, np.std)], 1))
+                advance(len(queries))
+        np.save(folder / "moments.npy", np.concatenate(found).astype(np.float32))
+
+    def _lexical(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        return np.asarray(self.bm25.scores(self.tuples.source_side.texts(queries))[:, documents])
+
+    def __call__(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        moments = self.moments[queries]
+        dense = _standardized(self.dense(queries, documents), moments[:, :2])
+        lexical = _standardized(self._lexical(queries, documents), moments[:, 2:])
+        return np.asarray(dense + np.float32(self.weight) * lexical)
+
+
+def _standardized(scores: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """z-scores; zeros where a query's scores do not differ, as those of BM25 for a query without words."""
+    spread = moments[:, 1:]
+    known = spread > SMALLEST_SPREAD
+    return np.where(known, (scores - moments[:, :1]) / np.where(known, spread, 1), 0).astype(np.float32)
+
+
+def _scorer(
+    of: recipe.Scores, tuples: ParallelCorpus, teachers: list[Embedded], session: Session, place: str
+) -> Scorer:
+    """What scores any query and document of the tuples."""
+    dense = cosines(teachers[1:] if of.teachers else teachers[:1])
+    if of.bm25 is None:
+        return dense
+    hybrid = Hybrid(dense, tuples, of.bm25.weight, f"{place}.scores.bm25")
+    identity = [each.identity for each in teachers]
+    key = files.cache_key(format=FORMAT, tuples=tuples.fingerprint, teachers=identity, of=len(of.teachers))
+    folder = cached_folder(session.cache / "scores" / key, lambda new: hybrid.fit(new, session), session.log)
+    hybrid.moments = np.load(folder / "moments.npy")
+    return hybrid
+
+
+class _Draw(NamedTuple):
+    """How negatives are drawn: by the scores `ranked`, but none whose cosine to the query is too near to the
+    positive's."""
+
+    spec: recipe.Negatives
+    tuples: ParallelCorpus
+    rows: np.ndarray
+    ranked: Scorer
+    near: Scorer
+    place: str
+
+    def write(self, file: Path, session: Session) -> None:
+        """Write the index with the negatives of every tuple behind its own documents. Raises UserError for
+        fewer documents than are to be drawn."""
+        documents = np.arange(len(self.tuples.target_side))
+        taken = self.spec.count + self.rows.shape[1]
+        if len(documents) < taken:
+            fact = f"{self.spec.count} of {len(documents)} documents are to be drawn for each query"
+            raise UserError(f"{self.place}.count: {fact}, beside its own; lower it, or add documents")
+        random, found = np.random.default_rng(0), []
+        answers = _answers(self.rows)
+        with progress_bar(len(self.rows), session.progress, "drawing negatives", "queries") as advance:
+            for rows in _chunks(len(self.rows)):
+                queries = self.rows[rows, 0]
+                scores = self.ranked(queries, documents)
+                cosine = self.near(queries, documents)
+                nearest = cosine[np.arange(len(rows)), self.rows[rows, 1]][:, None]
+                scores = np.where(cosine > self.spec.most_share * nearest, -np.inf, scores)
+                for row, query in enumerate(queries.tolist()):
+                    scores[row, answers[query]] = -np.inf
+                found += [stratified(row, self.spec, random) for row in scores]
+                advance(len(rows))
+        np.save(file, np.concatenate([self.rows, np.stack(found)], 1))
+
+
+def stratified(scores: np.ndarray, spec: recipe.Negatives, random: np.random.Generator) -> np.ndarray:
+    """`count` documents (count,) spread over the range of a query's best `ranks` scores: the range is cut
+    into `count` equal parts, and the document nearest to a random score of each part is drawn.
+
+    scores (n,): −inf for what may not be drawn; where too little else is left, that is drawn too.
+    """
+    finite, parts = np.isfinite(scores), np.arange(spec.count)
+    best = np.argsort(-scores, kind="stable")[: max(spec.count, min(spec.ranks, int(finite.sum())))]
+    values = np.maximum(scores[best], scores[finite].min(initial=0))
+    edges = np.linspace(values[0], values[-1], spec.count + 1)
+    found = np.searchsorted(-values, -random.uniform(edges[1:], edges[:-1]))
+    found = np.maximum.accumulate(found - parts) + parts  # no document twice
+    return np.asarray(best[np.minimum(found, len(best) - spec.count + parts)])
+
+
+def _answers(index: np.ndarray) -> dict[int, list[int]]:
+    """The documents of each query in all of its tuples."""
+    found: dict[int, list[int]] = {}
+    for query, *documents in index.tolist():
+        found.setdefault(query, []).extend(documents)
+    return found
+
+
+def _cross_encoder(
+    spec: recipe.CrossEncoder, tuples: ParallelCorpus, index: np.ndarray, session: Session, place: str
+) -> np.ndarray:
+    """A cross-encoder's scores of each tuple's documents, (n, m) float32, from the cache where it has
+    them."""
+    at = f"{place}.scores.cross_encoder"
+    folder = resolve.model_files(resolve.resolve(spec.model), spec.revision, at)
+    hashes = files.sha256_folder(folder, resolve.MODEL_FILES)
+    content = files.cache_key(
+        format=FORMAT,
+        tuples=tuples.fingerprint,
+        index=hashlib.sha256(index.tobytes()).hexdigest(),
+        model=hashes,
+        most=spec.max_tokens,
+    )
+
+    def write(new: Path) -> None:
+        model = _open_cross_encoder(folder, spec, session, at)
+        queries, documents = tuples.source_side, tuples.target_side
+        found = []
+        with progress_bar(len(index), session.progress, "cross-encoder", "queries") as advance:
+            for rows in _chunks(len(index)):
+                pairs = [
+                    (queries[row[0]], documents[each]) for row in index[rows].tolist() for each in row[1:]
+                ]
+                found.append(np.asarray(model.predict(pairs, show_progress_bar=False), np.float32))
+                advance(len(rows))
+        scores = np.concatenate(found).reshape(len(index), -1)
+        if not np.isfinite(scores).all() or np.ptp(scores) == 0:
+            raise UserError(f"{at}: its scores are not finite, or all the same; choose another model")
+        np.save(new / "scores.npy", scores)
+
+    found = cached_folder(session.cache / "scores" / content, write, session.log)
+    return np.asarray(np.load(found / "scores.npy"))
+
+
+def _open_cross_encoder(folder: Path, spec: recipe.CrossEncoder, session: Session, place: str) -> Any:
+    """The model of sentence-transformers. Raises UserError for a model without a head of one score."""
+    from sentence_transformers import CrossEncoder
+
+    config = files.read_json_object(folder / "config.json", f"set {place}.model to a cross-encoder")
+    heads = [each for each in config.get("architectures") or [] if each.endswith("ForSequenceClassification")]
+    labels = len(config.get("id2label") or {"0": "", "1": ""})
+    if not heads or labels != 1:
+        fact = f"{labels} labels" if heads else f"no classifier head ({config.get('architectures')})"
+        raise UserError(f"{place}.model: {spec.model} has {fact}, a cross-encoder gives one score; name one")
+    return CrossEncoder(
+        str(folder), max_length=spec.max_tokens, trust_remote_code=session.remote_code, device=session.device
+    )
+
+
+def _chunks(rows: int) -> list[np.ndarray]:
+    return [np.arange(start, min(start + CHUNK, rows)) for start in range(0, rows, CHUNK)]

@@ -1,0 +1,160 @@
+"""The batches of a stage over tuples: token ids of the queries and of the batch's distinct documents, and the
+ranking that they are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgedistill import objectives, recipe
+from edgedistill.data import file_patterns, made_tuples, parallel_corpus
+from edgedistill.data.corpus import Corpus
+from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.session import Session
+from edgedistill.teacher import tuple_scores
+from edgedistill.teacher.embedding_cache import embed_corpus
+from edgedistill.teacher.targets import EmbeddingRows
+from edgedistill.teacher.tuple_scores import Embedded, ScoredTuples
+from edgedistill.training.initial_student.prepared_student import StudentTokenizer
+from edgedistill.training.inputs import batch_order
+from edgedistill.training.inputs.text_batches import Batches, ColumnTokens, Ids
+from edgedistill.training.load_models import Models
+from edgedistill.training.stages import NumberedStage
+
+
+def corpus_of(
+    spec: recipe.Recipe, stage: NumberedStage[recipe.Stage], texts: Corpus | ParallelCorpus, session: Session
+) -> ParallelCorpus:
+    """The tuples that a stage reads, from its tables or made from the corpus' texts. Raises UserError where
+    there are none."""
+    tuples, place = stage.spec.tuples, f"{stage.place}.tuples"
+    exclude = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files | recipe.Parallel) else []
+    if isinstance(tuples, recipe.TupleCorpus):
+        assert isinstance(texts, Corpus) and spec.corpus is not None, "the recipe's own checks guarantee it"
+        excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
+        count = texts.own - spec.corpus.held_out
+        return made_tuples.build(tuples, texts, count, excluded, session, place)
+    assert tuples is not None
+    return parallel_corpus.build_tuples(tuples, exclude, session, place)
+
+
+class TupleTargets:
+    """What the tuples of a batch are compared with, rows (B,) -> Ranking of arrays.
+
+    `queries` and `documents` are the embeddings that the student is to match, where the objective reads them;
+    `similar_by` are those of the documents by which similar tuples are found.
+    """
+
+    def __init__(
+        self,
+        scored: ScoredTuples,
+        queries: EmbeddingRows | None,
+        documents: EmbeddingRows | None,
+        similar_by: EmbeddingRows | None,
+    ) -> None:
+        self.scored, self.queries, self.documents, self.similar_by = scored, queries, documents, similar_by
+        self.dims = None if queries is None else queries.dims
+
+    def __getitem__(self, rows: np.ndarray) -> objectives.Ranking:
+        index = self.scored.index[rows]
+        documents, positions = batch_documents(index)
+        found = objectives.Ranking(positions[:, 0], scores=self.scored.scores(rows, documents, positions))
+        if self.queries is None or self.documents is None:
+            return found
+        return found._replace(queries=self.queries[index[:, 0]], documents=self.documents[documents])
+
+    def similar(self, stage: recipe.Stage, seed: int) -> batch_order.Groups:
+        """Groups of tuples whose positives are similar, those of one document side by side."""
+        assert stage.group is not None and self.similar_by is not None
+        positives = self.scored.index[:, 1]
+        documents = int(positives.max()) + 1
+        count = max(1, stage.sorting_window * stage.batch // (batch_order.GROUPS * stage.group))
+        clusters = batch_order.clusters(self.similar_by, documents, count, seed)
+        return batch_order.Groups(stage.group, clusters[positives] * documents + positives)
+
+
+def batch_documents(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """((M,) the distinct documents of tuples, ascending; (B, m) where the documents of each tuple are among
+    them). index (B, 1 + m)."""
+    documents, positions = np.unique(index[:, 1:], return_inverse=True)
+    return documents, positions.reshape(len(index), -1)
+
+
+@dataclass(frozen=True)
+class TupleBatches(Batches):
+    """Batches of tuples: two views, the queries (B, T) and the distinct documents (M, T) of the batch.
+
+    `index` (n, 1 + m) holds each tuple's query and documents, `columns` their tokens.
+    """
+
+    columns: ColumnTokens | None = None
+    max_tokens: int = 0
+
+    def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], objectives.Ranking]:
+        """(ids and mask of both views, the ranking)."""
+        assert self.columns is not None and isinstance(self.targets, TupleTargets)
+        index = self.targets.scored.index[rows]
+        queries, documents = self.columns.columns
+        found = batch_documents(index)[0]
+        views = [queries.batch(index[:, 0], self.max_tokens), documents.batch(found, self.max_tokens)]
+        return views, self.targets[rows]
+
+
+def of_tuples(tuples: ParallelCorpus, tokenizer: StudentTokenizer, session: Session) -> TupleBatches:
+    """The batches of tuples, without what they are compared with."""
+    columns = [tokenizer.tokenize(each, session) for each in tuples.columns]
+    tokens = ColumnTokens(columns, np.asarray(tuples.index))
+    return TupleBatches([], [tokens], len(tuples), columns=tokens, max_tokens=tokenizer.max_tokens)
+
+
+def targets_of(
+    stage: NumberedStage[recipe.Stage],
+    tuples: ParallelCorpus,
+    models: Models,
+    session: Session,
+    mapped: Callable[[Callable[[recipe.Teacher | None], EmbeddingRows]], EmbeddingRows],
+) -> TupleTargets:
+    """What the tuples of a stage are compared with; teachers embed what is needed for it and not cached.
+
+    `mapped` makes of each teacher's embeddings of a column what the student is to match.
+    """
+    spec = stage.spec
+    assert spec.tuples is not None
+    vectors, scored = objectives.reads_teacher(spec.objective), recipe.reads_scores(spec.objective)
+    of = spec.tuples.scores
+    queries, documents = tuples.columns
+
+    def embedded(corpus: Corpus) -> Callable[[recipe.Teacher | None], EmbeddingRows]:
+        return lambda which: embed_corpus(models.of(which), corpus, session)
+
+    teachers = list[Embedded]()
+    if needs_cosines(spec):
+        named: list[recipe.Teacher | None] = [None, *of.teachers]
+        teachers = [
+            Embedded(embedded(queries)(each), embedded(documents)(each), models.of(each).identity())
+            for each in named
+        ]
+    found = tuple_scores.build(spec.tuples, tuples, teachers, scored, session, f"{stage.place}.tuples")
+    similar_by = embedded(documents)(None) if spec.group is not None else None
+    if not vectors:
+        return TupleTargets(found, None, None, similar_by)
+    return TupleTargets(found, mapped(embedded(queries)), mapped(embedded(documents)), similar_by)
+
+
+def needs_cosines(stage: recipe.Stage) -> bool:
+    """Whether a stage over tuples needs the teacher's cosines of queries and documents: as scores, or to draw
+    negatives by them."""
+    if stage.tuples is None:
+        return False
+    scored = recipe.reads_scores(stage.objective) and not stage.tuples.scores.of_the_tuple
+    return scored or stage.tuples.negatives is not None
+
+
+def teachers_of(stage: recipe.Stage) -> list[recipe.Teacher | None]:
+    """The teachers that embed the queries and documents of a stage's tuples; None is the recipe's own."""
+    if stage.tuples is None:
+        return []
+    own = objectives.reads_teacher(stage.objective) or stage.group is not None or needs_cosines(stage)
+    return [*([None] if own else []), *stage.tuples.scores.teachers]

@@ -1,0 +1,266 @@
+"""Stages over tuples: from tables and from the corpus' own texts, with the teacher's scores."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedistill import recipe
+from edgedistill.data import corpus, made_tuples, parallel_corpus
+from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.errors import UserError
+from edgedistill.files import sha256_file
+from edgedistill.session import Session
+from edgedistill.teacher import tuple_scores
+from edgedistill.teacher.tuple_scores import Embedded
+from edgedistill.training import open_recipe, train, training_data
+from edgedistill.training.stage_in_progress import Paused
+from tests.conftest import World, sentences
+
+COSINE = {"kind": "each_side", "objective": {"kind": "cosine"}}
+
+
+def documents(count: int) -> list[str]:
+    """Texts of three sentences each."""
+    found = sentences(3 * count, seed=5)
+    return [
+        " ".join(f"{part[0].upper()}{part[1:]}" for part in found[at : at + 3])
+        for at in range(0, 3 * count, 3)
+    ]
+
+
+@pytest.fixture(scope="module")
+def data(world: World) -> World:
+    (world.data / "documents.txt").write_text("\n".join(documents(80)) + "\n", encoding="utf-8")
+    rows = [f"{text.split('.')[0][:40]}\t{text}\t{1 + at % 7}" for at, text in enumerate(documents(60))]
+    (world.data / "clicks.tsv").write_text("q\tanswer\tscore\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return world
+
+
+def stage(objective: dict[str, Any], tuples: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {"name": "search", "objective": objective, "tuples": tuples, "steps": 6, "batch": 8, **changes}
+
+
+def spec(world: World, *stages: dict[str, Any], **changes: Any) -> recipe.Recipe:
+    section = {"texts": ["documents.txt"], "held_out": 10, "passages": {}, "documentation_texts": 20}
+    return recipe.parse(world.recipe(corpus=section, stages=list(stages), **changes), "test")
+
+
+def session(world: World, log: Any = None) -> Session:
+    return Session(data=world.data, log=log or (lambda line: None))
+
+
+def batch_of(world: World, parsed: recipe.Recipe, folder: Path, rows: int = 8) -> tuple[list[Any], Any]:
+    folder.mkdir(exist_ok=True)
+    opened = open_recipe.open_recipe(parsed, session(world), folder)
+    _, (batches,) = training_data.build(opened, session(world), folder)
+    return batches.batch(np.arange(rows), np.zeros(rows, int))
+
+
+def test_queries_are_made_from_whole_training_texts(data: World) -> None:
+    parsed = spec(data, stage(COSINE, {"kind": "corpus", "per_text": 2}))
+    assert isinstance(parsed.corpus, recipe.Files)
+    texts = corpus.build(parsed.corpus, session(data), 0)
+    tuples = parsed.distilling[0].tuples
+    assert isinstance(tuples, recipe.TupleCorpus)
+    made = made_tuples.build(tuples, texts, 70, [], session(data), "stages[0].tuples")
+    assert len(made.target_side) == 70 and 100 < len(made) <= 140
+    whole = set(documents(80))
+    for query, document in made.index:
+        text = made.target_side[int(document)]
+        assert made.source_side[int(query)] in text and text in whole
+    assert len(set(made.source_side.texts(range(len(made))))) == len(made)
+    held_out = {texts[int(row)] for row in texts.held_out}
+    assert not held_out & set(made.target_side.texts(range(70)))
+
+
+def test_kinds_of_queries() -> None:
+    text = (
+        "A title of this text. It says one thing here. Does it ask another thing? It ends with these words."
+    )
+    of = {kind: recipe.TupleCorpus(kind="corpus", queries=[kind]) for kind in ("first_sentence", "question")}  # type: ignore[list-item]
+    assert made_tuples.of_text(of["first_sentence"], text) == ["A title of this text."]
+    assert made_tuples.of_text(of["question"], text) == ["Does it ask another thing?"]
+    assert made_tuples.of_text(recipe.TupleCorpus(kind="corpus"), "Only one sentence is here.") == []
+
+
+def test_texts_of_one_sentence_have_no_queries(world: World) -> None:
+    parsed = recipe.parse(world.recipe(stages=[stage(COSINE, {"kind": "corpus"})]), "test")
+    with pytest.raises(UserError, match=r"stages\[0\].tuples: 0 of 400 texts have two sentences or more"):
+        open_recipe.open_recipe(parsed, session(world))
+
+
+def test_a_batch_has_each_document_once(data: World, tmp_path: Path) -> None:
+    table = {"files": ["clicks.tsv"], "columns": ["q", "answer"], "negatives": {"count": 3}}
+    views, ranking = batch_of(data, spec(data, stage({"kind": "info_nce"}, table)), tmp_path / "a")
+    assert len(views) == 2 and views[0][0].shape[0] == 8
+    assert ranking.queries is None and ranking.scores is None
+    distinct = views[1][0].shape[0]
+    assert distinct <= 8 * 4 and ranking.positives.max() < distinct
+    assert len(np.unique(views[1][0], axis=0)) == distinct
+
+
+def test_scores_of_a_column_are_those_of_the_tuples_own(data: World, tmp_path: Path) -> None:
+    rows = [f"query {at}\tfirst {at}\tsecond {at}\t{at / 10}\t{-at}" for at in range(20)]
+    (data.data / "scored.tsv").write_text("q\ta\tb\tx\ty\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    table = {"files": ["scored.tsv"], "columns": ["q", "a", "b"], "scores": {"columns": ["x", "y"]}}
+    _, ranking = batch_of(data, spec(data, stage({"kind": "margin_mse"}, table)), tmp_path / "a")
+    own = ranking.scores[np.arange(8), ranking.positives]
+    assert own == pytest.approx(np.arange(8) / 10)
+    assert (~np.isnan(ranking.scores)).sum(1).tolist() == [2] * 8
+    assert np.nansum(ranking.scores, 1) == pytest.approx(np.arange(8) / 10 - np.arange(8))
+
+
+def test_cosines_and_bm25_score_every_document(data: World, tmp_path: Path) -> None:
+    tuples: dict[str, Any] = {"kind": "corpus", "scores": {}}
+    objective = {
+        "kind": "sum",
+        "terms": [{"weight": 1, "objective": each} for each in (COSINE, {"kind": "listwise"})],
+    }
+    _, dense = batch_of(data, spec(data, stage(objective, tuples)), tmp_path / "a")
+    assert dense.scores == pytest.approx(dense.queries @ dense.documents.T, abs=1e-5)
+    tuples["scores"] = {"bm25": {"weight": 0.5}}
+    _, both = batch_of(data, spec(data, stage(objective, tuples)), tmp_path / "b")
+    own = np.arange(8), both.positives
+    assert np.isfinite(both.scores).all()
+    assert (both.scores[own] >= both.scores.max(1) - 1e-5).mean() > 0.8, (
+        "a sentence's own text has all its words"
+    )
+
+
+def toy(count: int = 40) -> tuple[ParallelCorpus, list[Embedded]]:
+    """Documents on a quarter circle, and one query per document at its own place."""
+
+    class Rows:
+        dims = 2
+
+        def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+            angles = np.asarray(rows) * np.pi / 2 / count
+            return np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+
+    tuples = SimpleNamespace(
+        fingerprint="toy", training_count=count, index=np.stack([np.arange(count)] * 2, 1)
+    )
+    tuples.source_side = tuples.target_side = list(range(count))
+    return tuples, [Embedded(Rows(), Rows(), {"toy": 1})]  # type: ignore[return-value, arg-type]
+
+
+def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path) -> None:
+    tuples, teachers = toy()
+    table = recipe.TupleFiles(
+        files=["t.tsv"], columns=["a", "b"], negatives=recipe.Negatives(count=4, most_share=0.9)
+    )
+    found = tuple_scores.build(
+        table, tuples, teachers, False, Session(cache_folder=tmp_path), "stages[0].tuples"
+    ).index
+    assert found.shape == (40, 6)
+    for row in found:
+        query, positive, *negatives = row.tolist()
+        assert positive == query and len(set(negatives)) == 4
+        cosines = np.cos((np.array(negatives) - query) * np.pi / 80)
+        assert (cosines <= 0.9 + 1e-6).all() and (np.diff(cosines) <= 1e-6).all()
+    spread = np.cos((found[:, 2:] - found[:, :1]) * np.pi / 80)
+    assert spread[0].max() > 0.6 and spread[0].min() < 0.3, "near and far ones"
+    too_many = table.model_copy(update={"negatives": recipe.Negatives(count=39)})
+    with pytest.raises(
+        UserError, match=r"negatives.count: 39 of 40 documents are to be drawn for each query"
+    ):
+        tuple_scores.build(
+            too_many, tuples, teachers, False, Session(cache_folder=tmp_path), "stages[0].tuples"
+        )
+
+
+def test_stratified_draws_take_what_is_left() -> None:
+    spec = recipe.Negatives(count=3)
+    scores = np.array([0.9, -np.inf, 0.1, -np.inf, 0.5])
+    for seed in range(20):
+        drawn = tuple_scores.stratified(scores, spec, np.random.default_rng(seed))
+        assert drawn.tolist() == [0, 4, 2]
+    few = np.array([0.9, -np.inf, -np.inf, -np.inf])
+    assert len(set(tuple_scores.stratified(few, spec, np.random.default_rng(0)).tolist())) == 3
+
+
+def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, tmp_path: Path) -> None:
+    terms = [
+        {"weight": 1.0, "objective": COSINE},
+        {"weight": 0.2, "objective": {"kind": "listwise", "positive": False, "similar_texts": 4}},
+        {"weight": 0.2, "objective": {"kind": "info_nce", "similar_texts": 4}},
+    ]
+    tuples = {"kind": "corpus", "scores": {"bm25": {}}, "negatives": {"count": 2}}
+    search = stage({"kind": "sum", "terms": terms}, tuples, steps=30, bucket=4, learning_rate=5e-3)
+    texts = {"name": "texts", "objective": {"kind": "cosine"}, "steps": 4, "batch": 8, "bucket": 4}
+    parsed = spec(data, texts, search)
+    train.train(parsed, tmp_path / "a", session(data))
+    with pytest.raises(Paused):
+        train.train(parsed, tmp_path / "b", session(data), pause_at=20)
+    train.train(parsed, tmp_path / "b", session(data), resume=True)
+    names = [tmp_path / each / "student.safetensors" for each in "ab"]
+    assert sha256_file(names[0]) == sha256_file(names[1])
+
+
+def test_targets_of_the_recipe_are_those_of_queries_and_documents(data: World, tmp_path: Path) -> None:
+    reduced = {"reduce": {"kind": "pca"}, "dims": 8}
+    parsed = spec(
+        data,
+        stage(COSINE, {"kind": "corpus"}),
+        targets=reduced,
+        student={**data.recipe()["student"], "width": 16},
+    )
+    views, ranking = batch_of(data, parsed, tmp_path / "a")
+    assert ranking.queries.shape == (8, 8) and ranking.documents.shape == (views[1][0].shape[0], 8)
+
+
+@pytest.mark.parametrize(
+    ("rows", "fact"),
+    [
+        (["q\tsame\tother"] * 1 + ["q 2\tsame\tother"], None),
+        (["q\tq\tb", "\tx\ty", "r\tu\tu"], r"no tuple is left of 3 read"),
+        (["q\tone\tone"] * 3, r"no tuple is left"),
+    ],
+)
+def test_rows_that_teach_nothing_are_left_out(tmp_path: Path, rows: list[str], fact: str | None) -> None:
+    (tmp_path / "t.tsv").write_text("a\tb\tc\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    table = recipe.TupleFiles(files=["t.tsv"], columns=["a", "b", "c"])
+    given = Session(data=tmp_path, cache_folder=tmp_path / "cache")
+    if fact is None:
+        assert len(parallel_corpus.build_tuples(table, [], given, "stages[0].tuples")) == 2
+        return
+    with pytest.raises(UserError, match=fact):
+        parallel_corpus.build_tuples(table, [], given, "stages[0].tuples")
+
+
+@pytest.mark.parametrize(
+    ("rows", "fact"),
+    [
+        (["q\ta\tx", "r\tb\t1"], "'x' are not all numbers"),
+        (["q\ta\tnan", "r\tb\t1"], "'nan' are not all finite"),
+        (["q\ta\t1", "r\tb\t1"], "all scores are 1, and rank nothing"),
+        (["q\ta\t1", "r\ta\t2"], "all 2 tuples have the same document"),
+    ],
+)
+def test_scores_and_documents_that_rank_nothing(tmp_path: Path, rows: list[str], fact: str) -> None:
+    (tmp_path / "t.tsv").write_text("a\tb\ts\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    table = recipe.TupleFiles(files=["t.tsv"], columns=["a", "b"], scores=recipe.Scores(columns=["s"]))
+    given = Session(data=tmp_path, cache_folder=tmp_path / "cache")
+    with pytest.raises(UserError, match=fact):
+        parallel_corpus.build_tuples(table, [], given, "stages[0].tuples")
+
+
+def test_a_cross_encoder_scores_the_tuples_own_documents(data: World, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
+
+    tokenizer = AutoTokenizer.from_pretrained(data.teacher)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(vocab_size=len(tokenizer), num_labels=1, **shape)
+    folder = tmp_path / "cross"
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    table = {"files": ["clicks.tsv"], "columns": ["q", "answer"], "negatives": {"count": 2}}
+    table["scores"] = {"cross_encoder": {"model": str(folder)}}
+    _, ranking = batch_of(data, spec(data, stage({"kind": "margin_mse"}, table)), tmp_path / "a")
+    assert (~np.isnan(ranking.scores)).sum(1).tolist() == [3] * 8
+    BertModel(config).save_pretrained(folder)
+    with pytest.raises(UserError, match="has no classifier head .*, a cross-encoder gives one score"):
+        batch_of(data, spec(data, stage({"kind": "margin_mse"}, table)), tmp_path / "b")
