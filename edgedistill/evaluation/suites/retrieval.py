@@ -157,7 +157,7 @@ def rankings(collection: Collection, encode: Encode, search: Search) -> dict[str
         found[title] = {**measures(ranked(collection, queries, index), collection), **sizes}
         if search.weight is not None:
             beside = measures(ranked(collection, queries, index, search.weight), collection)
-            alone = measures(_ranked_by_bm25(collection, index), collection)
+            alone = measures(ranked_by_bm25(collection, index), collection)
             found[f"{title} + BM25"] = {**beside, **sizes, "bm25": alone}
     return found
 
@@ -197,7 +197,7 @@ def ranked(
     return found
 
 
-def _ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
+def ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
     """Rank by BM25 alone the texts that have a word of the query."""
     found = list[Ranking]()
     for taken in blocks(len(collection.queries), len(index.names)):
