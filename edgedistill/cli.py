@@ -573,6 +573,14 @@ def embed(
         _option("FILE", "X.npy (an n x d float32 array) or X.jsonl. Default: JSON lines on stdout."),
     ] = None,
     column: Annotated[str | None, _option("NAME", "Column of the texts. Default: text.")] = None,
+    role: Annotated[
+        str,
+        _option(
+            "ROLE",
+            "What the texts are: text, query or document, each with the bundle's prompt for it.",
+            "--as",
+        ),
+    ] = "text",
     dim: Annotated[
         int | None,
         _option("N", "Dimensions to return, of a Matryoshka student. Default: all.", min=1),
@@ -593,7 +601,7 @@ def embed(
     from edgedistill.embed_file import EmbeddingFile, TextFile, embed_file
     from edgedistill.runtime.bundle import load
 
-    source, target = TextFile(file, column), EmbeddingFile(out, overwrite)
+    source, target = TextFile(file, column, role), EmbeddingFile(out, overwrite)
     opened = load(name, threads=threads, device=device)
     if file == "-" and sys.stdin.isatty():
         log("reading texts from the terminal, one per line; end with Ctrl-D")

@@ -8,6 +8,7 @@ __all__ = [
     "golden_file",
     "manifest",
     "onnx_session",
+    "prompts",
     "similarity",
     "trust",
     "verify",

@@ -13,6 +13,7 @@ const HELP = `Usage: edgedistill BUNDLE [OPTIONS] < texts.txt
 
 Options:
   --precision P  One of the bundle's. Default: the fastest, by the manifest's rank.
+  --as ROLE      What the texts are: text, query or document, each with the bundle's prompt for it. Default: text.
   --dim N        Dimensions to return, of a Matryoshka student. Default: all.
   --threads N    Default: the processors this process may use.
   --check        Compare the golden texts with the embeddings stored at export.
@@ -24,6 +25,7 @@ Options:
 
 const OPTIONS = {
   ...{ precision: { type: "string" }, dim: { type: "string" }, threads: { type: "string" } },
+  ...{ as: { type: "string", default: "text" } },
   ...{ check: { type: "boolean" }, time: { type: "boolean" }, json: { type: "boolean" } },
   ...{ help: { type: "boolean" }, version: { type: "boolean" } },
 };
@@ -43,7 +45,7 @@ async function main({ values, positionals }) {
   const [dim, threads = availableParallelism()] = ["dim", "threads"].map((name) => count(name, values[name]));
   const { load } = await import("./index.js").catch(explainMissing);
   const bundle = await load(positionals[0], { precision: values.precision, threads });
-  if (!values.check && !values.time) return embedLines(bundle, dim);
+  if (!values.check && !values.time) return embedLines(bundle, { dim, role: values.as });
   const found = { bundle: positionals[0], precision: bundle.precision };
   const report = (result, line) => {
     Object.assign(found, result);
@@ -92,12 +94,12 @@ async function durations(call, { warmup, most, seconds }) {
 
 const quantile = (sorted, q) => sorted[Math.min(sorted.length - 1, Math.floor(q * sorted.length))];
 
-async function embedLines(bundle, dim) {
-  await bundle.encode([], { dim }); // a wrong --dim is reported before anything is read
+async function embedLines(bundle, options) {
+  await bundle.encode([], options); // a wrong --dim or --as is reported before anything is read
   if (process.stdin.isTTY) process.stderr.write("reading texts from the terminal, one per line; end with Ctrl-D\n");
   let texts = [];
   const flush = async () => {
-    const rows = await bundle.encode(texts, { dim });
+    const rows = await bundle.encode(texts, options);
     texts = [];
     for (const row of rows) await print(JSON.stringify(Array.from(row, (x) => Math.round(x * 1e7) / 1e7)));
   };

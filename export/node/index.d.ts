@@ -22,7 +22,11 @@ export interface EncodeOptions {
   dim?: number;
   /** Tokens per batch with padding, by default 512. */
   batchTokens?: number;
+  /** What the texts are, by default "text": which of the bundle's prompts is put before them. */
+  role?: Role;
 }
+
+export type Role = "text" | "query" | "document";
 
 export interface CheckResult {
   /** How many golden texts were compared. */
@@ -41,6 +45,8 @@ export interface Manifest {
   dims: number[];
   max_tokens: number;
   prompt: string;
+  query_prompt?: string;
+  document_prompt?: string;
   pad_id?: number;
   output: string;
   precisions: Record<string, { file: string; parity: { threshold: number; [key: string]: unknown }; [key: string]: unknown }>;
@@ -74,8 +80,15 @@ export class Bundle {
   /** Embed texts: one Float32Array of unit length for each, in their order. */
   encode(texts: Iterable<string>, options?: EncodeOptions): Promise<Float32Array[]>;
 
-  /** The token ids of a text: with prompt and special tokens, truncated to `maxTokens`. `place` names the text in errors. */
-  tokenize(text: string, place?: string): number[];
+  /** Embed a query, which is to find documents: `encode` with the bundle's prompt for queries, and the same where it has none. */
+  encodeQuery(text: string, options?: EncodeOptions): Promise<Float32Array>;
+  encodeQuery(texts: Iterable<string>, options?: EncodeOptions): Promise<Float32Array[]>;
+  /** Embed a document: `encode` with the bundle's prompt for documents, and the same where it has none. */
+  encodeDocument(text: string, options?: EncodeOptions): Promise<Float32Array>;
+  encodeDocument(texts: Iterable<string>, options?: EncodeOptions): Promise<Float32Array[]>;
+
+  /** The token ids of a text: with its role's prompt and special tokens, truncated to `maxTokens`. `place` names it in errors. */
+  tokenize(text: string, place?: string, role?: Role): number[];
 
   /** Compare the golden texts with the embeddings stored at export. Rejects with CheckFailed, which names the worst text. */
   check(): Promise<CheckResult>;

@@ -152,7 +152,7 @@ async function embedLines() {
   progress(0);
   const started = performance.now();
   try {
-    const rows = await encoder.encode(texts, { progress, signal: stop.signal });
+    const rows = await encoder.encodeDocument(texts, { progress, signal: stop.signal });
     embedded = { lines: texts, rows };
     $("count").textContent = `${whole(texts.length)} embedded in ${seconds(performance.now() - started)}`;
     $("search").hidden = false;
@@ -183,7 +183,7 @@ async function search() {
     }
     const started = performance.now();
     try {
-      const row = await encoder.encode(query);
+      const row = await encoder.encodeQuery(query);
       showNearest(nearest(row), performance.now() - started);
     } catch (error) {
       if (encoder) $("found").textContent = error.message;

@@ -28,9 +28,9 @@ const operations = {
   },
 
   /** The embeddings of n texts: {rows: n · dim float32, dim}. `first`: the index of texts[0], for errors. */
-  async encode({ texts, dim = chosenDim, first }) {
+  async encode({ texts, dim = chosenDim, role, first }) {
     const width = bundle.chosenDim(dim);
-    const ids = texts.map((text, at) => bundle.tokenize(text, `texts[${first + at}]`));
+    const ids = texts.map((text, at) => bundle.tokenize(text, `texts[${first + at}]`, role));
     return { rows: await bundle.embed(ids, width), dim: width };
   },
 
