@@ -27,6 +27,7 @@ import numpy as np
 from edgedistill import files, machine, run
 from edgedistill.data import restructured_text
 from edgedistill.evaluation import scoring
+from edgedistill.evaluation.suites.cosines import Encoder
 from edgedistill.evaluation.suites.retrieval import each_query
 from edgedistill.runtime import bundle
 
@@ -103,7 +104,7 @@ def scores(encoder: Any, suite: scoring.Suite, long: dict[str, np.ndarray]) -> d
     """nDCG@10 per collection: of all queries, and of those whose text is long."""
     found = {}
     for name, collection in suite.tasks.items():
-        values = np.array(each_query(collection, encoder.encode)[0])
+        values = np.array(each_query(collection, Encoder.of(encoder))[0])
         found[name] = {
             "ndcg_at_10": round(float(values.mean()), 4),
             "long": round(float(values[long[name]].mean()), 4),

@@ -314,6 +314,12 @@ def adapt(
         _option("DIR", "Folder of the bundle. The run goes to runs/NAME, with its recipe."),
     ],
     column: Column = "text",
+    pairs: Annotated[
+        str | None,
+        _option("FILE", "Queries and the texts that answer them: .csv .tsv .jsonl .parquet, also .gz."),
+    ] = None,
+    query_column: Annotated[str, _option("NAME", "The column of queries in --pairs.")] = "query",
+    text_column: Annotated[str, _option("NAME", "The column of texts in --pairs.")] = "text",
     teacher: Annotated[
         str | None,
         _option("MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
@@ -332,7 +338,8 @@ def adapt(
     """Teach a finished student your own texts, without labels, and export it.
 
     Sentences of Python's documentation are trained on too, so that it forgets little of general texts. Prints
-    how well the student agrees with its teacher before and after, on texts that were held out. The run's
+    how well the student agrees with its teacher and how well it searches before and after, on texts that were
+    held out, beside the teacher and BM25; with --pairs on held-out queries of theirs too. The run's
     recipe.yaml says what was chosen; `train` runs it again.
     """
     require("torch", "adapt", "train")
@@ -340,8 +347,10 @@ def adapt(
     from edgedistill.resolve import unfinished_run
 
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
+    own = None if pairs is None else adapting.Pairs(pairs, query_column, text_column)
     request = adapting.Request(
-        student, texts, out, Path("runs"), column, other, minutes, steps, tuple(listed(precision)), overwrite
+        *(student, texts, out, Path("runs"), column, other, minutes, steps),
+        *(tuple(listed(precision)), overwrite, own),
     )
     for folder in (out, request.run):
         if not resume and folder.exists():
@@ -574,6 +583,14 @@ def embed(
         _option("FILE", "X.npy (an n x d array) or X.jsonl. Default: JSON lines on stdout."),
     ] = None,
     column: Annotated[str | None, _option("NAME", "Column of the texts. Default: text.")] = None,
+    role: Annotated[
+        str,
+        _option(
+            "ROLE",
+            "What the texts are: text, query or document, each with the bundle's prompt for it.",
+            "--as",
+        ),
+    ] = "text",
     dim: Annotated[
         int | None,
         _option("N", "Dimensions to return, of a Matryoshka student. Default: all.", min=1),
@@ -598,7 +615,7 @@ def embed(
     from edgedistill.embed_file import EmbeddingFile, TextFile, embed_file
     from edgedistill.runtime.bundle import load
 
-    source, target = TextFile(file, column), EmbeddingFile(out, overwrite, embeddings)
+    source, target = TextFile(file, column, role), EmbeddingFile(out, overwrite, embeddings)
     opened = load(name, threads=threads, device=device)
     if file == "-" and sys.stdin.isatty():
         log("reading texts from the terminal, one per line; end with Ctrl-D")

@@ -17,6 +17,7 @@ from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError, border, require, unknown_name
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import Layout, layout
+from edgedistill.runtime.prompts import ROLES
 from edgedistill.session import QUIET, Session, progress_bar
 
 CHUNK_TEXTS = 4_096  # read, embedded and written at a time
@@ -33,19 +34,20 @@ class TextFile:
 
     A file is read as `readers.texts_in` reads it, by its ending. Stdin holds UTF-8 with one text per line,
     and an empty line is an empty text. `column` names the column of the texts in a table; without it, that is
-    "text".
+    "text". `role` is that of `Bundle.encode`: text, query or document.
     """
 
     path: str | Path = "-"
     column: str | None = None
+    role: str = "text"
 
     @property
     def name(self) -> str:
         return "stdin" if str(self.path) == "-" else str(self.path)
 
     def check(self) -> None:
-        """Raise UserError where there is no such file, its type is not known, or a column is given for text
-        that has none."""
+        """Raise UserError where there is no such file, its type is not known, a column is given for text that
+        has none, or the role is unknown."""
         path, stdin = Path(self.path), str(self.path) == "-"
         if not stdin and (path.is_dir() or not path.exists()):
             fact = "a folder" if path.is_dir() else "no such file"
@@ -61,6 +63,8 @@ class TextFile:
             )
         if kind == ".parquet":
             require("pyarrow", f"embed {path}", "train")
+        if self.role not in ROLES:
+            raise UserError(f"--as: {unknown_name('role', self.role, ROLES)}")
 
     def texts(self) -> Iterator[str]:
         """Return the texts in their order. Raises UserError for damaged lines and an unknown column."""
@@ -136,7 +140,7 @@ def embed_file(
             nonlocal count, seconds
             for texts in _chunks(source.texts()):
                 started = time.perf_counter()
-                rows = opened.encode(texts, dim, batch_tokens, precision=out.precision)
+                rows = opened.encode(texts, dim, batch_tokens, role=source.role, precision=out.precision)
                 seconds += time.perf_counter() - started
                 count += len(texts)
                 yield texts, rows

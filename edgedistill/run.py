@@ -30,6 +30,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from edgedistill import files, objectives, recipe
 from edgedistill.errors import UserError
 from edgedistill.resolve import unfinished_run
+from edgedistill.runtime import prompts
+from edgedistill.runtime.prompts import Prompts
 from edgedistill.students import finite_weights, kinds, sentence_transformer
 from edgedistill.students.output import Affine, Output, read_maps
 
@@ -64,8 +66,13 @@ class Run:
         return int(self.shape["max_tokens"])
 
     @property
+    def prompts(self) -> Prompts:
+        """What is put before a text, a query, a document."""
+        return prompts.read(self.shape)
+
+    @property
     def prompt(self) -> str:
-        return str(self.shape.get("prompt", ""))
+        return self.prompts.text
 
     @property
     def dims(self) -> int:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from edgedistill import adapting, bundle_run, cli, files, recipe, resolve, run
+from edgedistill.adapting import plan
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import texts
@@ -144,7 +145,7 @@ def adapted(student: Path, count: int, words: int, steps: int = 2_000) -> recipe
     request = adapting.Request(str(student), ["a.txt"], Path("mine"), steps=steps)
     lengths = np.full(count, words)
     section, teacher = {"texts": ["a.txt"]}, source.recipe.teacher
-    return adapting.adaptation_recipe(request, source, teacher, section, lengths, source.max_tokens)
+    return plan.adaptation_recipe(request, source, teacher, section, lengths, source.max_tokens)
 
 
 def test_more_texts_are_given_more_steps_and_more_of_other_texts(student: Path) -> None:
@@ -159,7 +160,7 @@ def test_more_texts_are_given_more_steps_and_more_of_other_texts(student: Path) 
 def test_long_texts_are_read_further_than_before() -> None:
     def read(words: int, student: int, teacher: int) -> int:
         """Nine in ten texts have at most so many words."""
-        return adapting.tokens_to_read(np.array([10] * 8 + [words] * 2), student, teacher)
+        return plan.tokens_to_read(np.array([10] * 8 + [words] * 2), student, teacher)
 
     assert read(15, 128, 256) == 128, "short texts"
     assert read(120, 128, 256) == 192
@@ -193,9 +194,9 @@ def test_little_time_means_few_steps(
     def three_seconds(opened: Any, *_: Any) -> dict[str, float]:
         return {"teacher": 0.0, "student": 3.0 * opened.spec.distilling[0].steps}
 
-    monkeypatch.setattr(adapting.training_time, "estimate_seconds", three_seconds)
+    monkeypatch.setattr(plan.training_time, "estimate_seconds", three_seconds)
     for minutes, least, most in ((20, 200, 200), (10, 140, 176)):
-        spec = adapting.planned(replace(request, minutes=minutes), source, session, time.perf_counter())
+        spec = plan.planned(replace(request, minutes=minutes), source, session, time.perf_counter())
         assert least <= (spec.distilling[0].steps or 0) <= most
     assert any("there is time for" in line for line in said)
 
@@ -259,3 +260,65 @@ def test_an_unknown_student_lists_those_that_ship(tmp_path: Path) -> None:
     assert "nano" in str(result.exception) and all(
         name in str(result.exception) for name in files.shipped("bundle")
     )
+
+
+def clicks(data: Path, count: int = 60) -> None:
+    """A query for each document: two of its words in the middle."""
+    texts_of = (data / "own.txt").read_text(encoding="utf-8").splitlines()[:count]
+    rows = [json.dumps({"q": " ".join(text.split()[6:11]), "answer": text}) for text in texts_of]
+    (data / "clicks.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+def test_pairs_are_trained_on_and_held_out_by_query(
+    world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = documents(tmp_path / "data")
+    clicks(data)
+    teacher = recipe.Teacher(model=str(world.teacher))
+    pairs = adapting.Pairs("clicks.jsonl", "q", "answer")
+    request = adapting.Request(
+        str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher, pairs=pairs
+    )
+    found = adapting.adapt(request, Session(data=data))
+    texts_stage, pair_stage = run.open_run(request.run).recipe.distilling
+    assert texts_stage.tuples is None and isinstance(pair_stage.tuples, recipe.TupleFiles)
+    assert pair_stage.tuples.held_out == 5
+    own, made = found["search"]["own"], found["search"]["made"]
+    assert own["queries"] == 5 and made["queries"] == 10, "one of each held-out text"
+    assert set(own["ndcg_at_10"]) == {"before", "after", "teacher"}
+    assert all(0 <= each <= 1 for each in own["ndcg_at_10"].values())
+    assert own["bm25"] == pytest.approx(1, abs=0.2), "words of the text itself find it"
+    assert "queries of the held-out pairs" in found["table"] and "with BM25" in found["table"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "fact"),
+    [
+        ("q,answer\nwhat,that\nwho,they\n", ("q", "answer"), "--pairs: 2 distinct queries, at least 20"),
+        ("what,that\nwho,they\n", ("q", "answer"), "no column 'q'"),
+        (
+            "q,answer\n" + "".join(f",text {n}\n" for n in range(30)),
+            ("q", "answer"),
+            "no tuple is left of 30",
+        ),
+        ("q,answer\n" + "".join(f"t {n},t {n}\n" for n in range(30)), ("q", "answer"), "no tuple is left"),
+        (
+            "q,answer\n" + "".join(f"t {n},same\n" for n in range(30)),
+            ("q", "answer"),
+            "have the same document",
+        ),
+    ],
+)
+def test_pairs_that_teach_nothing_are_refused(
+    world: World, student: Path, tmp_path: Path, rows: str, columns: tuple[str, str], fact: str
+) -> None:
+    data = documents(tmp_path / "data")
+    (data / "p.csv").write_text(rows, encoding="utf-8")
+    request = adapting.Request(
+        *(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs"),
+        teacher=recipe.Teacher(model=str(world.teacher)),
+        pairs=adapting.Pairs("p.csv", *columns),
+    )
+    with pytest.raises(UserError, match=fact):
+        adapting.adapt(request, Session(data=data))
+    assert not request.run.exists() and not (tmp_path / "b").exists()

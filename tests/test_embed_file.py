@@ -17,9 +17,11 @@ import pytest
 from edgedistill import embed_file as module
 from edgedistill.embed_file import EmbeddingFile, TextFile, embed_file
 from edgedistill.errors import UserError
+from edgedistill.export import bundle_writer
 from edgedistill.runtime.bundle import Bundle, load
 from edgedistill.session import Session
 from tests.conftest import sentences
+from tests.export.test_export import make_run
 
 TEXTS = [*sentences(12, seed=3), "", "a", 'she said "no",\tand left' * 2]
 
@@ -147,7 +149,7 @@ def test_dim_and_batch_tokens_are_passed_on(
     monkeypatch.setattr(
         nano,
         "encode",
-        lambda texts, *options, precision: calls.append(options) or np.zeros((len(texts), 64), np.float32),
+        lambda texts, *options, **_: calls.append(options) or np.zeros((len(texts), 64), np.float32),
     )
     embed_file(nano, TextFile(tmp_path / "t.txt"), EmbeddingFile(tmp_path / "v.npy"), 64, 2048)
     assert calls == [(64, 2048)]
@@ -156,6 +158,21 @@ def test_dim_and_batch_tokens_are_passed_on(
         UserError, match="dim=65: nano was trained for 384, 64 dimensions; choose one of these"
     ):
         embed_file(nano, TextFile(tmp_path / "t.txt"), EmbeddingFile(), 65)
+
+
+def test_texts_in_a_role(tmp_path: Path) -> None:
+    source = make_run(tmp_path / "run", query_prompt="the dog ")
+    bundle_writer.export(source, ["fp32"], tmp_path / "b", lambda line: None)
+    (tmp_path / "t.txt").write_text("one\ntwo\n")
+    opened, expected = load(tmp_path / "b"), {}
+    for role in ("text", "query", "document"):
+        embed_file(opened, TextFile(tmp_path / "t.txt", role=role), EmbeddingFile(tmp_path / f"{role}.npy"))
+        expected[role] = np.load(tmp_path / f"{role}.npy")
+    assert np.allclose(expected["query"], opened.encode_query(["one", "two"]), atol=1e-6)
+    assert np.array_equal(expected["document"], expected["text"])
+    assert not np.allclose(expected["query"], expected["text"], atol=1e-3)
+    with pytest.raises(UserError, match=r"^--as: no role 'querry'; did you mean 'query'\?"):
+        embed_file(opened, TextFile(tmp_path / "t.txt", role="querry"), EmbeddingFile(tmp_path / "x.npy"))
 
 
 @pytest.mark.parametrize("name", ["none.txt", "none.jsonl"])

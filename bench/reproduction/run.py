@@ -181,7 +181,8 @@ def _retrieval(
     suite: scoring.Suite, encode: scoring.Encode
 ) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
     return {
-        name: (np.array(retrieval.each_query(task, encode)[0]), None) for name, task in suite.tasks.items()
+        name: (np.array(retrieval.each_query(task, scoring.Encoder.of(encode))[0]), None)
+        for name, task in suite.tasks.items()
     }
 
 

@@ -119,7 +119,7 @@ class ClassifierBundle(Bundle):
         ]
         return self._rows(columns, len(self.labels), batch_tokens)
 
-    def golden_ids(self, texts: list[Any]) -> list[Any]:
+    def golden_ids(self, texts: list[Any], roles: list[str]) -> list[Any]:
         return [[row.tolist() for row in item] for item in self.tokenize_items(texts)]
 
     def golden_rows(self, ids: list[Any], batch_tokens: int | None) -> np.ndarray:

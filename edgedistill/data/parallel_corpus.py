@@ -162,11 +162,9 @@ def build_tuples(
 
     tables = _tuple_tables(spec, [*spec.columns, *scores], session.data, place)
     excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
-    rows = _Rows("tuple", place, tables, excluded, usable, spec.limit, scores=len(scores))
-    options = {
-        "spec": spec.model_dump(mode="json", include={"kind", "columns", "limit", "dataset", "revision"})
-    }
-    options["spec"] |= {"config": getattr(spec, "config", None), "scores": scores}
+    rows = _Rows("tuple", place, tables, excluded, usable, spec.limit, spec.held_out, len(scores))
+    read = {"kind", "columns", "limit", "held_out", "dataset", "config", "split", "revision"}
+    options = {"spec": spec.model_dump(mode="json", include=read), "scores": scores}
     found = _cached(rows, options, session, 0)
     for reason, count in left_out.items():
         session.log(f"{place}: {count:,} tuples {reason} are left out")
@@ -367,7 +365,9 @@ def _split(digests: np.ndarray, rows: _Rows, seed: int) -> list[_Side]:
     first, text_of = _distinct(digests[:, 0])
     if len(first) <= rows.held_out:
         fact = f"{len(first):,} source texts are left, {rows.held_out:,} are to be held out"
-        raise UserError(f"corpus: nothing to train on: {fact}; add pairs, or lower corpus.held_out")
+        raise UserError(
+            f"{rows.place}: nothing to train on: {fact}; add {rows.what}s, or lower {rows.place}.held_out"
+        )
     late = np.zeros(len(first), bool)
     late[np.random.default_rng(seed).choice(len(first), rows.held_out, replace=False, shuffle=False)] = True
     one_side = _numbered(first, text_of[:, None], late)

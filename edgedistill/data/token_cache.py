@@ -58,29 +58,35 @@ class TokenCache:
 
 
 def tokenize(
-    corpus: Corpus, tokenizer: Tokenizer, max_tokens: int, pad_id: int, session: Session = QUIET
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    max_tokens: int,
+    pad_id: int,
+    session: Session = QUIET,
+    prompt: str = "",
 ) -> TokenCache:
-    """Tokenize a whole corpus, truncated to max_tokens, or open the cache of the same corpus and
-    tokenizer."""
+    """Tokenize a whole corpus, each text behind the prompt and truncated to max_tokens, or open the cache of
+    the same corpus, tokenizer and prompt."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
     sha256 = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-    key = files.cache_key(format=FORMAT, corpus=corpus.fingerprint, tokenizer=sha256)
+    before = {"prompt": prompt} if prompt else {}
+    key = files.cache_key(format=FORMAT, corpus=corpus.fingerprint, tokenizer=sha256, **before)
     folder = session.cache / "tokens" / key
 
     def write(temporary: Path) -> None:
         session.log(f"tokenizing {len(corpus):,} texts")
-        _write_tokens(corpus, tokenizer, temporary)
+        _write_tokens(corpus, tokenizer, temporary, prompt)
 
     return TokenCache(cached_folder(folder, write, session.log), pad_id)
 
 
-def _write_tokens(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> None:
+def _write_tokens(corpus: Corpus, tokenizer: Tokenizer, folder: Path, prompt: str) -> None:
     dtype, end = _dtype(tokenizer), 0
     with (folder / "ids.bin").open("wb") as ids, (folder / "offsets.bin").open("wb") as offsets:
         offsets.write(np.int64(0).tobytes())
         for texts in corpus.chunks(CHUNK):
-            rows = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+            rows = [each.ids for each in tokenizer.encode_batch_fast([prompt + text for text in texts])]
             ids.write(np.array([token for row in rows for token in row], dtype).tobytes())
             ends = end + np.cumsum([len(row) for row in rows], dtype=np.int64)
             offsets.write(ends.tobytes())

@@ -240,8 +240,8 @@ def documents(name: str, session: Session) -> scoring.Documents:
     if opened.labels:
         raise UserError(f"--documents {name}: returns labels, and embeddings are needed; name an encoder")
     target = Measured(opened.folder, opened.precision, manifest=opened.manifest)
-    encode = scoring.finite(opened.encode, f"--documents {name}")
-    return scoring.Documents(target.title, encode, opened.embedding_dim(), target.graph)
+    encoder = scoring.finite(opened, f"--documents {name}")
+    return scoring.Documents(target.title, encoder, opened.embedding_dim(), target.graph)
 
 
 def _check_search(
@@ -273,12 +273,12 @@ def _check_search(
     if documents is None:
         return
     texts = retrieval[0].texts[:SPACE_TEXTS]
-    expected, problems = unit(documents.encode(texts)), []
+    expected, problems = unit(documents.encoder.query(texts)), []
     for target in measured:
         opened, place = target.open(session), f"--documents {documents.name}: {target.title}"
         if opened.embedding_dim() != documents.dims:
             fact = f"has {opened.embedding_dim()} dimensions, not {documents.dims}"
-        elif (cosine := float(dot(unit(opened.encode(texts)), expected).mean())) < SAME_SPACE:
+        elif (cosine := float(dot(unit(opened.encode_query(texts)), expected).mean())) < SAME_SPACE:
             fact = f"embeds a query at a mean cosine of {cosine:.2f} to the documents' encoder"
         else:
             continue
@@ -323,7 +323,7 @@ def _accuracy(
         for suite in suites:
             progress(f"{target.title} on {suite.name}")
             unknown = unknown_tokens(opened, suite)
-            encode = opened.classify if opened.labels else opened.encode
+            encode = opened.classify if opened.labels else opened
             if suite.kind == "retrieval":
                 same = search.documents is not None and search.documents.bundle == target.graph
                 found = scoring.evaluate_search(suite, encode, search._replace(same=same))

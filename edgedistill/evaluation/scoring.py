@@ -19,7 +19,7 @@ from edgedistill import files
 from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation.suites import FAMILIES, labelled_task
-from edgedistill.evaluation.suites.cosines import Encode, encoded, unit
+from edgedistill.evaluation.suites.cosines import Encode, Encoder, encoded, unit
 from edgedistill.evaluation.suites.retrieval import Collection, Documents, Search, rankings
 from edgedistill.evaluation.suites.suite_files import Part, Rows, Task, locate
 from edgedistill.runtime.compact import compact, expanded
@@ -27,6 +27,7 @@ from edgedistill.runtime.compact import compact, expanded
 __all__ = [
     "Documents",
     "Encode",
+    "Encoder",
     "Search",
     "Suite",
     "describe",
@@ -122,11 +123,13 @@ def evaluate(suite: Suite, encode: Any, precisions: Sequence[str] = ()) -> dict[
     over tasks of the measure that the family averages.
 
     `precisions`: of embeddings, in which a family that shares them is scored too (see `runtime.compact`);
-    the result and each task then have `embeddings`, {precision: score}. For a suite of kind `task` pass a
-    bundle's `classify` in place of an encoder. The measures are described at the family's `score`. Raises
-    CheckFailed for embeddings that are not finite, whose cosines would count as 0.
+    the result and each task then have `embeddings`, {precision: score}. `encode` is a bundle, an `Encoder`,
+    or embeds texts of all roles: a suite of retrieval has queries and documents. For a suite of kind `task`
+    pass a bundle's `classify`. The measures are described at the family's `score`. Raises CheckFailed for
+    embeddings that are not finite, whose cosines would count as 0.
     """
-    family, given = FAMILIES[suite.kind], finite(encode, f"suite {suite.name}")
+    family, encoder = FAMILIES[suite.kind], finite(encode, f"suite {suite.name}")
+    given: Any = encoder if family.roles else encoder.text
     if family.shares_embeddings:
         given = unit(encoded(given, suite.texts))
     tasks = {name: family.score(task, given) for name, task in suite.tasks.items()}
@@ -138,10 +141,10 @@ def evaluate(suite: Suite, encode: Any, precisions: Sequence[str] = ()) -> dict[
     return _averaged(suite, tasks)
 
 
-def evaluate_search(suite: Suite, encode: Encode, search: Search) -> dict[str, dict[str, Any]]:
-    """Score an encoder on a suite of kind retrieval, alone and beside what `search` names. Returns, by the
-    suite's name and the title of each ranking, what `evaluate` returns; of one with BM25 also its `weight`
-    and the average of `bm25` alone."""
+def evaluate_search(suite: Suite, encode: Any, search: Search) -> dict[str, dict[str, Any]]:
+    """Score an encoder, as `evaluate` takes it, on a suite of kind retrieval, alone and beside what `search`
+    names. Returns, by the suite's name and the title of each ranking, what `evaluate` returns; of one with
+    BM25 also its `weight` and the average of `bm25` alone."""
     given, by_title = finite(encode, f"suite {suite.name}"), dict[str, dict[str, Any]]()
     for name, task in suite.tasks.items():
         for title, measures in rankings(task, given, search).items():
@@ -165,10 +168,11 @@ def _averaged(suite: Suite, tasks: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def finite(encode: Any, place: str) -> Any:
-    """Return an encoder that raises CheckFailed for embeddings that are not finite, naming the first text."""
+def finite(encode: Any, place: str) -> Encoder:
+    """Return an encoder, by the roles of texts, that raises CheckFailed for embeddings that are not finite,
+    naming the first text."""
 
-    def checked(texts: Any) -> Any:
+    def checked(encode: Encode, texts: Any) -> Any:
         found = encode(texts)
         if isinstance(found, np.ndarray) and found.dtype.kind == "f" and not np.isfinite(found).all():
             at = int(np.argmin(np.isfinite(found.reshape(len(found), -1)).all(1)))
@@ -177,7 +181,7 @@ def finite(encode: Any, place: str) -> Any:
             )
         return found
 
-    return checked
+    return Encoder(*(partial(checked, each) for each in Encoder.of(encode)))
 
 
 def describe(path: Path) -> Description[Any]:

@@ -120,7 +120,7 @@ class Writer:
     @property
     def entries(self) -> dict[str, Any]:
         """What the manifest has beside the entries of every bundle."""
-        return {}
+        return self.run.prompts.own
 
     def card(self, final: dict[str, Any]) -> str:
         """The model card of the final manifest."""

@@ -13,6 +13,7 @@ from torch import nn
 
 from edgedistill import files
 from edgedistill.run import Run
+from edgedistill.runtime.prompts import ROLES
 from edgedistill.students import graph_writer, model_folder
 from edgedistill.students.model_folder import ModelFolder
 from edgedistill.students.output import own
@@ -169,12 +170,16 @@ def _sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str,
     embeddings are compared.
 
     Where the student is a `source` model itself, its named prompts stay usable, and so does its way to
-    compare embeddings where that gives the same order for embeddings of unit length.
+    compare embeddings where that gives the same order for embeddings of unit length. The prompts named
+    `query` and `document`, which the library takes for empty where they are missing, are the run's.
     """
     prompts = source.prompts if source else {}
     if run.prompt and run.prompt not in prompts.values():
         prompts = {**prompts, "default": run.prompt}
     names = [name for name, text in prompts.items() if run.prompt and text == run.prompt]
+    for role in ROLES[1:]:
+        if prompts.get(role, "") != run.prompts.of(role):
+            prompts = {**prompts, role: run.prompts.of(role)}
     similarity = source.similarity if source and source.is_unit else "cosine"
     return {
         "prompts": prompts,

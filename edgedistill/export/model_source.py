@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-import numpy as np
 from torch import nn
 from transformers.models.auto import modeling_auto
 
@@ -22,6 +21,7 @@ from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training import record, student_embeddings
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.load_models import Models
 
 
@@ -100,11 +100,9 @@ def documents(name: str, session: Session) -> scoring.Documents:
     if labels:
         raise UserError(f"--documents {name}: returns labels, and embeddings are needed; name an encoder")
 
-    def encode(texts: list[str]) -> np.ndarray:
-        prompted = [found.prompt + text for text in texts]
-        return student_embeddings.embed(module, tokenizer, prompted, found.max_tokens)
-
-    return scoring.Documents(name, scoring.finite(encode, f"--documents {name}"), found.dims)
+    prepared = PreparedStudent(module, found.shape, tokenizer)
+    encoder = scoring.finite(student_embeddings.encoder(module, prepared), f"--documents {name}")
+    return scoring.Documents(name, encoder, found.dims)
 
 
 def name_of(source: str) -> str:

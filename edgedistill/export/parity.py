@@ -49,12 +49,16 @@ def by_torch(run: Run, student: Any) -> Golden:
     `checked_reader`.
     """
     read = checked_reader(run, student)
-    texts = read.golden_texts()
-    ids, truncated = read.token_ids(texts), [read.is_truncated(text) for text in texts]
-    rows = rows_by_torch(student, [[row] for row in ids])
-    golden = Golden(COSINE, texts, ids, truncated, torch.nn.functional.normalize(rows, dim=-1).numpy())
+    items = [(text, "text") for text in read.golden_texts()] + golden_file.texts_in_roles(run.prompts)
+    texts, roles = [text for text, _ in items], [role for _, role in items]
+    readers = [read._replace(prompt=run.prompts.of(role)) for role in roles]
+    pairs = list(zip(texts, readers, strict=True))
+    ids = [each.token_ids([text])[0] for text, each in pairs]
+    truncated = [each.is_truncated(text) for text, each in pairs]
+    rows = torch.nn.functional.normalize(found := rows_by_torch(student, [[row] for row in ids]), dim=-1)
+    golden = Golden(COSINE, texts, ids, truncated, rows.numpy(), roles if run.prompts.own else [])
     check_finite(golden)
-    short = rows.norm(dim=-1) <= SHORTEST
+    short = found.norm(dim=-1) <= SHORTEST
     if short.any():
         raise CheckFailed(
             f"{golden.name(int(short.int().argmax()))} has an embedding of only zeros in torch too, which "

@@ -25,7 +25,7 @@ from edgedistill.fitting.cost import Cost
 from edgedistill.fitting.pace import PACE, Pace
 from edgedistill.fitting.plan import SUITE, Fit
 from edgedistill.fitting.record import FitRequest
-from edgedistill.fitting.score import suite_score
+from edgedistill.fitting.score import by_roles, suite_score
 from edgedistill.planning.cost import graph_p50_ms, least_median_ms
 from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
@@ -200,7 +200,7 @@ def _certified(at_work: Fit, finalist: dict[str, Any], precision: str) -> dict[s
     if budget.excess(0, p50) > 0:
         raise CheckFailed(f"p50 {p50:.3f} ms, the budget is {budget.max_p50_ms:g}")
     suite, teacher = scoring.suite(at_work.request.suite or SUITE, at_work.request.data), at_work.teacher
-    whole = suite_score(suite, lambda texts: teacher.embed(texts, at_work.session.device))
+    whole = suite_score(suite, by_roles(teacher, at_work.session))
     return {
         "candidate": finalist["name"],
         "precision": precision,
@@ -209,7 +209,7 @@ def _certified(at_work: Fit, finalist: dict[str, Any], precision: str) -> dict[s
         "p50_ms": p50,
         "score": at_work.judge.score(opened.encode),
         "suite": suite.name,
-        "kept": round(suite_score(suite, opened.encode) / whole, 5) if whole else None,
+        "kept": round(suite_score(suite, opened) / whole, 5) if whole else None,
         "steps": finalist["recipe"]["stages"][0]["steps"],
     }
 

@@ -5,6 +5,7 @@ teacher's score on a suite.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from edgedistill.data.corpus import Corpus
 from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.fitting.cost import in_precision
 from edgedistill.runtime import onnx_session
+from edgedistill.runtime.prompts import ROLES
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.teacher import embedding_cache, tokenizer_files
@@ -37,7 +39,7 @@ class Judge:
         self.suite = suite
         self.suite_score = 0.0
         if suite is not None:
-            self.suite_score = suite_score(suite, lambda texts: teacher.embed(texts, session.device))
+            self.suite_score = suite_score(suite, by_roles(teacher, session))
 
     def score(self, encode: Encode) -> dict[str, float]:
         """The score of an encoder, all from 0 to 1; one whose embeddings are not finite has 0.
@@ -60,8 +62,13 @@ class Judge:
         return {name: round(value, 5) for name, value in parts.items()}
 
 
-def suite_score(suite: scoring.Suite, encode: Encode) -> float:
-    """The score of an encoder on a suite."""
+def by_roles(teacher: TeacherEncoder, session: Session) -> scoring.Encoder:
+    """A teacher as the encoder of a suite."""
+    return scoring.Encoder(*(partial(teacher.in_role(role).embed, device=session.device) for role in ROLES))
+
+
+def suite_score(suite: scoring.Suite, encode: Any) -> float:
+    """The score of an encoder, as `scoring.evaluate` takes it, on a suite."""
     return float(scoring.evaluate(suite, encode)["average"])
 
 

@@ -76,6 +76,7 @@ class _Package:
         found = {
             "schema": SCHEMA,
             **{key: about[key] for key in ("name", "dims", "max_tokens", "prompt", "output")},
+            **self.opened.prompts.own,
             "pad_id": about.get("pad_id", 0),
             "precision": self.opened.precision,
             "bundle": about.get("digest"),
@@ -114,7 +115,10 @@ class _Package:
     def _add_tokenizer(self, encoder: onnx.ModelProto) -> dict[str, Any]:
         """Write the graph that takes texts. Returns {texts, operators}: how many texts were compared, what
         onnxruntime-extensions runs."""
-        manifest = self.opened.manifest
+        manifest, prompts = self.opened.manifest, self.opened.prompts
+        if prompts.text and prompts.own:
+            fact = f"puts the prompt {quote(prompts.text)} before queries and documents too"
+            raise self._refused(f"its graph {fact}")
         tokenizer = bundles.open_tokenizer(self.opened.folder, self.opened.max_tokens)
         text = TextTokenizer(tokenizer, manifest["prompt"], self.opened.max_tokens, manifest.get("pad_id", 0))
         try:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 else:
     Precision = Literal[tuple(PRECISIONS)]
 Head = Literal["none", "linear", "linear_tanh"]
+LONGEST_PROMPT = 10_000  # characters
 # The largest sizes that a field takes; what fits this machine is another question (see initial_weights).
 LARGEST_VOCABULARY, LARGEST_BATCH, MOST_EPOCHS, MOST_LAYERS, WIDEST = 1_000_000, 1 << 17, 1e6, 64, 16_384
 
@@ -33,7 +34,9 @@ class Section(BaseModel):
     @field_validator("*", mode="after")
     @classmethod
     def _within_bounds(cls, value: Any, info: ValidationInfo) -> Any:
-        if fact := _beyond_bounds(value, empty=cls.model_fields[str(info.field_name)].default == ""):
+        name = str(info.field_name)
+        empty = cls.model_fields[name].default == "" or name.endswith("_prompt")
+        if fact := _beyond_bounds(value, empty):
             raise ValueError(fact)
         return value
 

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from edgedistill.recipe.section import LARGEST_VOCABULARY, MOST_LAYERS, WIDEST, Head, Pooling, Section
+from edgedistill.recipe.section import (
+    LARGEST_VOCABULARY,
+    LONGEST_PROMPT,
+    MOST_LAYERS,
+    WIDEST,
+    Head,
+    Pooling,
+    Section,
+)
 
 
 class Embeddings(Section):
@@ -84,6 +92,22 @@ Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)] | Annotated[list[int], Fiel
 DropoutRate = Annotated[float, Field(ge=0, lt=1, description="Dropout probability in training.")]
 
 
+QueryPrompt = Annotated[
+    str | None,
+    Field(
+        max_length=LONGEST_PROMPT,
+        description="Text prepended to every query, in training and by encode_query. Default: none; of a "
+        "finished student its own.",
+    ),
+]
+DocumentPrompt = Annotated[
+    str | None,
+    Field(
+        max_length=LONGEST_PROMPT,
+        description="Text prepended to every document, in training and by encode_document. Default: none; of "
+        "a finished student its own.",
+    ),
+]
 INITIAL_TABLE = Field(Embeddings(), description="Initialization of the token embedding table.")
 
 
@@ -143,6 +167,8 @@ class BuiltStudent(Section):
         le=8192,
         description="Longer texts are truncated to this many tokens, in the exported bundle too.",
     )
+    query_prompt: QueryPrompt = None
+    document_prompt: DocumentPrompt = None
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
@@ -381,6 +407,8 @@ class Finished(Section):
             "default, give it further positions.",
         ),
     ] = None
+    query_prompt: QueryPrompt = None
+    document_prompt: DocumentPrompt = None
 
     @model_validator(mode="after")
     def _finished(self) -> Finished:

@@ -37,8 +37,18 @@ class Teacher(Section):
         description="Only for a plain transformers model; a sentence-transformers model defines its own "
         "pooling.",
     )
-    prompt: str = Field("", description="Text prepended to every text.")
+    prompt: str = Field("", description="Text prepended to every text that is no query and no document.")
     prompt_name: str | None = Field(None, description="The name of one of the model's own prompts.")
+    query_prompt: str | None = Field(
+        None,
+        description="Text prepended to every query. Default: the model's own prompt named query; where it "
+        "has none, as for every text.",
+    )
+    document_prompt: str | None = Field(
+        None,
+        description="Text prepended to every document. Default: the model's own prompt named document, "
+        "passage or corpus; where it has none, as for every text.",
+    )
     max_tokens: int = Field(128, ge=3, le=8192, description="Longer texts are truncated to this many tokens.")
     dtype: Literal["auto", "fp32", "bf16", "int8"] = Field(
         "auto",
@@ -55,7 +65,8 @@ class Teacher(Section):
     def _one_source(self) -> Teacher:
         if (self.model is None) == (self.embeddings is None):
             raise ValueError("give either `model` or `embeddings` (a file of precomputed embeddings)")
-        if self.embeddings is not None and (self.prompt or self.prompt_name or self.pooling):
+        prompts = (self.prompt, self.prompt_name, self.query_prompt, self.document_prompt)
+        if self.embeddings is not None and (any(prompts) or self.pooling):
             raise ValueError(
                 "`pooling` and prompts apply to a model; precomputed `embeddings` are used unchanged"
             )

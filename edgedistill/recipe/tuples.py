@@ -96,6 +96,9 @@ class _TupleTable(_Tuples):
     """Tuples from the rows of tables."""
 
     limit: int | None = Field(None, ge=1, description="At most this many tuples, sampled evenly.")
+    held_out: int = Field(
+        0, ge=0, description="Queries set aside, with all their tuples: never trained on, to measure with."
+    )
     licence: str | None = Field(None, description="The licence of the tuples. The model card names it.")
 
     @model_validator(mode="after")

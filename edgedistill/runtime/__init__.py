@@ -9,6 +9,7 @@ __all__ = [
     "golden_file",
     "manifest",
     "onnx_session",
+    "prompts",
     "similarity",
     "trust",
     "verify",

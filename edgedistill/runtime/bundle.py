@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from edgedistill import machine
 from edgedistill.errors import UserError, border, raise_failed
 from edgedistill.runtime import manifest as manifests
+from edgedistill.runtime import prompts as prompts_
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
 from edgedistill.runtime.compact import compact, layout
@@ -39,7 +40,8 @@ def open_tokenizer(folder: Path, max_tokens: int) -> Tokenizer:
 class Bundle:
     """An opened bundle in one precision; `edgedistill.load` opens it.
 
-    An encoder has `encode` and `similarity`, a classifier `classify`; see `ClassifierBundle`.
+    An encoder has `encode`, `encode_query`, `encode_document` and `similarity`, a classifier `classify`; see
+    `ClassifierBundle`.
 
     folder: where its files are. manifest: its manifest.json. precision: "int8", "w8", "fp32", "w4" or "fp16".
         threads: of onnxruntime.
@@ -47,6 +49,7 @@ class Bundle:
         first.
     max_tokens: longer texts are truncated to this many tokens. labels: of a classifier, otherwise empty.
     pair: whether a classifier labels pairs of texts.
+    prompts: what is put before a text, a query, a document.
     """
 
     measure: Measure = COSINE  # how its rows are compared with torch's
@@ -64,7 +67,7 @@ class Bundle:
         self.pair: bool = len(manifest.get("inputs", ())) == 4
         self._device = device
         self._session = BundleSession(folder, manifest, precision, threads, device)
-        self._prompt: str = manifest["prompt"]
+        self.prompts = prompts_.read(manifest)
         self._pad_id: int = manifest.get("pad_id", 0)
         with tokenizer_check.readable(folder):
             self._tokenizer = open_tokenizer(folder, self.max_tokens)
@@ -83,6 +86,7 @@ class Bundle:
         dim: int | None = None,
         batch_tokens: int | None = None,
         progress: bool = False,
+        role: str = "text",
         precision: str = "float32",
     ) -> np.ndarray:
         """Embed n texts: (n, d) float32, rows of unit length in the order of the texts. One string gives one
@@ -96,24 +100,37 @@ class Bundle:
         batch_tokens: tokens per batch with padding, by default 384 on cpu and 16,384 on cuda. Larger batches
             take more memory.
         progress: show a progress bar on stderr.
+        role: what the texts are, "text", "query" or "document": which prompt is put before them.
         precision: of the embeddings that are returned, "float32", "int8" (n, d) or "binary" (n, d/8) uint8,
             see `compact`; `similarity` and `search` take all. That of the graph is chosen by `load`.
 
         Raises UserError for an item that is not a string (its index is named), for a `dim` that is none of
-        `dims`, for an unknown precision, and for what is no such iterable; CheckFailed where the graph
+        `dims`, an unknown role or precision, and for what is no such iterable; CheckFailed where the graph
         returns anything but embeddings of unit length.
         """
-        dim = self.embedding_dim(dim)
+        dim, _ = self.embedding_dim(dim), self.prompts.of(role)
         layout(precision, dim)
         if isinstance(texts, str):
-            return np.asarray(self.encode([texts], dim, batch_tokens, progress, precision)[0])
+            return np.asarray(self.encode([texts], dim, batch_tokens, progress, role, precision)[0])
         texts = _texts(texts)
         embeddings = np.zeros((len(texts), dim), np.float32)
         with progress_bar(len(texts), progress) as advance:
             for start in range(0, len(texts), WINDOW):
-                ids = self._tokenize(texts[start : start + WINDOW], start)
+                ids = self._tokenize(texts[start : start + WINDOW], start, role)
                 self._run([ids], embeddings[start : start + len(ids)], batch_tokens, advance)
         return compact(embeddings, precision)
+
+    def encode_query(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> np.ndarray:
+        """Embed n queries, which are to find documents: `encode` with the bundle's prompt for queries, and
+        the same as `encode` where it has none."""
+        return self.encode(texts, dim, role="query", **options)
+
+    def encode_document(
+        self, texts: str | Iterable[str], dim: int | None = None, **options: Any
+    ) -> np.ndarray:
+        """Embed n documents, which queries are to find: `encode` with the bundle's prompt for documents, and
+        the same as `encode` where it has none."""
+        return self.encode(texts, dim, role="document", **options)
 
     similarity = staticmethod(similarity)
 
@@ -123,10 +140,10 @@ class Bundle:
         way_out = "call encode, or train a classifier with a finetune stage"
         raise UserError(f"{self.manifest['name']}: an encoder, which has no labels; {way_out}")
 
-    def tokenize(self, texts: Iterable[str]) -> list[np.ndarray]:
-        """The token ids of each text, (T,) int64: with prompt and special tokens, truncated to `max_tokens`.
-        Raises as `encode`."""
-        return self._tokenize(_texts(texts), 0)
+    def tokenize(self, texts: Iterable[str], role: str = "text") -> list[np.ndarray]:
+        """The token ids of each text, (T,) int64: with the role's prompt and special tokens, truncated to
+        `max_tokens`. Raises as `encode`."""
+        return self._tokenize(_texts(texts), 0, role)
 
     def encode_ids(
         self, ids: Sequence[np.ndarray], dim: int | None = None, batch_tokens: int | None = None
@@ -135,9 +152,9 @@ class Bundle:
         above `max_tokens`."""
         return self._rows([ids], self.embedding_dim(dim), batch_tokens)
 
-    def golden_ids(self, texts: list[Any]) -> list[Any]:
-        """The token ids of golden texts, as parity.json holds them."""
-        return [row.tolist() for row in self.tokenize(texts)]
+    def golden_ids(self, texts: list[Any], roles: list[str]) -> list[Any]:
+        """The token ids of golden texts in their roles, as parity.json holds them."""
+        return [self.tokenize([text], role)[0].tolist() for text, role in zip(texts, roles, strict=True)]
 
     def golden_rows(self, ids: list[Any], batch_tokens: int | None) -> np.ndarray:
         """The rows of golden token ids, as parity.json holds them: (n, d)."""
@@ -168,12 +185,13 @@ class Bundle:
         token = model.get("unk_token")
         return self._tokenizer.token_to_id(token) if token is not None else model.get("unk_id")
 
-    def _tokenize(self, texts: Sequence[str], first: int) -> list[np.ndarray]:
+    def _tokenize(self, texts: Sequence[str], first: int, role: str = "text") -> list[np.ndarray]:
         """`first`: the index of texts[0], for errors."""
+        prompt = self.prompts.of(role)
         try:
             with tokenizer_check.readable(self.folder):
                 encodings = self._tokenizer.encode_batch_fast(
-                    [self._prompt + text for text in texts] if self._prompt else list(texts)
+                    [prompt + text for text in texts] if prompt else list(texts)
                 )
         except (TypeError, UnicodeError):
             for at, text in enumerate(texts, first):

@@ -3,7 +3,7 @@ which holds what torch gives for them: written, read, checked, and compared with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from edgedistill import files
 from edgedistill.errors import UserError, quote
 from edgedistill.runtime.bundle import Bundle, kind_of
 from edgedistill.runtime.manifest import INPUTS, LARGEST_ID, is_text, width
+from edgedistill.runtime.prompts import ROLES, Prompts
 from edgedistill.runtime.similarity import Measure
 
 MOST_TEXTS = 10_000
@@ -26,7 +27,8 @@ class Golden(NamedTuple):
     itself.
 
     A classifier's texts are items, of one or two texts each, and its ids a list for each of these.
-    truncated: of each text, whether it has more tokens than its ids.
+    truncated: of each text, whether it has more tokens than its ids. roles: of each text, where the encoder
+        has prompts of its own for queries or documents; otherwise empty.
     """
 
     measure: Measure
@@ -34,6 +36,7 @@ class Golden(NamedTuple):
     ids: list[Any]
     truncated: list[bool]
     rows: np.ndarray
+    roles: Sequence[str] = ()
 
     def name(self, at: int) -> str:
         """A text in a message: its number from 1, and its beginning."""
@@ -52,6 +55,7 @@ def content(
         "texts": golden.texts,
         "ids": golden.ids,
         "truncated": golden.truncated,
+        **({"roles": list(golden.roles)} if golden.roles else {}),
         golden.measure.rows: [
             [round(value, 6) for value in row] for row in golden.rows.astype(np.float64).tolist()
         ],
@@ -71,12 +75,14 @@ def read(folder: Path, manifest: dict[str, Any]) -> Golden:
         raise UserError(*(f"{path}: {problem}; copy the bundle again" for problem in problems))
     measure = kind_of(manifest).measure
     rows = np.array(golden[measure.rows], np.float32)
-    return Golden(measure, golden["texts"], golden["ids"], golden.get("truncated", []), rows)
+    truncated, roles = golden.get("truncated", []), golden.get("roles", [])
+    return Golden(measure, golden["texts"], golden["ids"], truncated, rows, roles)
 
 
 def different_ids(opened: Bundle, golden: Golden) -> Iterator[tuple[int, list[Any], list[Any]]]:
     """(index, the bundle's token ids, the expected ones) of each text whose ids differ."""
-    found = opened.golden_ids(golden.texts)
+    roles = list(golden.roles or [ROLES[0]] * len(golden.texts))
+    found = opened.golden_ids(golden.texts, roles)
     for at, (ids, expected) in enumerate(zip(found, golden.ids, strict=True)):
         if ids != expected:
             yield at, ids, expected
@@ -91,7 +97,7 @@ def rows(opened: Bundle, golden: Golden, together: bool = False) -> np.ndarray:
 
 
 def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]:
-    texts, ids, truncated = (golden.get(key) for key in ("texts", "ids", "truncated"))
+    texts, ids, truncated, roles = (golden.get(key) for key in ("texts", "ids", "truncated", "roles"))
     if not isinstance(texts, list) or not 0 < len(texts) <= MOST_TEXTS:
         yield f"texts: not a list of 1 to {MOST_TEXTS}"
         return
@@ -109,6 +115,10 @@ def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]
     is_list = isinstance(truncated, list) and [type(each) for each in truncated] == [bool] * count
     if truncated is not None and not is_list:
         yield f"truncated: not a list of {count} times true or false"
+    if roles is not None and (
+        not isinstance(roles, list) or [each in ROLES for each in roles] != [True] * count
+    ):
+        yield f"roles: not a list of {count}, each of {', '.join(ROLES)}"
 
 
 def _columns(item: Any, labels: Any) -> list[Any]:
@@ -150,6 +160,8 @@ def _matrix_problem(rows: Any, shape: tuple[int, int], unit: bool) -> str | None
 # Which texts
 
 SPECIAL = "[CLS] [SEP] [MASK] [PAD] [UNK] <s> </s> <pad>"
+QUESTION = "How do I reset my password?"
+LONG = "Once upon a time there was a very long text that went on and on. " * 60
 MOST_ADDED = 32  # added tokens that get a text of their own
 
 
@@ -169,6 +181,12 @@ def golden_texts(tokenizer: Any, prompt: str, max_tokens: int) -> list[str]:
     return [*_fixed_texts(_text_of(count, max_tokens)), *map(_around, others[:MOST_ADDED])]
 
 
+def texts_in_roles(prompts: Prompts) -> list[tuple[str, str]]:
+    """(text, role) of golden texts for each role that has a prompt of its own: a short one and a long one."""
+    roles = [role for role in ROLES[1:] if f"{role}_prompt" in prompts.own]
+    return [(text, role) for role in roles for text in (QUESTION, LONG)]
+
+
 def _around(token: str) -> str:
     """An added token by itself, in words, beside spaces and marks, and in other cases: each of its flags
     makes other token ids of it."""
@@ -186,7 +204,7 @@ def _fixed_texts(full: str) -> list[str]:
         "a",
         ".",
         "The quick brown fox jumps over the lazy dog.",
-        "How do I reset my password?",
+        QUESTION,
         "ALL OF THIS IS SHOUTED, and this is not",
         "naïve café, jalapeño, Ångström, Straße, İstanbul, DİZİ, STRAẞE, ǅ",
         # combining marks
@@ -210,7 +228,7 @@ def _fixed_texts(full: str) -> list[str]:
         "word-with_under.scores/and\\slashes… “quotes” — dashes",
         full,
         f"{full} a",
-        "Once upon a time there was a very long text that went on and on. " * 60,
+        LONG,
         "x" * 10_000,
         "长" * 2_000,
     ]

@@ -197,7 +197,8 @@ TEXT = (is_text, f"a string of at most {LONGEST_PROMPT} characters")
 MAPPING = (_is_mapping, "a mapping")
 FIELDS: Rules = {
     **dict.fromkeys(("name", "kind", "output"), NAME),
-    **dict.fromkeys(("prompt", "teacher"), TEXT),  # a teacher may be a path
+    # a teacher may be a path; prompts of roles are optional
+    **dict.fromkeys(("prompt", "query_prompt", "document_prompt", "teacher"), TEXT),
     # what bench, the card and training read
     **dict.fromkeys(("recipe", "student", "parameters", "versions", "run"), MAPPING),
     "made_at": (_is_time, "a time such as 2026-01-31T12:00:00Z"),

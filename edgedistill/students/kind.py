@@ -26,6 +26,7 @@ Size = Annotated[int, Field(ge=1, le=2**24)]
 Layers = Annotated[int, Field(ge=0, le=1_000)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Tokens = Annotated[int, Field(ge=1, le=131_072)]
+Prompt = Annotated[str, Field(max_length=recipe.LONGEST_PROMPT)]
 
 
 class Fields(BaseModel):
@@ -52,7 +53,9 @@ class StudentShape(Fields):
     pq_bytes: Size | None = None
     pq_centroids: Annotated[int, Field(ge=2, le=2**15)] = 256
     blocks: list[Annotated[tuple[Size, float], Field(strict=False)]] | None = None
-    prompt: Annotated[str, Field(max_length=10_000)] = ""
+    prompt: Prompt = ""
+    query_prompt: Prompt | None = None
+    document_prompt: Prompt | None = None
 
     def in_blocks(self, width: int) -> Self:
         """The shape itself. Raises ValueError for PQ codes that do not divide the table's width."""

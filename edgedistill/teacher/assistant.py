@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from edgedistill import files, recipe, run
 from edgedistill.errors import UserError
 from edgedistill.resolve import MODEL_FILES, is_run
+from edgedistill.runtime import prompts
+from edgedistill.runtime.prompts import Prompts
 from edgedistill.session import QUIET, Session
 from edgedistill.students.bert import BertStudent
 from edgedistill.teacher import encoder
@@ -39,10 +41,10 @@ class RunTeacher(TeacherEncoder):
         self.hashes = self.file_hashes()
         self.tokenizer = opened.tokenizer()
         self.module: Any = opened.student()
-        self.prompt = spec.prompt or opened.prompt
+        self.prompts = _prompts(spec, opened.prompts)
         self.max_tokens = min(spec.max_tokens, opened.max_tokens)
         self.dtype = encoder.resolve_dtype(spec.dtype, device)
-        self._open = None
+        self._opened = {}
 
     def file_hashes(self) -> dict[str, Any]:
         """The hashes of weights, shape and tokenizer."""
@@ -51,6 +53,13 @@ class RunTeacher(TeacherEncoder):
     def model_identity(self) -> dict[str, Any]:
         """What determines the embeddings but for the arithmetic: the run's files, prompt and max tokens."""
         return {**self.hashes, "prompt": self.prompt, "max_tokens": self.max_tokens}
+
+
+def _prompts(spec: recipe.Teacher, own: Prompts) -> Prompts:
+    """The recipe's prompts, and those of the run where it gives none."""
+    given = {"query_prompt": spec.query_prompt, "document_prompt": spec.document_prompt}
+    named = {name: prompt for name, prompt in given.items() if prompt is not None}
+    return prompts.read({"prompt": spec.prompt or own.text, **own.own, **named})
 
 
 class MeanEmbeddingLayer(nn.Module):
@@ -88,7 +97,11 @@ class EmbeddingLayer(TeacherEncoder):
             teacher.folder,
             teacher.hashes,
         )
-        self.tokenizer, self.prompt, self.max_tokens = teacher.tokenizer, teacher.prompt, teacher.max_tokens
+        self.tokenizer, self.max_tokens = teacher.tokenizer, teacher.max_tokens
+        self.prompts, self.role = teacher.prompts, teacher.role
+
+    def in_role(self, role: str) -> TeacherEncoder:
+        return EmbeddingLayer(self.teacher.in_role(role))
 
     def file_hashes(self) -> dict[str, Any]:
         return self.teacher.file_hashes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import QUIET, Session
 from edgedistill.students import graph, model_folder, sentence_transformer
 from edgedistill.teacher import int8_graph
-from edgedistill.teacher.tokenizer_files import encode_ids, load_tokenizer, max_input_tokens, prompt_of
+from edgedistill.teacher.tokenizer_files import encode_ids, load_tokenizer, max_input_tokens, prompts_of
 
 TOKENS_PER_BATCH = 2_048
 NOT_ON_CUDA = "int8 is for processors, and this device is cuda; set it to auto, or --device cpu"
@@ -36,6 +37,8 @@ class TeacherEncoder:
     dtype `auto`. With `remote_code`, Python code that comes with the model may run.
     """
 
+    role = "text"  # of the texts that are embedded
+
     def __init__(
         self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False
     ) -> None:
@@ -45,14 +48,32 @@ class TeacherEncoder:
         self.hashes = self.file_hashes()
         self.tokenizer = load_tokenizer(self.folder, remote_code)
         self.module: Any = sentence_transformer.read(self.folder, spec.pooling, remote_code)
-        self.prompt = prompt_of(spec, self.folder)
+        self.prompts = prompts_of(spec, self.folder)
         self.max_tokens = min(spec.max_tokens, max_input_tokens(self.folder, self.tokenizer))
         self.dtype = resolve_dtype(spec.dtype, device)
-        self._open: Forward | None = None
+        self._opened = dict[str, Forward]()
 
     @property
     def dims(self) -> int:
         return int(self.module.dims)
+
+    @property
+    def prompt(self) -> str:
+        """What is put before every text."""
+        return self.prompts.of(self.role)
+
+    def in_role(self, role: str) -> TeacherEncoder:
+        """The same encoder for texts that are queries or documents: `embed` puts that role's prompt before
+        each.
+
+        Cached embeddings are keyed by the prompt and not by the role, so those of roles without a prompt of
+        their own are shared. Raises UserError for an unknown role.
+        """
+        if self.prompts.of(role) == self.prompt:
+            return self
+        other = copy.copy(self)
+        other.role = role
+        return other
 
     @property
     def reader(self) -> Reader:
@@ -105,12 +126,19 @@ class TeacherEncoder:
         """
         if self.dtype == torch.int8 and session.device != "cpu":
             raise UserError(f"{self.place}.dtype: {NOT_ON_CUDA}")
-        if self._open is not None:
+        if self._graph in self._opened:
             return
         if self.dtype == torch.int8:
-            self._open = int8_graph.read_or_make(self, files.cache_key(**self.identity()), session)
+            key = files.cache_key(**self.identity())
+            self._opened[self._graph] = int8_graph.read_or_make(self, key, session)
         elif self.dtype == torch.float32 and session.device == "cpu":
-            self._open = self._fp32_graph(session)
+            self._opened[self._graph] = self._fp32_graph(session)
+
+    @property
+    def _graph(self) -> str:
+        """What distinguishes the graphs of an encoder in its roles: int8 is measured on texts with a
+        prompt."""
+        return self.prompt if self.dtype == torch.int8 else ""
 
     def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
         """Embed texts: (n, d) float32 in the order of the texts, of unit length or unnormalized; batches are
@@ -132,8 +160,8 @@ class TeacherEncoder:
         """(ids, mask) -> unnormalized embeddings. On a CPU in fp32 by onnxruntime, about twice as fast as
         torch, and in int8; otherwise by torch."""
         self.prepare(Session(device=device))
-        if self._open is not None and device == "cpu":
-            return self._open
+        if device == "cpu" and self._graph in self._opened:
+            return self._opened[self._graph]
         return torch_forward(self.module.to(device), torch.device(device), half=self.dtype == torch.bfloat16)
 
     def _fp32_graph(self, session: Session) -> Forward:
@@ -155,7 +183,8 @@ def teacher_shape(spec: recipe.TeacherItself, teacher: TeacherEncoder) -> dict[s
     files allow."""
     limit = max_input_tokens(teacher.folder, teacher.tokenizer)
     most = min(spec.max_tokens or limit, limit)
-    return {"kind": "teacher", "pooling": teacher.spec.pooling, "prompt": teacher.prompt, "max_tokens": most}
+    prompts = {"prompt": teacher.prompts.text, **teacher.prompts.own}
+    return {"kind": "teacher", "pooling": teacher.spec.pooling, **prompts, "max_tokens": most}
 
 
 def resolve_dtype(name: str, device: str = "auto") -> torch.dtype:

@@ -51,6 +51,10 @@ class PrecomputedEmbeddings:
             raise UserError(f"{self.path}: holds no embeddings; give a file with embeddings")
         self.dims = int(first.shape[1])
 
+    def in_role(self, role: str) -> PrecomputedEmbeddings:
+        """Itself: embeddings are read as they are, with whatever prompts they were computed."""
+        return self
+
     def identity(self) -> dict[str, Any]:
         """Everything that determines the embeddings: the hashes of the files, and the columns that are
         read."""

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from edgedistill import recipe
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.runtime.prompts import Prompts
 from edgedistill.students import model_folder
 from edgedistill.students.bert_layers import COUNTED_FROM_PADDING
 from edgedistill.students.model_folder import ModelFolder, opening
@@ -30,6 +31,9 @@ TOKENIZER_FILES = (
     "spiece.model",
     "tokenizer.model",
 )
+# of a model's own prompts, in the order in which sentence-transformers' encode_query and encode_document
+# look for them
+ROLE_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 # characters that vocabularies lack, though not all: a tokenizer without an unknown token raises for these
 RARE = "𓀀 ꙮ 𒀀"
 
@@ -128,11 +132,12 @@ def encode_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens:
     return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(texts)]
 
 
-def prompt_of(spec: recipe.Teacher, folder: Path) -> str:
-    """The text put before every input: the recipe's, one of the model's own by name, or the model's default.
+def prompts_of(spec: recipe.Teacher, folder: Path) -> Prompts:
+    """What is put before texts, queries and documents: the recipe's prompts, or the model's own.
 
-    Raises UserError for a name that the model does not have, and for a model that does not pool a prompt's
-    tokens.
+    Those are the one that the recipe names or the model's default, and the first of ROLE_NAMES that the model
+    has; where it has none of them, the one before texts. Raises UserError for a name that the model does not
+    have, and for a model that does not pool a prompt's tokens.
     """
     opened = model_folder.read(folder)
     if spec.prompt_name is not None and spec.prompt_name not in opened.prompts:
@@ -140,13 +145,18 @@ def prompt_of(spec: recipe.Teacher, folder: Path) -> str:
     prompt = (
         spec.prompt or opened.default_prompt if spec.prompt_name is None else opened.prompts[spec.prompt_name]
     )
-    if prompt and not opened.pools_prompt:
+    given = {"query": spec.query_prompt, "document": spec.document_prompt}
+    for role, names in ROLE_NAMES.items():
+        if given[role] is None:
+            given[role] = next((opened.prompts[name] for name in names if name in opened.prompts), prompt)
+    found = Prompts(prompt, *(str(each) for each in given.values()))
+    if any(found) and not opened.pools_prompt:
         fact = (
             "its pooling leaves the tokens of a prompt out (include_prompt: false), which is not "
             "supported here"
         )
         raise UserError(f"{folder}: {fact}; {model_folder.ELSEWHERE}")
-    return prompt
+    return found
 
 
 def max_input_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> int:

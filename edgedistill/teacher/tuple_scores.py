@@ -105,7 +105,8 @@ def build(
     if not scored:
         return ScoredTuples(index)
     if of.columns is not None:
-        return ScoredTuples(index, own=tuples.scores)
+        assert tuples.scores is not None, "the table has these columns"
+        return ScoredTuples(index, own=tuples.scores[: len(index)])
     if of.cross_encoder is not None:
         return ScoredTuples(index, own=_cross_encoder(of.cross_encoder, tuples, index, session, place))
     return ScoredTuples(index, scorer)

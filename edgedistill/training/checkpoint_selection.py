@@ -37,12 +37,8 @@ class Selection:
 
     def measure(self, student: nn.Module, stage: str, step: int) -> float:
         """Score the student, and keep its weights when the score is the highest."""
-        words, most = self.prepared.tokenizer, self.prepared.max_tokens
-        score = float(
-            scoring.evaluate(self.suite, lambda texts: student_embeddings.embed(student, words, texts, most))[
-                "average"
-            ]
-        )
+        encoder = student_embeddings.encoder(student, self.prepared)
+        score = float(scoring.evaluate(self.suite, encoder)["average"])
         self.misses += 1
         if score > self.best["score"]:
             self.misses = 0

@@ -59,7 +59,7 @@ def _rows_of(
 ) -> StageRows:
     if stage.spec.tuples is not None:
         of_stage = tuple_batches.corpus_of(spec, stage, texts, session)
-        return StageRows(of_stage, len(of_stage))
+        return StageRows(of_stage, of_stage.training_count)
     if isinstance(texts, ParallelCorpus):
         rows = len(texts.training_pairs(stage.spec.pairs))
         if rows == 0:

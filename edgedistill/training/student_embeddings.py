@@ -6,11 +6,26 @@ import numpy as np
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from edgedistill.evaluation.scoring import Encode, Encoder
+from edgedistill.runtime.prompts import ROLES
 from edgedistill.students import kinds
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
 TOKENS_PER_BATCH = 8_192  # padding included
+
+
+def encoder(student: nn.Module, prepared: PreparedStudent) -> Encoder:
+    """The module, as it is when it embeds, by the roles of texts; `prepared` says how it reads them."""
+
+    def in_role(role: str) -> Encode:
+        prompt = prepared.prompts.of(role)
+        return lambda texts: embed(
+            student, prepared.tokenizer, [prompt + text for text in texts], prepared.max_tokens
+        )
+
+    return Encoder(*map(in_role, ROLES))
 
 
 def embed(

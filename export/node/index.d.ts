@@ -31,7 +31,11 @@ export interface EncodeOptions<P extends keyof Embeddings = "float32"> {
   batchTokens?: number;
   /** Of the embeddings, by default float32. That of the graph is chosen by `load`. */
   precision?: P;
+  /** What the texts are, by default "text": which of the bundle's prompts is put before them. */
+  role?: Role;
 }
+
+export type Role = "text" | "query" | "document";
 
 export interface CheckResult {
   /** How many golden texts were compared. */
@@ -50,6 +54,8 @@ export interface Manifest {
   dims: number[];
   max_tokens: number;
   prompt: string;
+  query_prompt?: string;
+  document_prompt?: string;
   pad_id?: number;
   output: string;
   precisions: Record<string, { file: string; parity: { threshold: number; [key: string]: unknown }; [key: string]: unknown }>;
@@ -83,8 +89,15 @@ export class Bundle {
   /** Embed texts: one such array for each, in their order. */
   encode<P extends keyof Embeddings = "float32">(texts: Iterable<string>, options?: EncodeOptions<P>): Promise<Embeddings[P][]>;
 
-  /** The token ids of a text: with prompt and special tokens, truncated to `maxTokens`. `place` names the text in errors. */
-  tokenize(text: string, place?: string): number[];
+  /** Embed a query, which is to find documents: `encode` with the bundle's prompt for queries, and the same where it has none. */
+  encodeQuery<P extends keyof Embeddings = "float32">(text: string, options?: EncodeOptions<P>): Promise<Embeddings[P]>;
+  encodeQuery<P extends keyof Embeddings = "float32">(texts: Iterable<string>, options?: EncodeOptions<P>): Promise<Embeddings[P][]>;
+  /** Embed a document: `encode` with the bundle's prompt for documents, and the same where it has none. */
+  encodeDocument<P extends keyof Embeddings = "float32">(text: string, options?: EncodeOptions<P>): Promise<Embeddings[P]>;
+  encodeDocument<P extends keyof Embeddings = "float32">(texts: Iterable<string>, options?: EncodeOptions<P>): Promise<Embeddings[P][]>;
+
+  /** The token ids of a text: with its role's prompt and special tokens, truncated to `maxTokens`. `place` names it in errors. */
+  tokenize(text: string, place?: string, role?: Role): number[];
 
   /** Compare the golden texts with the embeddings stored at export. Rejects with CheckFailed, which names the worst text. */
   check(): Promise<CheckResult>;

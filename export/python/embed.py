@@ -5,6 +5,8 @@ python embed.py BUNDLE [PRECISION] < texts.txt
     reads one text a line and writes one embedding (a JSON array) a line
 python embed.py BUNDLE [PRECISION] --embeddings int8 < texts.txt
     the same in fewer bytes: int8, a number for each dimension, or binary, its sign bits in bytes
+python embed.py BUNDLE [PRECISION] --as query < questions.txt
+    the same for queries, or for documents: with the bundle's prompt for them, where it has one
 python embed.py BUNDLE [PRECISION] --check
     compares the embeddings of the bundle's golden texts; exit 1 where they differ
 
@@ -29,6 +31,7 @@ LARGEST_BYTES = {
     "parity.json": 64_000_000,
 }  # of a graph 2**31 - 1
 UNIT_LENGTH = 0.01  # how far an embedding's length may be from 1
+ROLES = {"text": "prompt", "query": "query_prompt", "document": "document_prompt"}
 
 # Of each message of an ONNX file: the fields that are skipped, and those that hold a message or a text that
 # is read. What is not listed is
@@ -97,12 +100,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     dims, precisions, files = (found.get(key) for key in ("dims", "precisions", "files"))
     good = isinstance(dims, list) and dims and all(type(dim) is int and 0 < dim <= 65_536 for dim in dims)
     good = good and type(found.get("max_tokens")) is int and 0 < found["max_tokens"] <= 131_072
-    good = (
-        good
-        and isinstance(found.get("prompt"), str)
-        and len(found["prompt"]) <= 10_000
-        and isinstance(found.get("output"), str)
-    )
+    prompts = [found.get("prompt"), *(found.get(key, "") for key in ROLES.values())]
+    good = good and all(isinstance(prompt, str) and len(prompt) <= 10_000 for prompt in prompts)
+    good = good and isinstance(found.get("output"), str)
     good = (
         good
         and isinstance(files, dict)
@@ -216,7 +216,8 @@ def place(entry: dict[str, Any]) -> float:
 
 
 class Bundle:
-    """An opened bundle: called with a text, it returns its embedding, (d,) float32, of unit length.
+    """An opened bundle: called with a text, and what it is, one of ROLES, it returns its embedding, (d,)
+    float32, of unit length.
 
     Longer texts are truncated to `max_tokens`. Both opening and calling exit with 1: for a graph or a
     tokenizer that is refused, and for a text whose embedding is not of unit length.
@@ -242,13 +243,14 @@ class Bundle:
         except BaseException as error:  # noqa: BLE001 - of many classes; a panic of tokenizers is no Exception
             refuse(error, f"{folder}: cannot be opened")
 
-    def token_ids(self, text: str) -> list[int]:
-        return self._tokenizer.encode(self.manifest["prompt"] + text).ids
+    def token_ids(self, text: str, role: str = "text") -> list[int]:
+        prompt = self.manifest.get(ROLES[role], self.manifest["prompt"])
+        return self._tokenizer.encode(prompt + text).ids
 
-    def __call__(self, text: str) -> np.ndarray:
+    def __call__(self, text: str, role: str = "text") -> np.ndarray:
         output, dims = self.manifest["output"], self.manifest["dims"][0]
         try:
-            ids = np.array([self.token_ids(text)], np.int64)
+            ids = np.array([self.token_ids(text, role)], np.int64)
             rows = self._session.run([output], {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
         except BaseException as error:  # noqa: BLE001 - as above
             refuse(error, f"{self.folder}: fails for a text")
@@ -275,6 +277,7 @@ def main() -> int:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("precision", nargs="?")
     parser.add_argument("--embeddings", choices=("float32", "int8", "binary"), default="float32")
+    parser.add_argument("--as", dest="role", choices=ROLES, default="text")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
     if not (asked.bundle / "manifest.json").is_file():
@@ -291,16 +294,20 @@ def main() -> int:
         try:
             least = float(golden["cosine_at_least"][precision])
             vectors = np.array(golden["vectors"], np.float32)
-            pairs = list(zip(golden["texts"], golden["ids"], vectors, strict=True))
+            roles = golden.get("roles", ["text"] * len(vectors))
+            known = [role if role in ROLES else None for role in roles]
+            golden_texts = list(zip(golden["texts"], known, golden["ids"], vectors, strict=True))
         except (KeyError, TypeError, ValueError):
-            pairs = []
-        if not pairs or not (np.abs((vectors**2).sum(1) - 1) <= UNIT_LENGTH).all():  # NaN is not
+            golden_texts = []
+        if (
+            not golden_texts or None in known or not (np.abs((vectors**2).sum(1) - 1) <= UNIT_LENGTH).all()
+        ):  # NaN is not
             sys.exit(
                 f"{asked.bundle / 'parity.json'}: no golden texts with token ids and embeddings of unit "
                 "length; copy the bundle again"
             )
-        wrong = [text for text, ids, _ in pairs if embed.token_ids(text) != ids]
-        cosines = [float(embed(text) @ vector) for text, _, vector in pairs]
+        wrong = [text for text, role, ids, _ in golden_texts if embed.token_ids(text, role) != ids]
+        cosines = [float(embed(text, role) @ vector) for text, role, _, vector in golden_texts]
         print(
             json.dumps(
                 {
@@ -315,7 +322,7 @@ def main() -> int:
     if asked.embeddings == "binary" and manifest["dims"][0] % 8:
         parser.exit(2, "--embeddings binary: needs dimensions in whole bytes; choose int8\n")
     for line in sys.stdin:
-        row = compact(embed(line.rstrip("\n")), asked.embeddings)
+        row = compact(embed(line.rstrip("\n"), asked.role), asked.embeddings)
         print(json.dumps([round(x, 7) for x in row.tolist()]))
     return 0
 

@@ -13,9 +13,15 @@ from edgedistill import Bundle, UserError
 from edgedistill.runtime.compact import compact, layout
 from edgedistill.runtime.similarity import unit_rows
 
-KEYS = ("input", "model", "encoding_format", "dimensions", "output_dtype", "user")
+# keys that say what the texts are: of Cohere, Voyage and NVIDIA, of Text Embeddings Inference, of Jina
+ROLE_KEYS = ("input_type", "prompt_name", "task")
+ROLES = {
+    **dict.fromkeys(("query", "search_query", "retrieval.query"), "query"),
+    **dict.fromkeys(("document", "passage", "search_document", "retrieval.passage"), "document"),
+}
 # output_dtype, as Voyage and Mistral have it, -> our precision of embeddings; their `binary` is int8
 DTYPES = {"float": "float32", "int8": "int8", "ubinary": "binary", "binary": "binary"}
+KEYS = ("input", "model", "encoding_format", "dimensions", "output_dtype", *ROLE_KEYS, "user")
 TYPES = {
     str: "a string",
     bool: "true or false",
@@ -50,10 +56,11 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """The texts of a request, the dimensions to return, of which type, and whether as base64 instead of
-    numbers."""
+    """The texts of a request, what they are (text, query or document), the dimensions to return, of which
+    type, and whether as base64 instead of numbers."""
 
     texts: list[str]
+    role: str
     dim: int
     dtype: str
     base64: bool
@@ -92,7 +99,18 @@ class RequestReader:
             )
         dim = self._dim(asked.get("dimensions"))
         dtype = self._dtype(asked.get("output_dtype") or "float", dim)
-        return EmbeddingRequest(self._texts(asked), dim, dtype, encoding == "base64")
+        return EmbeddingRequest(self._texts(asked), self._role(asked), dim, dtype, encoding == "base64")
+
+    def _role(self, asked: dict[str, Any]) -> str:
+        named = {key: asked[key] for key in ROLE_KEYS if asked.get(key) is not None}
+        for key, value in named.items():
+            if not isinstance(value, str) or value not in ROLES:
+                raise Refusal(400, f"{key}: {_shown(value)}; choose {', '.join(ROLES)}, or leave it out", key)
+        roles = {ROLES[value] for value in named.values()}
+        if len(roles) > 1:
+            both = " and ".join(named)
+            raise Refusal(400, f"{both}: a query and a document at once; send one of them", next(iter(named)))
+        return next(iter(roles), "text")
 
     def _texts(self, asked: dict[str, Any]) -> list[str]:
         if "input" not in asked:

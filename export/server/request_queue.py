@@ -43,7 +43,7 @@ class Job:
     """The texts of one request, and their embeddings as they come.
 
     embeddings: (n, d) float32, complete when `done` is. tokens: of all texts, without padding. taken,
-        embedded: counts of texts.
+        embedded: counts of texts. role: what the texts are, for the bundle's prompts.
     """
 
     texts: list[str]
@@ -52,6 +52,7 @@ class Job:
     tokens: int = 0
     taken: int = 0
     embedded: int = 0
+    role: str = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +125,11 @@ class RequestQueue:
             min(most, math.ceil(self.waiting_texts / self.rate_texts_s) if self.rate_texts_s else least),
         )
 
-    def submit(self, texts: list[str]) -> Job:
+    def submit(self, texts: list[str], role: str = "text") -> Job:
         """Queue the texts of a request; await the job's `done`. Raises QueueFull."""
         self.check_room(len(texts))
         embeddings = np.empty((len(texts), self.bundles[0].embedding_dim()), np.float32)
-        job = Job(texts, embeddings, self._loop.create_future())
+        job = Job(texts, embeddings, self._loop.create_future(), role=role)
         with self._changed:
             self._jobs.append(job)
             self.waiting_texts += len(texts)
@@ -179,7 +180,7 @@ class RequestQueue:
 
     def _embed(self, bundle: Bundle, parts: list[Part]) -> int:
         """Embed the parts in one call, and wake the requests that are complete. Returns the tokens."""
-        ids = bundle.tokenize([text for part in parts for text in part.texts])
+        ids = [row for part in parts for row in bundle.tokenize(part.texts, part.job.role)]
         embeddings, at, complete = bundle.encode_ids(ids, batch_tokens=RUN_TOKENS), 0, []
         for part in parts:
             job, count = part.job, part.stop - part.start

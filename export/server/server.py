@@ -211,7 +211,7 @@ class EmbeddingServer:
     async def _embed(self, request: Request, asked: EmbeddingRequest) -> tuple[np.ndarray, int]:
         """(n, d) embeddings and the tokens of a request's texts, which leave the queue when the client does
         or the time is up."""
-        job = self.queue.submit(asked.texts)
+        job = self.queue.submit(asked.texts, asked.role)
         left = asyncio.ensure_future(
             request.receive()
         )  # the body was read: what comes now is the end of the connection

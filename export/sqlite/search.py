@@ -28,7 +28,7 @@ JOIN words ON words.rowid = id JOIN vectors ON vectors.rowid = id LEFT JOIN matc
 
 def index(database, encoder, texts):
     """Write (name, text) pairs into both indexes, in place of what is there."""
-    rows = encoder.encode([text for _, text in texts], precision="int8")
+    rows = encoder.encode_document([text for _, text in texts], precision="int8")
     with database:
         for statement in TABLES.format(encoder.dims[0]).split(";"):
             database.execute(statement)
@@ -39,7 +39,7 @@ def index(database, encoder, texts):
 def find(database, encoder, query, k=10):
     """The k best (score, name, text), by z-scores of cosine and BM25 among the candidates of both indexes."""
     asked = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query)) or '""'
-    row = bytes(encoder.encode(query, precision="int8"))
+    row = bytes(encoder.encode_query(query, precision="int8"))
     found = database.execute(FIND, {"asked": asked, "row": row, "candidates": CANDIDATES}).fetchall()
     scores = np.array([each[2:] for each in found]).reshape(-1, 2)
     z_scores = (scores - scores.mean(axis=0)) / np.maximum(scores.std(axis=0), 1e-9)

@@ -73,19 +73,30 @@ class Encoder {
 
   /**
    * A unit Float32Array for each text, or one for one string. dim: as for `load`. progress(texts done). signal: to stop.
+   * role: what the texts are, "text", "query" or "document": which prompt is put before them.
    * precision: of the embeddings, "float32", "int8" or "binary", as vendor/core/compact.js returns and compares them.
    */
-  async encode(texts, { dim, precision = "float32", progress = () => {}, signal } = {}) {
-    if (typeof texts === "string") return (await this.encode([texts], { dim, precision, signal }))[0];
+  async encode(texts, { dim, role, precision = "float32", progress = () => {}, signal } = {}) {
+    if (typeof texts === "string") return (await this.encode([texts], { dim, role, precision, signal }))[0];
     const embeddings = [];
     while (embeddings.length < texts.length) {
       signal?.throwIfAborted();
       const first = embeddings.length;
-      const found = await this.#worker.call("encode", { texts: texts.slice(first, first + WINDOW), dim, precision, first });
+      const found = await this.#worker.call("encode", { texts: texts.slice(first, first + WINDOW), dim, role, precision, first });
       for (let at = 0; at < found.rows.length; at += found.width) embeddings.push(found.rows.subarray(at, at + found.width));
       progress(embeddings.length);
     }
     return embeddings;
+  }
+
+  /** Embed queries, which are to find documents: `encode` with the bundle's prompt for them; the same where it has none. */
+  encodeQuery(texts, options) {
+    return this.encode(texts, { ...options, role: "query" });
+  }
+
+  /** Embed documents: `encode` with the bundle's prompt for them; the same where it has none. */
+  encodeDocument(texts, options) {
+    return this.encode(texts, { ...options, role: "document" });
   }
 
   /** Embed the golden texts again: {ok, problem, texts, cosine_min, batched_min, cosine_at_least}. */

@@ -152,7 +152,7 @@ async function embedLines() {
   progress(0);
   const started = performance.now();
   try {
-    const rows = await encoder.encode(texts, { progress, signal: stop.signal });
+    const rows = await encoder.encodeDocument(texts, { progress, signal: stop.signal });
     const { BM25, joined } = await import("./vendor/core/bm25.js"); // not before a bundle has opened
     embedded = { lines: texts, rows, index: new BM25(texts), joined };
     $("count").textContent = `${whole(texts.length)} embedded in ${seconds(performance.now() - started)}`;
@@ -184,7 +184,7 @@ async function search() {
     }
     const started = performance.now();
     try {
-      const row = await encoder.encode(query);
+      const row = await encoder.encodeQuery(query);
       showNearest(nearest(query, row), performance.now() - started);
     } catch (error) {
       if (encoder) $("found").textContent = error.message;

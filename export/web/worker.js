@@ -29,10 +29,10 @@ const operations = {
   },
 
   /** The embeddings of n texts, one after the other: {rows, width: of each}. `first`: the index of texts[0], for errors. */
-  async encode({ texts, dim = chosenDim, precision, first }) {
+  async encode({ texts, dim = chosenDim, role, precision, first }) {
     const chosen = bundle.chosenDim(dim);
     const width = rowWidth(precision, chosen);
-    const ids = texts.map((text, at) => bundle.tokenize(text, `texts[${first + at}]`));
+    const ids = texts.map((text, at) => bundle.tokenize(text, `texts[${first + at}]`, role));
     return { rows: compact(await bundle.embed(ids, chosen), precision, chosen), width };
   },
 

@@ -41,6 +41,21 @@ def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     return out, package.write(folder, out, "fp32", lines.append), lines
 
 
+def test_prompts_of_queries_and_documents_are_named(folder: Path, tmp_path: Path) -> None:
+    """The app puts them before the text; a graph that has a prompt in it would put that before them."""
+    copied = Path(shutil.copytree(folder, tmp_path / "x"))
+    rewrite(copied, query_prompt="query: ")
+    found = package.write(copied, tmp_path / "phone", "fp32", quiet, ids=True)
+    assert found["query_prompt"] == "query: " and "document_prompt" not in found
+    assert "a query after `query: `" in (tmp_path / "phone" / "README.md").read_text(encoding="utf-8")
+    rewrite(copied, prompt="text: ")
+    with pytest.raises(
+        CheckFailed, match='its graph puts the prompt "text: " before queries and documents too; '
+    ):
+        package.write(copied, tmp_path / "other", "fp32", quiet)
+    assert package.write(copied, tmp_path / "other", "fp32", quiet, ids=True)["prompt"] == "text: "
+
+
 def test_what_is_in_a_package(made: tuple[Path, dict[str, Any], list[str]], folder: Path) -> None:
     out, found, lines = made
     names = {path.name for path in out.iterdir()}

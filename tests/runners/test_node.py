@@ -19,6 +19,7 @@ from edgedistill.runtime.bundle import load
 from edgedistill.runtime.manifest import digest
 from tests.conftest import sentences
 from tests.export.test_export import make_run
+from tests.runtime.conftest import rewrite
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NODE = ROOT / "export" / "node"
@@ -124,6 +125,48 @@ def test_every_kind_of_student_as_in_python(tiny: Path, precision: str) -> None:
     checked = node("node", "cli.js", str(tiny), "--precision", precision, "--check", "--json")
     assert checked.returncode == 0, checked.stderr
     assert json.loads(checked.stdout)["cosine_min"] >= json.loads(checked.stdout)["threshold"]
+
+
+IN_ROLES = """
+import { load } from "./index.js";
+import { readFileSync } from "node:fs";
+const { folder, texts } = JSON.parse(readFileSync(0, "utf8"));
+const bundle = await load(folder, { precision: "fp32", threads: 1 });
+const of = async (rows) => (await rows).map((row) => [...row]);
+const found = [bundle.encode(texts), bundle.encodeQuery(texts), bundle.encodeDocument(texts)];
+const short = await bundle.encodeQuery(texts[0], { dim: 8 });
+const error = await bundle.encode([], { role: "querry" }).catch((error) => error.message);
+console.log(JSON.stringify({ found: await Promise.all(found.map(of)), short: [...short], error }));
+"""
+
+
+@needs_node
+@needs_packages
+def test_queries_and_documents_as_in_python(tmp_path: Path) -> None:
+    source = make_run(tmp_path / "run", "static", query_prompt="the dog ", document_prompt="a child ")
+    bundle_writer.export(source, ["fp32"], tmp_path / "b", lambda line: None)
+    rewrite(tmp_path / "b", dims=[24, 8])
+    texts, opened = sentences(9), load(tmp_path / "b", threads=1)
+    asked = json.dumps({"folder": str(tmp_path / "b"), "texts": texts})
+    ended = node("node", "--input-type=module", "-e", IN_ROLES, text=asked)
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(ended.stdout)
+    expected = [encode(texts) for encode in (opened.encode, opened.encode_query, opened.encode_document)]
+    np.testing.assert_allclose(answer["found"], expected, atol=1e-5)
+    np.testing.assert_allclose(answer["short"], opened.encode_query(texts[0], 8), atol=1e-5)
+    assert answer["error"] == "role: no role 'querry'; choose text, query, document"
+    lines = node("node", "cli.js", str(tmp_path / "b"), "--as", "query", text="\n".join(texts))
+    rows = [json.loads(line) for line in lines.stdout.splitlines()]
+    np.testing.assert_allclose(rows, expected[1], atol=1e-5)
+    check = ("node", "cli.js", str(tmp_path / "b"), "--check", "--json")
+    assert json.loads(node(*check).stdout)["texts"] == 36
+    rewrite(tmp_path / "b", query_prompt=None)
+    assert node(*check).returncode == 2, "null is no prompt"
+    manifest = files.read_json(tmp_path / "b" / "manifest.json")
+    del manifest["query_prompt"]
+    files.write_json(tmp_path / "b" / "manifest.json", manifest)
+    lost = node(*check)
+    assert lost.returncode == 1 and "text 33 of 36" in lost.stderr and "token ids differ" in lost.stderr
 
 
 def test_the_package_names_what_it_ships() -> None:

@@ -41,6 +41,7 @@ pytestmark = [pytest.mark.enable_socket, pytest.mark.allow_hosts(["127.0.0.1"])]
 
 SERVER = Path(__file__).resolve().parents[2] / "export" / "server" / "server.py"
 TEXTS = sentences(64, seed=3)
+ROLES = {"query_prompt": "the dog ", "document_prompt": "a child "}
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def serve(folder: Path, *arguments: str) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("served")
-    bundle_writer.export(make_run(root / "tiny"), ["fp32"], root / "x", lambda line: None)
+    bundle_writer.export(make_run(root / "tiny", **ROLES), ["fp32"], root / "x", lambda line: None)
     rewrite(root / "x", dims=[24, 8])
     return root / "x"
 
@@ -273,7 +274,17 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
             {"input": "a", "prompt": "query: "},
             400,
             "prompt: not known here; leave it out (input, model, encoding_format, dimensions, output_dtype, "
-            "user)",
+            "input_type, prompt_name, task, user)",
+        ),
+        (
+            {"input": "a", "input_type": "clustering"},
+            400,
+            'input_type: "clustering"; choose query, search_query, retrieval.query, document, passage, ',
+        ),
+        (
+            {"input": "a", "prompt_name": "query", "task": "retrieval.passage"},
+            400,
+            "prompt_name and task: a query and a document at once; send one of them",
         ),
         (
             {"input": "a", "model": "text-embedding-3-small"},
@@ -285,6 +296,24 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
 def test_a_refused_request(served: Served, body: bytes | dict[str, Any], status: int, message: str) -> None:
     found = error_of(served.ask(body))
     assert found[0] == status and found[1].startswith(message), found
+
+
+@pytest.mark.parametrize(
+    ("asked", "role"),
+    [
+        ({"input_type": "query"}, "query"),
+        ({"input_type": "search_document", "task": "retrieval.passage"}, "document"),
+        ({"prompt_name": "passage"}, "document"),
+        ({"task": "retrieval.query", "input_type": None}, "query"),
+    ],
+)
+def test_queries_and_documents_get_their_prompts(served: Served, asked: dict[str, Any], role: str) -> None:
+    expected = served.bundle.encode(TEXTS[:9], role=role)
+    assert np.abs(expected - served.bundle.encode(TEXTS[:9])).max() > 1e-3
+    answer = served.client.embeddings.create(input=TEXTS[:9], model="tiny", extra_body=asked)
+    found = np.array([each.embedding for each in answer.data], np.float32)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert answer.usage.total_tokens == sum(map(len, served.bundle.tokenize(TEXTS[:9], role)))
 
 
 def test_dimensions_of_a_matryoshka_student(served: Served) -> None:

@@ -277,7 +277,7 @@ def test_left_truncation_is_the_teachers_and_its_bundles(folder: Path, tmp_path:
     ]
 
 
-PROMPTS = {"query": "the dog ", "document": "a child "}
+PROMPTS = {"first": "the dog ", "second": "a child "}
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
@@ -289,6 +289,52 @@ def test_named_prompts_stay_usable(folder: Path, tmp_path: Path, include_prompt:
         expected = by_sentence_transformers(folder, prompt_name=name)
         assert np.abs(by_sentence_transformers(bundle, prompt_name=name) - expected).max() < 1e-5
     assert np.abs(by_sentence_transformers(bundle) - expected).max() > 1e-3
+
+
+def in_roles(folder: Path) -> list[np.ndarray]:
+    """What the library gives for texts, for queries and for documents."""
+    from sentence_transformers import SentenceTransformer
+
+    opened = SentenceTransformer(str(folder), device="cpu")
+    encoders = (opened.encode, opened.encode_query, opened.encode_document)
+    return [np.asarray(encode(TEXTS, normalize_embeddings=True, batch_size=1)) for encode in encoders]
+
+
+QUERY, DOCUMENT, OTHER = "the dog ", "a child ", "the cat "
+# (settings, prompts of text, query and document); the library does the same but for the last two: it never
+# looks for `passage`, and puts nothing before queries and documents where it has a prompt for all texts alone
+ROLES: list[tuple[dict[str, Any], tuple[str, str, str]]] = [
+    ({"prompts": {"query": QUERY, "document": DOCUMENT}}, ("", QUERY, DOCUMENT)),
+    ({"prompts": {"query": QUERY}}, ("", QUERY, "")),
+    ({"prompts": {"query": QUERY, "document": None, "passage": DOCUMENT}}, ("", QUERY, "")),
+    (
+        {"prompts": {"query": "", "document": DOCUMENT, "x": OTHER}, "default_prompt_name": "x"},
+        (OTHER, "", DOCUMENT),
+    ),
+    ({"prompts": {"query": QUERY, "passage": DOCUMENT}}, ("", QUERY, DOCUMENT)),
+    ({"prompts": {"x": OTHER}, "default_prompt_name": "x"}, (OTHER, OTHER, OTHER)),
+]
+
+
+@pytest.mark.parametrize("case", range(len(ROLES)))
+def test_prompts_of_queries_and_documents_reach_the_bundle(folder: Path, tmp_path: Path, case: int) -> None:
+    settings, prompts = ROLES[case]
+    unprompted = teacher(folder)
+    write(SETTINGS, settings)(folder)
+    expected = [unprompted.embed([prompt + text for text in TEXTS]) for prompt in prompts]
+    assert np.abs(expected[1] - expected[2]).max() > 1e-3 or case == 5, "or a lost prompt would go unnoticed"
+    bundle_writer.export(folder, ["fp32"], tmp_path / "b", print)
+    opened = bundle.load(tmp_path / "b")
+    found = [opened.encode(TEXTS), opened.encode_query(TEXTS), opened.encode_document(TEXTS)]
+    libraries = [in_roles(files_for_sentence_transformers(folder, tmp_path / "st"))]
+    if case < 4:
+        libraries.append(in_roles(folder))
+    of_teacher = [teacher(folder).in_role(role).embed(TEXTS) for role in ("text", "query", "document")]
+    for rows in (found, of_teacher, *libraries):
+        assert np.abs(np.array(rows) - np.array(expected)).max() < 1e-5
+    assert opened.prompts == prompts
+    for name, prompt in zip(("query_prompt", "document_prompt"), prompts[1:], strict=True):
+        assert opened.manifest.get(name) == (None if prompt == prompts[0] else prompt)
 
 
 @pytest.mark.parametrize(("unit", "written"), [(True, "manhattan"), (False, "cosine")])

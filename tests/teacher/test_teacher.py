@@ -120,6 +120,28 @@ def test_prompts(world: World, tmp_path: Path) -> None:
         load(folder, prompt_name="qury")
 
 
+def test_roles_share_the_cache_where_they_share_the_prompt(world: World, tmp_path: Path) -> None:
+    """Also with a teacher whose prompt for all texts is the same; keys from before there were roles stay."""
+    built = corpus.build(recipe.Files(texts=["texts.txt"], held_out=40), Session(data=world.data), 0)
+    session = Session(cache_folder=tmp_path)
+    opened, same = load(world.teacher, query_prompt="the cat "), load(world.teacher, prompt="the cat ")
+    key = embedding_cache.cache_key
+    assert key(load(world.teacher), built) == key(opened, built) == key(opened.in_role("document"), built)
+    assert key(opened.in_role("query"), built) == key(same, built) != key(opened, built)
+    assert opened.in_role("query").in_role("text").prompt == "" and opened.in_role("document") is opened
+    found = embedding_cache.embed_corpus(opened.in_role("query"), built, session)
+    expected = load(world.teacher).embed(["the cat " + text for text in built.texts([3, 4])])
+    assert np.allclose(found[np.array([3, 4])], expected, atol=1e-3)
+    assert embedding_cache.count_cached(same, built, session) == 440
+    assert embedding_cache.count_cached(opened, built, session) == 0
+    layer = assistant.EmbeddingLayer(opened)
+    asked, text = layer.in_role("query"), ["eats"]
+    assert np.allclose(asked.embed(text), layer.embed(["the cat eats"]), atol=1e-6)
+    assert asked.identity() != layer.identity() == layer.in_role("document").identity()
+    with pytest.raises(UserError, match="role: no role 'querry'; did you mean 'query'"):
+        opened.in_role("querry")
+
+
 def test_a_prompt_that_is_not_pooled_is_refused(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "t"
     shutil.copytree(world.teacher, folder)
@@ -132,6 +154,13 @@ def test_a_prompt_that_is_not_pooled_is_refused(world: World, tmp_path: Path) ->
         r"supported",
     ):
         load(folder, prompt="the cat ")
+    with pytest.raises(UserError, match="include_prompt: false"):
+        load(folder, query_prompt="the cat ")
+    settings = folder / "config_sentence_transformers.json"
+    files.write_json(settings, {"prompts": {"passage": "the cat "}})
+    with pytest.raises(UserError, match="include_prompt: false"):
+        load(folder)
+    assert load(folder, document_prompt="").prompts == ("", "", "")
 
 
 @pytest.mark.parametrize("dense", [False, True])

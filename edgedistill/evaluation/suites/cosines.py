@@ -6,16 +6,32 @@ An encoder is texts -> (n, d) embeddings, which need not have unit length.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.similarity import unit_rows
 
 Encode = Callable[[list[str]], npt.NDArray[np.float32]]
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
+
+
+class Encoder(NamedTuple):
+    """An encoder by the roles of texts: what embeds a text, a query, a document."""
+
+    text: Encode
+    query: Encode
+    document: Encode
+
+    @classmethod
+    def of(cls, given: Any) -> Encoder:
+        """A bundle, or a function that embeds texts of all roles, by roles."""
+        if isinstance(given, Bundle):
+            return cls(given.encode, given.encode_query, given.encode_document)
+        return given if isinstance(given, Encoder) else cls(given, given, given)
 
 
 def encoded(encode: Encode, texts: list[str]) -> Floats:

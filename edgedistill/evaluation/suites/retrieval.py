@@ -16,7 +16,7 @@ from pydantic import Field
 from edgedistill.data.bm25 import BM25, blocks, joined
 from edgedistill.data.readers import normalize
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encode, Floats, encoded, unit
+from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, encoded, unit
 from edgedistill.evaluation.suites.suite_files import (
     Family,
     Find,
@@ -84,7 +84,7 @@ class Documents:
     that it has made. `bundle` is the folder and the precision of a bundle."""
 
     name: str
-    encode: Encode
+    encoder: Encoder
     dims: int
     bundle: tuple[Path, str] | None = None
     indexes: dict[Path, Index] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Documents:
     def index(self, collection: Collection) -> Index:
         """Embed the texts of a collection, once."""
         if collection.corpus not in self.indexes:
-            self.indexes[collection.corpus] = indexed(collection, self.encode)
+            self.indexes[collection.corpus] = indexed(collection, self.encoder.document)
         return self.indexes[collection.corpus]
 
 
@@ -141,26 +141,26 @@ def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
     return Collection(corpus, list(queries), list(queries.values()), grades, part.same_ids)
 
 
-def score(collection: Collection, encode: Encode) -> dict[str, Any]:
+def score(collection: Collection, encoder: Encoder) -> dict[str, Any]:
     """Return `ndcg_at_10`, `recall_at_100`, `mrr_at_10`, and the number of `queries` and `texts`."""
-    return rankings(collection, encode, Search())[""]
+    return rankings(collection, encoder, Search())[""]
 
 
-def rankings(collection: Collection, encode: Encode, search: Search) -> dict[str, dict[str, Any]]:
+def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[str, dict[str, Any]]:
     """Return the measures of each ranking by its title: of "" by cosine, of ", documents of NAME" by the
     cosines with that encoder's texts and, with a weight, of each " + BM25" by both, which also has those of
     `bm25` alone."""
-    queries = unit(encoded(encode, collection.queries))
+    queries = unit(encoded(encoder.query, collection.queries))
     indexes, found = dict[str, Index](), dict[str, dict[str, Any]]()
     if search.documents is not None:
         indexes[f", documents of {search.documents.name}"] = search.documents.index(collection)
-    own = next(iter(indexes.values())) if search.same else indexed(collection, encode)
+    own = next(iter(indexes.values())) if search.same else indexed(collection, encoder.document)
     for title, index in {"": own, **indexes}.items():
         sizes = {"queries": len(queries), "texts": len(index.names)}
         found[title] = {**measures(ranked(collection, queries, index), collection), **sizes}
         if search.weight is not None:
             beside = measures(ranked(collection, queries, index, search.weight), collection)
-            alone = measures(_ranked_by_bm25(collection, index), collection)
+            alone = measures(ranked_by_bm25(collection, index), collection)
             found[f"{title} + BM25"] = {**beside, **sizes, "bm25": alone}
     if search.precisions:
         found[""]["embeddings"] = _in_fewer_bytes(collection, queries, own, search.precisions)
@@ -193,10 +193,10 @@ def _in_fewer_bytes(
     return found
 
 
-def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int]:
+def each_query(collection: Collection, encoder: Encoder) -> tuple[list[float], int]:
     """Return (nDCG@10 of every query, number of ranked texts)."""
-    index = indexed(collection, encode)
-    ranking = ranked(collection, unit(encoded(encode, collection.queries)), index)
+    index = indexed(collection, encoder.document)
+    ranking = ranked(collection, unit(encoded(encoder.query, collection.queries)), index)
     return _of_each(ranking, collection), len(index.names)
 
 
@@ -228,7 +228,7 @@ def ranked(
     return found
 
 
-def _ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
+def ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
     """Rank by BM25 alone the texts that have a word of the query."""
     found = list[Ranking]()
     for taken in blocks(len(collection.queries), len(index.names)):
@@ -270,4 +270,4 @@ def _of_each(ranking: list[Ranking], collection: Collection) -> list[float]:
     return scores
 
 
-FAMILY = Family(RetrievalFolder, read, score, "ndcg_at_10", "nDCG@10 × 100")
+FAMILY = Family(RetrievalFolder, read, score, "ndcg_at_10", "nDCG@10 × 100", roles=True)

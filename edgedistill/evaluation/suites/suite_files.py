@@ -35,9 +35,9 @@ class Family(NamedTuple):
     scored.
 
     `read` adds the texts of a task to the rows of the suite, and returns what `score` takes. `score` takes a
-    task and the encoder or, where a family `shares_embeddings`, the unit embeddings of all texts of the
-    suite, and returns the task's measures. The mean of the measure `averaged` over tasks is the suite's
-    score; `title` is the name of that in tables and plots.
+    task and what embeds texts, and returns the task's measures: where a family has `roles` the whole
+    `Encoder`, where it `shares_embeddings` the unit embeddings of all texts of the suite. The mean of the
+    measure `averaged` over tasks is the suite's score; `title` is the name of that in tables and plots.
     """
 
     task: type[Task]
@@ -46,6 +46,7 @@ class Family(NamedTuple):
     averaged: str = "accuracy"
     title: str = "accuracy × 100"
     shares_embeddings: bool = False
+    roles: bool = False
 
 
 def add_texts(texts: Iterable[str], rows: Rows) -> Ints:

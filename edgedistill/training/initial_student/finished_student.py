@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import bundle_run, objectives, recipe, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
+from edgedistill.runtime import prompts
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Session
@@ -102,7 +103,10 @@ def _shape(student: recipe.Finished, source: run.Run) -> dict[str, Any]:
         shape["config"] = config
     elif student.dropout is not None:
         shape["dropout"] = student.dropout
-    return shape
+    given = {"query_prompt": student.query_prompt, "document_prompt": student.document_prompt}
+    shape |= {name: prompt for name, prompt in given.items() if prompt is not None}
+    roles = prompts.read(shape).own
+    return {name: value for name, value in shape.items() if name not in given} | roles
 
 
 def _with_longer_positions(weights: dict[str, Tensor], module: Any) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
+from edgedistill.runtime import prompts
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.kind import Start
@@ -93,6 +94,7 @@ def _new_student(
         earlier = finished_student.earlier(source.finished) if source.finished else []
     limited = _limited_to_trained_positions(student, spec.distilling, source)
     module, shape = kinds.KINDS[limited.kind].initial(limited, start)
+    shape = {**shape, **prompts.read(student.model_dump()).own}
     return PreparedStudent(module, shape, tokenizer, drops_head=recipe.drops_head(student), earlier=earlier)
 
 

@@ -16,16 +16,21 @@ from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache, tokenize
+from edgedistill.runtime import prompts
+from edgedistill.runtime.prompts import Prompts
 from edgedistill.session import Session
+
+NO_PROMPTS = Prompts()
 
 
 @dataclass(frozen=True)
 class StudentTokenizer:
-    """The student's tokenizer and the most tokens of a text that the student is given; longer texts are
-    truncated."""
+    """The student's tokenizer, the most tokens of a text that the student is given, and what is put before
+    it; longer texts are truncated."""
 
     tokenizer: PreTrainedTokenizerBase
     max_tokens: int
+    prompts: Prompts = NO_PROMPTS
 
     @property
     def backend(self) -> Tokenizer:
@@ -47,9 +52,10 @@ class StudentTokenizer:
         """The same with the highest limit of these stages, or as it is where there are none."""
         return self.limited(max((stage.max_tokens for stage in stages), default=self.max_tokens))
 
-    def tokenize(self, texts: Corpus, session: Session) -> TokenCache:
-        """Token ids of a whole corpus, from the cache where it has them."""
-        return tokenize(texts, self.backend, self.max_tokens, self.pad_id, session)
+    def tokenize(self, texts: Corpus, session: Session, role: str = "text") -> TokenCache:
+        """Token ids of a whole corpus of texts in one role, from the cache where it has them: with the role's
+        prompt."""
+        return tokenize(texts, self.backend, self.max_tokens, self.pad_id, session, self.prompts.of(role))
 
 
 @dataclass(frozen=True)
@@ -77,14 +83,19 @@ class PreparedStudent:
         return int(self.shape["max_tokens"])
 
     @property
+    def prompts(self) -> Prompts:
+        """What is put before a text, a query, a document; empty for most students."""
+        return prompts.read(self.shape)
+
+    @property
     def prompt(self) -> str:
-        """What is put before every text; empty for most students."""
-        return str(self.shape.get("prompt", ""))
+        """What is put before a text without a role."""
+        return self.prompts.text
 
     @property
     def limited_tokenizer(self) -> StudentTokenizer:
-        """The tokenizer with the student's limit."""
-        return StudentTokenizer(self.tokenizer, self.max_tokens)
+        """The tokenizer with the student's limit and prompts."""
+        return StudentTokenizer(self.tokenizer, self.max_tokens, self.prompts)
 
 
 def corpora_of(texts: Corpus | ParallelCorpus | None) -> list[Corpus]:

@@ -106,7 +106,7 @@ def of_tuples(tuples: ParallelCorpus, tokenizer: StudentTokenizer, session: Sess
     """The batches of tuples, without what they are compared with."""
     columns = [tokenizer.tokenize(each, session) for each in tuples.columns]
     tokens = ColumnTokens(columns, np.asarray(tuples.index))
-    return TupleBatches([], [tokens], len(tuples), columns=tokens, max_tokens=tokenizer.max_tokens)
+    return TupleBatches([], [tokens], tuples.training_count, columns=tokens, max_tokens=tokenizer.max_tokens)
 
 
 def targets_of(

@@ -3,7 +3,7 @@
 import { compact, dot, rowWidth } from "./compact.js";
 import { CheckFailed, GET_AGAIN, UserError } from "./errors.js";
 import { graphProblem } from "./graph.js";
-import { choosePrecision, readManifest, readTrusted, readTrustedJson } from "./manifest.js";
+import { ROLES, choosePrecision, promptOf, readManifest, readTrusted, readTrustedJson } from "./manifest.js";
 import { tokenizer } from "./tokens.js";
 
 const UNIT_LENGTH = 0.01; // how far an embedding's length may be from 1
@@ -72,29 +72,42 @@ export class Bundle {
    * Embed texts: one Float32Array of unit length for each, in their order. A single string gives a single embedding.
    *
    * dim: one of `dims`, by default the largest; an embedding is cut and normalized again. batchTokens: with padding.
+   * role: what the texts are, "text", "query" or "document": which prompt is put before them.
    * precision: of the embeddings, "float32", "int8" (an Int8Array) or "binary" (a Uint8Array of d/8); not that of the graph.
-   * Throws UserError for an item that is not a string, for a `dim` that is none of `dims`, and for an unknown precision.
+   * Throws UserError for an item that is not a string, an unknown role or precision, and for a `dim` that is none of `dims`.
    */
-  async encode(texts, { dim, batchTokens, precision = "float32" } = {}) {
-    if (typeof texts === "string") return (await this.encode([texts], { dim, batchTokens, precision }))[0];
+  async encode(texts, { dim, batchTokens, role = "text", precision = "float32" } = {}) {
+    if (typeof texts === "string") return (await this.encode([texts], { dim, batchTokens, role, precision }))[0];
     if (typeof texts?.[Symbol.iterator] !== "function") {
       throw new UserError(`texts: ${texts === null ? "null" : typeof texts}, not strings; give a string, or an array of strings`);
     }
     const width = this.chosenDim(dim);
     const stored = rowWidth(precision, width);
-    const ids = Array.from(texts, (text, at) => this.tokenize(text, `texts[${at}]`));
+    promptOf(this.manifest, role); // a wrong role is reported for no texts too
+    const ids = Array.from(texts, (text, at) => this.tokenize(text, `texts[${at}]`, role));
     const rows = compact(await this.embed(ids, width, batchTokens), precision, width);
     return ids.map((_, at) => rows.slice(at * stored, (at + 1) * stored));
   }
 
-  /** The token ids of a text: with prompt and special tokens, truncated to `maxTokens`. `place` names the text in errors. */
-  tokenize(text, place = "text") {
+  /** Embed queries: `encode` with the bundle's prompt for them; the same as `encode` where it has none. */
+  encodeQuery(texts, options) {
+    return this.encode(texts, { ...options, role: "query" });
+  }
+
+  /** Embed documents: `encode` with the bundle's prompt for them; the same as `encode` where it has none. */
+  encodeDocument(texts, options) {
+    return this.encode(texts, { ...options, role: "document" });
+  }
+
+  /** The token ids of a text: with its role's prompt and special tokens, truncated to `maxTokens`. `place` names it in errors. */
+  tokenize(text, place = "text", role = "text") {
+    const prompt = promptOf(this.manifest, role);
     if (typeof text !== "string") throw new UserError(`${place}: ${text === null ? "null" : typeof text}, not a string; give strings`);
     if (text.isWellFormed?.() === false) {
       throw new UserError(`${place}: contains half a surrogate pair, which is not text; decode it again`);
     }
     try {
-      return this.#tokenize(text);
+      return this.#tokenize(prompt + text);
     } catch (error) {
       throw new UserError(`${place}: ${this.folder}/tokenizer.json cannot tokenize it (${error.message}); ${GET_AGAIN}`);
     }
@@ -154,7 +167,7 @@ export class Bundle {
     };
   }
 
-  /** {texts, ids, vectors, least}: what the bundle stored at export, and the cosine that its precision must reach. */
+  /** {texts, ids, vectors, roles, least}: what the bundle stored at export, and the cosine that its precision must reach. */
   async golden() {
     this.#golden ??= await this.#readGolden();
     return this.#golden;
@@ -168,19 +181,21 @@ export class Bundle {
   async #readGolden() {
     const found = await readTrustedJson(this.#source, this.manifest, "parity.json");
     const { texts, ids, vectors } = found ?? {};
+    const roles = found?.roles ?? texts?.map?.(() => "text");
     const least = this.manifest.precisions[this.precision].parity?.threshold;
-    const areLists = [texts, ids, vectors].every((list) => Array.isArray(list) && list.length === texts.length && list.length > 0);
+    const areLists = [texts, ids, vectors, roles].every((list) => Array.isArray(list) && list.length === texts.length && list.length > 0);
     const areIds = (row) => Array.isArray(row) && row.length > 0 && row.length <= this.maxTokens && row.every(Number.isInteger);
     const areNumbers = (row) => Array.isArray(row) && row.length === this.dims[0] && row.every(Number.isFinite);
     const isUnit = (row) => areNumbers(row) && Math.abs(dot(row, row) - 1) <= UNIT_LENGTH;
     const whole = areLists && texts.every((text) => typeof text === "string") && ids.every(areIds) && vectors.every(isUnit);
-    if (whole && least >= LEAST_COSINE && least <= 1) return { texts, ids, vectors, least };
+    const areRoles = whole && roles.every((role) => ROLES.includes(role));
+    if (areRoles && least >= LEAST_COSINE && least <= 1) return { texts, ids, vectors, roles, least };
     const fact = "not golden texts with their token ids, embeddings of unit length, and a least cosine in the manifest";
     throw new UserError(`${this.folder}/parity.json: ${fact}; ${GET_AGAIN}`);
   }
 
-  #idProblem({ texts, ids }) {
-    const at = texts.findIndex((text, index) => String(this.tokenize(text)) !== String(ids[index]));
+  #idProblem({ texts, ids, roles }) {
+    const at = texts.findIndex((text, index) => String(this.tokenize(text, "text", roles[index])) !== String(ids[index]));
     if (at < 0) return "";
     const fact = "token ids differ, as tokenizer.json is read here in another way";
     return `${this.folder}: ${named(texts, at)}: ${fact}; run this bundle in Python`;

@@ -13,9 +13,11 @@ const LARGEST_BYTES = { "manifest.json": 4 * MB, "tokenizer.json": 64 * MB, "par
 const LARGEST_GRAPH = 2 ** 31 - 1;
 const LONGEST_NAME = 200; // characters of a file's name
 const LONGEST_PROMPT = 10_000;
+export const ROLES = ["text", "query", "document"]; // what a text may be
 
 const isText = (value) => typeof value === "string";
 const isWhole = (value, least, most) => Number.isSafeInteger(value) && value >= least && value <= most;
+const isPrompt = (value) => isText(value) && value.length <= LONGEST_PROMPT;
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 const isSha256 = (value) => isText(value) && /^[0-9a-f]{64}$/.test(value);
 const areSizes = (value) => Array.isArray(value) && value.length > 0 && value.every((each) => isWhole(each, 1, 65_536) && each <= value[0]);
@@ -25,7 +27,9 @@ const KEYS = {
   name: isText,
   kind: isText,
   output: (value) => value === "sentence_embedding",
-  prompt: (value) => isText(value) && value.length <= LONGEST_PROMPT,
+  prompt: isPrompt,
+  query_prompt: (value) => value === undefined || isPrompt(value),
+  document_prompt: (value) => value === undefined || isPrompt(value),
   dims: areSizes,
   max_tokens: (value) => isWhole(value, 1, 131_072),
   pad_id: (value) => value === undefined || isWhole(value, 0, 2 ** 31 - 1),
@@ -64,6 +68,12 @@ function manifestProblem(manifest) {
 /** Whether a name is a relative path below the folder: no "..", nothing absolute, no backslash, drive, scheme, query or escape. */
 export function isInside(name) {
   return isText(name) && name.length <= LONGEST_NAME && name.split("/").every((part) => /^(?!\.{1,2}$)[^\\:%?#\p{C}]+$/u.test(part));
+}
+
+/** What is put before a text by its role. Throws UserError for an unknown role. */
+export function promptOf(manifest, role) {
+  if (!ROLES.includes(role)) throw new UserError(`role: no role '${role}'; choose ${ROLES.join(", ")}`);
+  return manifest[`${role}_prompt`] ?? manifest.prompt;
 }
 
 /** The precision asked for, by default the fastest; one without a rank comes last, in the manifest's order. */

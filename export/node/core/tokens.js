@@ -15,11 +15,11 @@ const IDEOGRAPHS =
 const UNKNOWN_PENALTY = 10; // of Unigram, below its least score
 
 /**
- * A function from a text to its token ids: with the prompt, special tokens, and at most `max_tokens`.
+ * A function from a text, its prompt before it, to its token ids: with special tokens, and at most `max_tokens`.
  *
  * library: the module @huggingface/tokenizers. json: the parsed tokenizer.json. Throws an Error that names the part it does not know.
  */
-export function tokenizer(library, json, { prompt, max_tokens: most }) {
+export function tokenizer(library, json, { max_tokens: most }) {
   const normalize = chain(json.normalizer, "normalizers", (step) => normalizer(library, step));
   const split = chain(json.pre_tokenizer, "pretokenizers", (step) => preTokenizer(library, step));
   const model = modelIds(library, json.model);
@@ -32,7 +32,7 @@ export function tokenizer(library, json, { prompt, max_tokens: most }) {
   const kept = json.truncation?.direction === "Left" ? (all) => all.slice(Math.max(0, all.length - room)) : (all) => all.slice(0, room);
   return (text) => {
     const ids = [];
-    for (const raw of cutAt(prompt + text, added.raw)) {
+    for (const raw of cutAt(text, added.raw)) {
       if (raw.id !== undefined) ids.push(raw.id);
       else {
         // As there, a text whose first letter the normalizer drops has no beginning, which Metaspace asks for.

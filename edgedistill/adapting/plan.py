@@ -1,40 +1,29 @@
-"""`adapt`: a finished student and somebody's own texts -> a recipe, a run, a bundle, and what the student
-knew of the texts before and after."""
+"""Somebody's texts, pairs and minutes -> the recipe that adapts a student to them."""
 
 from __future__ import annotations
 
 import math
-import shutil
+import os
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
-from edgedistill import bundle_run, recipe, resolve, run
-from edgedistill.data import corpus
+from edgedistill import recipe, run
+from edgedistill.data import parallel_corpus
 from edgedistill.errors import UserError
-from edgedistill.evaluation import scoring, teacher_agreement
-from edgedistill.evaluation.tables import plain
-from edgedistill.export import bundle_writer
-from edgedistill.fitting import score, texts
+from edgedistill.fitting import texts
 from edgedistill.planning import preflight, training_time
 from edgedistill.planning.cost import duration
-from edgedistill.precisions import known_precisions
 from edgedistill.recipe import recorded
-from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
-from edgedistill.training import resume as resuming
-from edgedistill.training import student_embeddings, train
 from edgedistill.training.load_models import open_teacher, quickest, with_weights
 from edgedistill.training.open_recipe import open_recipe
 
 FEWEST = 50  # texts that a student can be adapted to, and measured on
-MOST_MEASURED = 3_000  # held-out texts
 BATCH = 64
 LONGEST = 24  # mean words from which on texts are cut into sentences, too
 PASSAGES_PER_WORD = 1 / 16  # about how many sentences and runs of them a text has for each of its words
@@ -44,16 +33,24 @@ LEAST_STEPS = 20  # for which there must be time
 AFTER_TRAINING = 0.12  # of the minutes: export, comparison, and steps that take longer than those timed
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where not all are taken
 DOCUMENTATION_SHARE = 0.15  # of the texts trained on
+PAIR_BATCH, PAIR_RATE, PAIR_WEIGHT = 32, 5e-4, 0.2
+PAIR_SHARE, PAIR_EPOCHS = 0.3, 10.0  # of the steps on texts; at most so many passes
+FEWEST_PAIRS = 20
 INITIAL_SHARE = 0.45  # of the weights, so that little is forgotten: see bench/LOG.md
 # So that nine texts in ten are read to their end; longer ones take too long to learn from.
 TOKENS_PER_WORD, MOST_TOKENS = 1.4, 256
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 150
-MEASURES = {
-    "top10_overlap": "ten nearest neighbours in common with the teacher",
-    "spearman": "rank correlation of pairwise cosines with the teacher's",
-    "cosine": "mean cosine to the teacher's embeddings",
-    "mini": "mini (STS of general texts)",
-}
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A table of queries and the texts that answer them, by its columns."""
+
+    file: str
+    query_column: str = "query"
+    text_column: str = "text"
+    rows: int = 0  # those to train on
+    held_out: int = 0  # queries
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,9 @@ class Request:
     """What is asked for.
 
     `student` is a shipped name, a bundle or a run, `texts` are globs, `out` is the bundle's folder, and runs
-    lie in `runs`. `teacher` is another than the student's own. All of it may take about `minutes`, and
-    training at most so many `steps`. With `overwrite`, an earlier run and bundle are replaced.
+    lie in `runs`. `pairs` are a table of queries and the texts that answer them. `teacher` is another than
+    the student's own. All of it may take about `minutes`, and training at most so many `steps`. With
+    `overwrite`, an earlier run and bundle are replaced.
     """
 
     student: str
@@ -75,6 +73,7 @@ class Request:
     steps: int = MOST_STEPS
     precisions: tuple[str, ...] = ("int8",)
     overwrite: bool = False
+    pairs: Pairs | None = None
 
     @property
     def run(self) -> Path:
@@ -82,64 +81,20 @@ class Request:
         return self.runs / self.out.name
 
 
-def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
-    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds,
-    before, after, weak, table}.
-
-    With `resume`, an interrupted adaptation goes on. Raises UserError for an unknown student or precision,
-    too few texts, a student without its teacher.
-    """
-    started = time.perf_counter()
-    precisions = known_precisions(request.precisions)
-    source = bundle_run.open_finished(request.student, "adapt")
-    folder, partial = request.run, resolve.unfinished_run(request.run)
-    if not (folder.exists() if resume else request.overwrite):
-        resuming.check_unfinished(folder, resume, "replace it with --overwrite")
-    if resume:
-        spec = recipe.read(str((folder if folder.exists() else partial) / "recipe.yaml"))
-    else:
-        spec = planned(request, source, session, started)
-        for earlier in (folder, partial) if request.overwrite else ():
-            shutil.rmtree(earlier, ignore_errors=True)
-    info = train.train(spec, folder, session, resume)
-    session.log(f"{folder}: exporting {', '.join(precisions)}")
-    bundle_writer.export(str(folder), precisions, request.out, session.log)
-    teacher = open_teacher(spec.teacher, session)
-    assert isinstance(teacher, TeacherEncoder), "a file of embeddings was refused"
-    assert isinstance(spec.corpus, recipe.Files)
-    built = corpus.build(spec.corpus, session, spec.seed)
-    held_out, embeddings = score.held_out(teacher, built, MOST_MEASURED, session)
-    session.log(f"comparing before and after on {len(held_out):,} held-out texts")
-    before = _measure(_encoder(request.student, source), held_out, embeddings)
-    after = _measure(bundle.load(request.out).encode, held_out, embeddings)
-    weak = _weak(teacher, held_out)
-    shown = [_table(before, after, len(held_out)), *([weak] if weak else [])]
-    return {
-        "recipe": str(folder / "recipe.yaml"),
-        "run": str(folder),
-        "bundle": str(request.out),
-        "texts": info["corpus"]["texts"],
-        "steps": spec.distilling[0].steps,
-        "seconds": round(time.perf_counter() - started, 1),
-        "before": before,
-        "after": after,
-        "weak": weak,
-        "table": "\n".join(shown),
-    }
-
-
 def planned(request: Request, source: run.Run, session: Session, started: float) -> recipe.Recipe:
     """The recipe, with as many steps as the texts ask for and there is time for. Raises UserError where there
     is time for next to nothing."""
     section = texts.files_section(request.texts, request.column, session.data)
     own = texts.read(section, FEWEST, session)
+    if request.pairs is not None:
+        request = replace(request, pairs=_read_pairs(request.pairs, session))
     words = texts.word_counts(own.texts(range(len(own))))
     wrapped = "; lines that are wrapped are read as paragraphs" if "unit" in section else ""
     session.log(f"{len(own):,} texts of {words.mean():.0f} words on average{wrapped}")
     teacher = recorded.teacher(source.recipe, request.teacher, request.student)
     longest = teacher.model_copy(update={"max_tokens": MOST_TOKENS})
     whole = with_weights(open_teacher(longest, session), "--teacher")
-    weak = _weak(whole, texts.sample(own))
+    weak = weakness(whole, texts.sample(own))
     if weak is not None:
         session.log(weak)
     tokens = tokens_to_read(words, source.max_tokens, whole.max_tokens)
@@ -239,53 +194,72 @@ def adaptation_recipe(
     student: dict[str, Any] = {"weights": request.student}
     if tokens != source.max_tokens:
         student["max_tokens"] = tokens
+    stages = [stage, *([] if request.pairs is None else [_pair_stage(request, tokens, stage["steps"])])]
     described = {
         "name": request.out.name,
         "about": f"{request.student}, adapted to its user's texts.",
         "teacher": teacher.model_dump(exclude_defaults=True),
         "corpus": corpus,
         "student": student,
-        "stages": [stage],
+        "stages": stages,
     }
     return recipe.parse(described, "adapt")
 
 
-def _weak(teacher: TeacherEncoder, own: list[str]) -> str | None:
+def _read_pairs(pairs: Pairs, session: Session) -> Pairs:
+    """The pairs with their numbers: how many queries are held out, and how many rows that leaves. Raises
+    UserError as reading a table does, and for too few."""
+    file = pairs.file if session.data is not None else os.path.abspath(pairs.file)
+    found = replace(pairs, file=file)
+    columns = [pairs.query_column, pairs.text_column]
+
+    def read(held_out: int) -> parallel_corpus.ParallelCorpus:
+        table = recipe.TupleFiles(files=[file], columns=columns, held_out=held_out)
+        return parallel_corpus.build_tuples(table, [], session, "--pairs")
+
+    try:
+        whole = read(0)
+    except UserError as error:
+        raise UserError(*map(_of_options, error.problems)) from None
+    queries = len(whole.source_side)
+    if queries < FEWEST_PAIRS:
+        raise UserError(f"--pairs: {queries} distinct queries, at least {FEWEST_PAIRS} are needed; add pairs")
+    held_out = max(5, min(MOST_HELD_OUT, int(HELD_OUT_SHARE * queries)))
+    session.log(f"{len(whole):,} pairs of {queries:,} queries, {held_out:,} of them held out")
+    return replace(found, rows=read(held_out).training_count, held_out=held_out)
+
+
+def _of_options(problem: str) -> str:
+    """A table's problem in words of the command line."""
+    return problem.replace("--pairs.columns", "--query-column and --text-column")
+
+
+def _pair_stage(request: Request, tokens: int, steps: int) -> dict[str, Any]:
+    """The stage that trains on a user's queries and the texts that answer them, after one of so many
+    `steps`."""
+    assert request.pairs is not None
+    terms = [
+        {"weight": 1.0, "objective": {"kind": "each_side", "objective": {"kind": "cosine"}}},
+        {"weight": PAIR_WEIGHT, "objective": {"kind": "info_nce"}},
+    ]
+    tuples = {
+        "files": [request.pairs.file],
+        "columns": [request.pairs.query_column, request.pairs.text_column],
+        "held_out": request.pairs.held_out,
+    }
+    return {
+        "name": "pairs",
+        "objective": {"kind": "sum", "terms": terms},
+        "tuples": tuples,
+        "batch": min(PAIR_BATCH, request.pairs.rows),
+        "max_tokens": tokens,
+        "steps": max(1, min(round(PAIR_SHARE * steps), round(PAIR_EPOCHS * request.pairs.rows / PAIR_BATCH))),
+        "learning_rate": PAIR_RATE,
+    }
+
+
+def weakness(teacher: TeacherEncoder, own: list[str]) -> str | None:
     """A warning where the teacher does not seem to know the texts' language."""
     known = texts.whole_words(teacher.tokenizer, own)
     advice = "to agree with such a teacher is worth little; another --teacher may know the language"
     return f"weak: {texts.unknown_language(known)}; {advice}" if known < texts.OTHER else None
-
-
-def _encoder(name: str, source: run.Run) -> Callable[[Sequence[str]], np.ndarray]:
-    """What embeds texts as the student did before: the bundle, or the run in torch."""
-    if isinstance(source, bundle_run.BundleRun):
-        return bundle.load(name).encode
-    module, tokenizer = source.student(), source.tokenizer()
-    return lambda given: student_embeddings.embed(module, tokenizer, list(given), source.max_tokens)
-
-
-def _measure(
-    encode: Callable[[Sequence[str]], np.ndarray], held_out: list[str], teacher: np.ndarray
-) -> dict[str, float | None]:
-    """The MEASURES of a student: its agreement with the teacher's embeddings (n, d) of held-out texts, and
-    its score on the suite that ships.
-
-    `cosine` is None where student and teacher have different dimensions.
-    """
-    found = teacher_agreement.agreement(encode(held_out), teacher, np.ones(len(held_out), int))
-    mini = scoring.evaluate(scoring.suite("mini"), encode)["average"]
-    agreeing = {name: found[name] for name in ("spearman", "top10_overlap")}
-    return {"cosine": found["cosine_mean"], **agreeing, "mini": mini}
-
-
-def _table(before: dict[str, float | None], after: dict[str, float | None], count: int) -> str:
-    """Both measurements side by side."""
-    sheet = Table("", title=f"{count:,} held-out texts", title_justify="left")
-    for title in ("before", "after"):
-        sheet.add_column(title, justify="right")
-    for key, name in MEASURES.items():
-        old, new = before[key], after[key]
-        if new is not None:
-            sheet.add_row(name, "" if old is None else f"{100 * old:.1f}", f"{100 * new:.1f}")
-    return plain(sheet)

@@ -1,0 +1,159 @@
+"""The adaptation: the recipe is planned, trained and exported, and what the student knew of the texts before
+and after is compared."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from edgedistill import bundle_run, recipe, resolve, run
+from edgedistill.adapting import search
+from edgedistill.adapting.plan import Request, planned, weakness
+from edgedistill.data import corpus, parallel_corpus
+from edgedistill.evaluation import scoring, teacher_agreement
+from edgedistill.evaluation.tables import plain
+from edgedistill.export import bundle_writer
+from edgedistill.fitting import score
+from edgedistill.precisions import known_precisions
+from edgedistill.runtime import bundle
+from edgedistill.session import Session
+from edgedistill.teacher.encoder import TeacherEncoder
+from edgedistill.training import resume as resuming
+from edgedistill.training import student_embeddings, train
+from edgedistill.training.load_models import open_teacher
+
+MOST_MEASURED = 3_000  # held-out texts
+MEASURES = {
+    "top10_overlap": "ten nearest neighbours in common with the teacher",
+    "spearman": "rank correlation of pairwise cosines with the teacher's",
+    "cosine": "mean cosine to the teacher's embeddings",
+    "mini": "mini (STS of general texts)",
+}
+
+
+def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
+    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds,
+    before, after, weak, table}.
+
+    With `resume`, an interrupted adaptation goes on. Raises UserError for an unknown student or precision,
+    too few texts, a student without its teacher.
+    """
+    started = time.perf_counter()
+    precisions = known_precisions(request.precisions)
+    source = bundle_run.open_finished(request.student, "adapt")
+    folder, partial = request.run, resolve.unfinished_run(request.run)
+    if not (folder.exists() if resume else request.overwrite):
+        resuming.check_unfinished(folder, resume, "replace it with --overwrite")
+    if resume:
+        spec = recipe.read(str((folder if folder.exists() else partial) / "recipe.yaml"))
+    else:
+        spec = planned(request, source, session, started)
+        for earlier in (folder, partial) if request.overwrite else ():
+            shutil.rmtree(earlier, ignore_errors=True)
+    info = train.train(spec, folder, session, resume)
+    session.log(f"{folder}: exporting {', '.join(precisions)}")
+    bundle_writer.export(str(folder), precisions, request.out, session.log)
+    on_device = replace(session, device=train.accelerator_for(spec, session.device).device.type)
+    teacher = open_teacher(spec.teacher, on_device)
+    assert isinstance(teacher, TeacherEncoder), "a file of embeddings was refused"
+    assert isinstance(spec.corpus, recipe.Files)
+    built = corpus.build(spec.corpus, session, spec.seed)
+    held_out, embeddings = score.held_out(teacher, built, MOST_MEASURED, session)
+    session.log(f"comparing before and after on {len(held_out):,} held-out texts")
+    students = {"before": _encoder(request.student, source), "after": bundle.load(request.out).encode}
+    measured = {name: _measure(encode, held_out, embeddings) for name, encode in students.items()}
+    found = _search(request, spec, built, students, teacher, on_device)
+    weak = weakness(teacher, held_out)
+    shown = [_table(measured, found, len(held_out)), *([weak] if weak else [])]
+    return {
+        "recipe": str(folder / "recipe.yaml"),
+        "run": str(folder),
+        "bundle": str(request.out),
+        "texts": info["corpus"]["texts"],
+        "steps": spec.distilling[0].steps,
+        "seconds": round(time.perf_counter() - started, 1),
+        **measured,
+        "search": found,
+        "weak": weak,
+        "table": "\n".join(shown),
+    }
+
+
+def _encoder(name: str, source: run.Run) -> Callable[[Sequence[str]], np.ndarray]:
+    """What embeds texts as the student did before: the bundle, or the run in torch."""
+    if isinstance(source, bundle_run.BundleRun):
+        return bundle.load(name).encode
+    module, tokenizer = source.student(), source.tokenizer()
+    return lambda given: student_embeddings.embed(module, tokenizer, list(given), source.max_tokens)
+
+
+def _search(
+    request: Request,
+    spec: recipe.Recipe,
+    texts: corpus.Corpus,
+    students: dict[str, search.Encode],
+    teacher: TeacherEncoder,
+    session: Session,
+) -> dict[str, Any]:
+    """nDCG@10 of both students and the teacher on held-out queries, {"bm25_weight", "made", "own"}: the
+    weight is the best one of the adapted student on the queries that were made of the texts."""
+    assert spec.corpus is not None
+    own = texts.own - spec.corpus.held_out
+    asked = {"made": search.made(texts, own, spec.corpus.held_out)}
+    tuples = spec.distilling[-1].tuples
+    if request.pairs is not None and isinstance(tuples, recipe.TupleFiles):
+        pairs = parallel_corpus.build_tuples(tuples, [], session, "--pairs")
+        asked["own"] = search.own_queries(pairs, texts, own, Path(request.pairs.file).name)
+    measured = dict[str, search.Measured]()
+    with tempfile.TemporaryDirectory() as folder:
+        for name, queries in asked.items():
+            if queries is not None:
+                session.log(f"searching with {len(queries.texts):,} queries {queries.title}")
+                (Path(folder) / name).mkdir()
+                found = measured[name] = search.Measured(queries, Path(folder) / name)
+                for each, encode in students.items():
+                    found.add(each, encode)
+                found.add("teacher", search.teacher_encode(teacher, found.collection, session))
+        if not measured:
+            return {}
+        weight = next(iter(measured.values())).weight("after")
+        return {"bm25_weight": weight, **{name: each.record(weight) for name, each in measured.items()}}
+
+
+def _measure(
+    encode: Callable[[Sequence[str]], np.ndarray], held_out: list[str], teacher: np.ndarray
+) -> dict[str, float | None]:
+    """The MEASURES of a student: its agreement with the teacher's embeddings (n, d) of held-out texts, and
+    its score on the suite that ships.
+
+    `cosine` is None where student and teacher have different dimensions.
+    """
+    found = teacher_agreement.agreement(encode(held_out), teacher, np.ones(len(held_out), int))
+    mini = scoring.evaluate(scoring.suite("mini"), encode)["average"]
+    agreeing = {name: found[name] for name in ("spearman", "top10_overlap")}
+    return {"cosine": found["cosine_mean"], **agreeing, "mini": mini}
+
+
+def _table(measured: dict[str, dict[str, float | None]], found: dict[str, Any], count: int) -> str:
+    """Both students side by side, in search beside the teacher."""
+    sheet = Table("", title=f"{count:,} held-out texts", title_justify="left")
+    for title in ("before", "after", "teacher"):
+        sheet.add_column(title, justify="right")
+    for key, name in MEASURES.items():
+        if measured["after"][key] is not None:
+            sheet.add_row(name, *(_shown(measured[each][key]) for each in ("before", "after")))
+    for title, values in search.lines(found):
+        sheet.add_row(title, *(_shown(values[each]) for each in ("before", "after", "teacher")))
+    return plain(sheet)
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"

@@ -1,0 +1,211 @@
+"""Prompts of queries and documents: from the student's shape through export, golden texts and runners to
+whoever asks."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedistill import bundle_run, files, recipe, run
+from edgedistill.data import corpus
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.evaluation import scoring
+from edgedistill.export import bundle_writer
+from edgedistill.export.bundle_writer import seal
+from edgedistill.runtime import bundle, verify
+from edgedistill.session import Session
+from edgedistill.training import student_embeddings, train
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
+from tests.conftest import World, sentences
+from tests.export.test_export import make_run, quiet
+
+EMBED = Path(__file__).resolve().parents[2] / "export" / "python" / "embed.py"
+QUERY, DOCUMENT, TEXTS = "the dog ", "a child ", sentences(12, seed=3)
+ROLES = {"query_prompt": QUERY, "document_prompt": DOCUMENT}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of a static student, which sentence-transformers opens without a backend."""
+    root = tmp_path_factory.mktemp("roles")
+    bundle_writer.export(make_run(root / "run", "static", **ROLES), ["fp32", "w8"], root / "bundle", quiet)
+    return root / "bundle"
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    shutil.copytree(folder, tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    """Change the manifest, and sign it again; None takes a field away."""
+    manifest = {**files.read_json(folder / "manifest.json"), **changes}
+    del manifest["digest"]
+    seal(folder, {name: value for name, value in manifest.items() if value is not None})
+
+
+def test_each_role_has_its_prompt(folder: Path) -> None:
+    opened = bundle.load(folder, "fp32")
+    assert opened.prompts == ("", QUERY, DOCUMENT)
+    for encode, prompt in ((opened.encode_query, QUERY), (opened.encode_document, DOCUMENT)):
+        expected = opened.encode([prompt + text for text in TEXTS])
+        assert np.array_equal(encode(TEXTS), expected)
+        assert np.array_equal(encode(TEXTS[0], batch_tokens=64), expected[0])
+        assert np.abs(expected - opened.encode(TEXTS)).max() > 1e-3
+    assert opened.tokenize(["a"], role="query")[0].tolist() == opened.tokenize([QUERY + "a"])[0].tolist()
+    with pytest.raises(UserError, match=r"^role: no role 'querry'; did you mean 'query'\?"):
+        opened.encode([], role="querry")
+
+
+def test_without_prompts_of_roles_all_texts_are_read_alike() -> None:
+    nano = bundle.load("nano", threads=1)
+    assert nano.prompts == ("", "", "")
+    assert np.array_equal(nano.encode_query(TEXTS), nano.encode(TEXTS))
+    assert np.array_equal(nano.encode_document(TEXTS), nano.encode(TEXTS))
+
+
+def test_sentence_transformers_gives_the_same(folder: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    library, opened = SentenceTransformer(str(folder), device="cpu"), bundle.load(folder, "fp32")
+    for name in ("encode", "encode_query", "encode_document"):
+        assert np.abs(getattr(library, name)(TEXTS) - getattr(opened, name)(TEXTS)).max() < 1e-5, name
+
+
+def test_a_prompt_for_all_texts_is_that_of_queries_and_documents_too(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    source = make_run(tmp_path / "run", "static", prompt=QUERY, document_prompt="")
+    bundle_writer.export(source, ["fp32"], tmp_path / "b", quiet)
+    library, opened = SentenceTransformer(str(tmp_path / "b"), device="cpu"), bundle.load(tmp_path / "b")
+    assert opened.prompts == (QUERY, QUERY, "")
+    for name in ("encode", "encode_query", "encode_document"):
+        assert np.abs(getattr(library, name)(TEXTS) - getattr(opened, name)(TEXTS)).max() < 1e-5, name
+
+
+def test_the_card_names_the_prompts(folder: Path) -> None:
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for role, prompt in (("query", QUERY), ("document", DOCUMENT)):
+        assert f" Before a {role}, `encode_{role}` puts `{prompt}`." in card
+
+
+def test_golden_texts_notice_a_lost_prompt(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    golden = files.read_json(copy / "parity.json")
+    assert golden["roles"] == ["text"] * 32 + ["query"] * 2 + ["document"] * 2
+    assert verify.verify(copy)["texts"] == 36
+    for name, at in (("query_prompt", 33), ("document_prompt", 35)):
+        edit(copy, **{name: None})
+        with pytest.raises(CheckFailed, match=f"text {at} of 36 .*: token ids differ"):
+            verify.verify(copy)
+        edit(copy, **ROLES)
+    assert verify.verify(copy)["texts"] == 36
+
+
+def test_the_smallest_runner(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main, opened = runpy.run_path(str(EMBED))["main"], bundle.load(copy, "fp32")
+    for role in ("text", "query", "document"):
+        monkeypatch.setattr("sys.argv", ["embed.py", str(copy), "fp32", "--as", role])
+        monkeypatch.setattr("sys.stdin", [f"{text}\n" for text in TEXTS])
+        assert main() == 0
+        rows = np.array([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+        assert np.abs(rows - opened.encode(TEXTS, role=role)).max() < 1e-5
+    monkeypatch.setattr("sys.argv", ["embed.py", str(copy), "fp32", "--check"])
+    assert main() == 0
+    assert json.loads(capsys.readouterr().out)["texts"] == 36
+    edit(copy, query_prompt=None)
+    assert main() == 1
+    assert json.loads(capsys.readouterr().out)["other_token_ids"] == 2
+    edit(copy, query_prompt=["a"])
+    with pytest.raises(SystemExit, match="keys missing or of the wrong type"):
+        main()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fact"),
+    [
+        ("query_prompt", 3, "3, not a string of at most 10000 characters"),
+        ("document_prompt", "\ud800", "'\\ud800', not a string of at most 10000 characters"),
+    ],
+)
+def test_prompts_in_a_manifest_are_checked(copy: Path, name: str, value: Any, fact: str) -> None:
+    manifest = {**files.read_json(copy / "manifest.json"), name: value}
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError) as caught:
+        bundle.load(copy)
+    assert f"manifest.json: {name}: {fact}; " in str(caught.value)
+
+
+@pytest.mark.parametrize("roles", [["text"] * 35, ["text"] * 35 + ["querry"], "query"])
+def test_roles_of_golden_texts_are_checked(copy: Path, roles: Any) -> None:
+    files.write_json(copy / "parity.json", {**files.read_json(copy / "parity.json"), "roles": roles})
+    edit(copy)
+    with pytest.raises(UserError, match="roles: not a list of 36, each of text, query, document"):
+        verify.verify(copy)
+
+
+def test_a_retrieval_suite_asks_with_queries(tmp_path: Path) -> None:
+    """Queries that only `query` places beside their document, and documents likewise."""
+    rows = {"one": [1.0, 0.0], "two": [0.0, 1.0]}
+    right = lambda texts: np.array([rows[text.split()[0]] for text in texts])  # noqa: E731
+    wrong = lambda texts: np.ones((len(texts), 2))  # noqa: E731
+    (tmp_path / "set").mkdir()
+    for name, content in (
+        ("corpus.jsonl", '{"_id": "a", "text": "one a"}\n{"_id": "b", "text": "two b"}\n'),
+        ("queries.jsonl", '{"_id": "q", "text": "one q"}\n'),
+        ("qrels.tsv", "query-id\tcorpus-id\tscore\nq\ta\t1\n"),
+    ):
+        (tmp_path / "set" / name).write_text(content)
+    (tmp_path / "suite.yaml").write_text("kind: retrieval\ntasks: [{name: set, folder: set}]\n")
+    suite = scoring.suite(tmp_path / "suite.yaml")
+    assert scoring.evaluate(suite, scoring.Encoder(wrong, right, right))["average"] == 1
+    assert scoring.evaluate(suite, scoring.Encoder(right, wrong, wrong))["average"] < 1
+
+
+def trained(world: World, out: Path, **student: Any) -> run.Run:
+    spec = recipe.parse(world.recipe(student={"kind": "static", "width": 32, **student}), "test")
+    train.train(spec, out, Session(data=world.data))
+    return run.open_run(out)
+
+
+def test_a_student_learns_and_keeps_its_prompts(world: World, tmp_path: Path) -> None:
+    """From the recipe to the run, through a bundle to the student that goes on, whose recipe may change
+    them."""
+    first = trained(world, tmp_path / "a", **ROLES)
+    assert first.prompts == ("", QUERY, DOCUMENT)
+    bundle_writer.export(tmp_path / "a", ["fp32"], tmp_path / "b", quiet)
+    assert bundle_run.open_finished(str(tmp_path / "b"), "x").prompts == first.prompts
+    changes = {"weights": str(tmp_path / "b"), "document_prompt": ""}
+    spec = recipe.parse(world.recipe(student=changes), "test")
+    train.train(spec, tmp_path / "c", Session(data=world.data))
+    assert run.open_run(tmp_path / "c").prompts == ("", QUERY, "")
+    prepared = PreparedStudent(first.student(), first.shape, first.tokenizer())
+    by_role, opened = student_embeddings.encoder(prepared.module, prepared), bundle.load(tmp_path / "b")
+    for found, role in zip(by_role, ("text", "query", "document"), strict=True):
+        assert np.abs(found(TEXTS) - opened.encode(TEXTS, role=role)).max() < 1e-5
+
+
+def test_tokens_of_a_corpus_in_a_role(world: World, tmp_path: Path) -> None:
+    first = trained(world, tmp_path / "a", query_prompt=QUERY)
+    assert "document_prompt" not in first.shape
+    spec = recipe.parse(world.recipe(), "test")
+    session = Session(data=world.data, cache_folder=tmp_path / "cache")
+    assert spec.corpus is not None
+    texts = corpus.build(spec.corpus, session, 0)
+    words = PreparedStudent(first.student(), first.shape, first.tokenizer()).limited_tokenizer
+    plain, queries, documents = (
+        words.tokenize(texts, session, role) for role in ("text", "query", "document")
+    )
+    assert len(list((tmp_path / "cache" / "tokens").iterdir())) == 2, "texts and documents share theirs"
+    text = texts.texts([5])[0]
+    for tokens, expected in ((plain, text), (documents, text), (queries, QUERY + text)):
+        ids, mask = tokens.batch(np.array([5]), 48)
+        assert ids[0][mask[0] > 0].tolist() == first.tokenizer()(expected)["input_ids"]
