@@ -6,10 +6,9 @@
     embeddings = encoder.encode(["A text.", "Another one."])      # (2, 384) float32, rows of unit length
     edgedistill.similarity(embeddings, encoder.encode("A text"))  # (2, 1) cosines
 
-`load` opens a bundle, `Bundle` is what it returns, `similarity` compares embeddings, `UserError` (something
-    you can fix) and
-`CheckFailed` (a file was changed) are what they raise. They need numpy, tokenizers and onnxruntime, which are
-    imported on first use.
+`load` opens a bundle, `Bundle` is what it returns, `similarity` compares embeddings, `search` finds the
+nearest, `UserError` (something you can fix) and `CheckFailed` (a file was changed) are what they raise. They
+need numpy, tokenizers and onnxruntime, which are imported on first use.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgedistill.errors import CheckFailed, UserError
     from edgedistill.runtime.bundle import Bundle, load
-    from edgedistill.runtime.similarity import similarity
+    from edgedistill.runtime.similarity import search, similarity
 
-__all__ = ["Bundle", "CheckFailed", "UserError", "load", "similarity"]
+__all__ = ["Bundle", "CheckFailed", "UserError", "load", "search", "similarity"]
 
 
 def __dir__() -> list[str]:
@@ -38,10 +37,10 @@ def __getattr__(name: str) -> Any:
         from edgedistill.runtime import bundle
 
         return getattr(bundle, name)
-    if name == "similarity":
-        from edgedistill.runtime.similarity import similarity
+    if name in ("search", "similarity"):
+        from edgedistill.runtime import similarity
 
-        return similarity
+        return getattr(similarity, name)
     if name == "__version__":
         from importlib import metadata
 

@@ -513,6 +513,14 @@ def bench(
             "A bundle, run or model: retrieval suites are measured with its embeddings of the documents too.",
         ),
     ] = None,
+    embeddings: Annotated[
+        list[str] | None,
+        _option(
+            "LIST",
+            "Score suites of sentence pairs and retrieval with embeddings in int8, binary or both too, "
+            "separated by commas.",
+        ),
+    ] = None,
     out: Annotated[Path | None, _option("FILE", "Write the reports to this JSON file.")] = None,
     html: Annotated[Path | None, _option("FILE", "Write a self-contained HTML page.")] = None,
     overwrite: Overwrite = False,
@@ -535,7 +543,9 @@ def bench(
     session = replace(_session(data, device, quiet=True), threads=threads)
     if hybrid and hybrid_weight is None:
         hybrid_weight = bm25.WEIGHT
-    search = scoring.Search(hybrid_weight, _documents(documents, session) if documents else None)
+    precisions = dict.fromkeys(each for each in listed(embeddings or []) if each != "float32")
+    texts_of = _documents(documents, session) if documents else None
+    search = scoring.Search(hybrid_weight, texts_of, precisions=tuple(precisions))
     found = benchmark.bench(bundles, suite or [], session, benchmark.Outputs(out, html), search=search)
     print_result(found, as_json)
 
@@ -570,7 +580,7 @@ def embed(
     ] = "-",
     out: Annotated[
         Path | None,
-        _option("FILE", "X.npy (an n x d float32 array) or X.jsonl. Default: JSON lines on stdout."),
+        _option("FILE", "X.npy (an n x d array) or X.jsonl. Default: JSON lines on stdout."),
     ] = None,
     column: Annotated[str | None, _option("NAME", "Column of the texts. Default: text.")] = None,
     role: Annotated[
@@ -585,6 +595,10 @@ def embed(
         int | None,
         _option("N", "Dimensions to return, of a Matryoshka student. Default: all.", min=1),
     ] = None,
+    embeddings: Annotated[
+        str,
+        _option("PRECISION", "float32, int8 (a byte per dimension) or binary (a bit), whatever the graph's."),
+    ] = "float32",
     batch_tokens: Annotated[
         int | None,
         _option("N", "Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda.", min=1),
@@ -601,7 +615,7 @@ def embed(
     from edgedistill.embed_file import EmbeddingFile, TextFile, embed_file
     from edgedistill.runtime.bundle import load
 
-    source, target = TextFile(file, column, role), EmbeddingFile(out, overwrite)
+    source, target = TextFile(file, column, role), EmbeddingFile(out, overwrite, embeddings)
     opened = load(name, threads=threads, device=device)
     if file == "-" and sys.stdin.isatty():
         log("reading texts from the terminal, one per line; end with Ctrl-D")

@@ -16,6 +16,7 @@ from edgedistill import files
 from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError, border, require, unknown_name
 from edgedistill.runtime.bundle import Bundle
+from edgedistill.runtime.compact import Layout, layout
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.session import QUIET, Session, progress_bar
 
@@ -75,17 +76,21 @@ class TextFile:
 
 @dataclass(frozen=True)
 class EmbeddingFile:
-    """Where embeddings are written: to an .npy array, (n, d) float32, as JSON lines {"text", "embedding"}, or
-    without a path as JSON lines to stdout.
+    """Where embeddings are written, and in which precision: to an .npy array, as JSON lines {"text",
+    "embedding"}, or without a path as JSON lines to stdout.
 
-    A file is written atomically; an existing one is replaced only where `overwrite` is set.
+    A file is written atomically; an existing one is replaced only where `overwrite` is set. `precision` is
+    that of `Bundle.encode`.
     """
 
     path: Path | None = None
     overwrite: bool = False
+    precision: str = "float32"
 
-    def check(self) -> None:
-        """Raise UserError for an unknown format, and for a file that exists already."""
+    def check(self, dim: int) -> None:
+        """Raise UserError for an unknown format or precision, for one that `dim` dimensions do not have, and
+        for a file that exists already."""
+        layout(self.precision, dim, "--embeddings")
         if self.path is None:
             return
         if self.path.suffix not in FORMATS:
@@ -95,7 +100,7 @@ class EmbeddingFile:
                 f"--out {self.path}: exists already; add --overwrite to replace it, or choose another file"
             )
 
-    def write(self, embedded: Embedded, dims: int) -> None:
+    def write(self, embedded: Embedded, dim: int) -> None:
         if self.path is None:
             for texts, rows in embedded:
                 with border("stdout"):
@@ -104,7 +109,7 @@ class EmbeddingFile:
             return
         with files.new_file(self.path) as temporary, temporary.open("wb") as file:
             if self.path.suffix == ".npy":
-                _write_npy(file, embedded, dims)
+                _write_npy(file, embedded, layout(self.precision, dim))
             else:
                 for texts, rows in embedded:
                     file.writelines(line.encode("utf-8") for line in _json_lines(texts, rows))
@@ -126,8 +131,8 @@ def embed_file(
     line.
     """
     source.check()
-    out.check()
     dims = opened.embedding_dim(dim)
+    out.check(dims)
     count, seconds = 0, 0.0
     with progress_bar(None, session.progress) as advance:
 
@@ -135,7 +140,7 @@ def embed_file(
             nonlocal count, seconds
             for texts in _chunks(source.texts()):
                 started = time.perf_counter()
-                rows = opened.encode(texts, dim, batch_tokens, role=source.role)
+                rows = opened.encode(texts, dim, batch_tokens, role=source.role, precision=out.precision)
                 seconds += time.perf_counter() - started
                 count += len(texts)
                 yield texts, rows
@@ -164,20 +169,20 @@ def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def _write_npy(file: BinaryIO, embedded: Embedded, dims: int) -> None:
+def _write_npy(file: BinaryIO, embedded: Embedded, row: Layout) -> None:
     """Write the header, the rows, and the header again: the number of rows is known only at the end, and
     numpy's header has room for it to grow."""
     count = 0
 
     def write_header() -> None:
         np.lib.format.write_array_header_1_0(
-            file, {"descr": "<f4", "fortran_order": False, "shape": (count, dims)}
+            file, {"descr": row.dtype.str, "fortran_order": False, "shape": (count, row.width)}
         )
 
     write_header()
     body = file.tell()
     for _, rows in embedded:
-        file.write(rows.astype("<f4", copy=False).tobytes())
+        file.write(rows.astype(row.dtype, copy=False).tobytes())
         count += len(rows)
     file.seek(0)
     write_header()
@@ -185,7 +190,8 @@ def _write_npy(file: BinaryIO, embedded: Embedded, dims: int) -> None:
 
 
 def _json_lines(texts: list[str], rows: np.ndarray) -> Iterator[str]:
-    """Yield one {"text", "embedding"} per line, with seven decimals, which is the precision of float32 in a
-    unit vector."""
-    for text, row in zip(texts, np.round(rows.astype(np.float64), 7).tolist(), strict=True):
+    """Yield one {"text", "embedding"} per line; of float32 with seven decimals, its precision in a unit
+    vector."""
+    numbers = np.round(rows.astype(np.float64), 7) if rows.dtype.kind == "f" else rows
+    for text, row in zip(texts, numbers.tolist(), strict=True):
         yield json.dumps({"text": text, "embedding": row}, ensure_ascii=False, allow_nan=False) + "\n"

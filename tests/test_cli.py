@@ -191,6 +191,15 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     plain = subprocess.run(runner, capture_output=True, text=True, check=True, input="the cat eats\n")
     ours = call("embed", "bundles/tiny:int8", folder=tmp_path, text="the cat eats\n")
     assert np.allclose(json.loads(plain.stdout), json.loads(ours.stdout)["embedding"], atol=1e-6)
+    for embeddings in ("int8", "binary"):
+        asked = [*runner, "--embeddings", embeddings]
+        plain = subprocess.run(asked, capture_output=True, text=True, check=True, input="the cat eats\n")
+        ours = call(
+            *("embed", "bundles/tiny:int8", "--embeddings", embeddings),
+            folder=tmp_path,
+            text="the cat eats\n",
+        )
+        assert json.loads(plain.stdout) == json.loads(ours.stdout)["embedding"]
 
     tokenizer = tmp_path / "bundles/tiny/tokenizer.json"
     tokenizer.write_bytes(tokenizer.read_bytes() + b" ")

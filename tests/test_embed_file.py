@@ -149,7 +149,7 @@ def test_dim_and_batch_tokens_are_passed_on(
     monkeypatch.setattr(
         nano,
         "encode",
-        lambda texts, *options, role: calls.append(options) or np.zeros((len(texts), 64), np.float32),
+        lambda texts, *options, **_: calls.append(options) or np.zeros((len(texts), 64), np.float32),
     )
     embed_file(nano, TextFile(tmp_path / "t.txt"), EmbeddingFile(tmp_path / "v.npy"), 64, 2048)
     assert calls == [(64, 2048)]
@@ -266,3 +266,32 @@ def test_where_from_and_where_to(nano: Bundle, tmp_path: Path) -> None:
     ):
         embed_file(nano, TextFile("-", "text"), EmbeddingFile(tmp_path / "v.npy"))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("precision", ["int8", "binary"])
+def test_embeddings_in_fewer_bytes(
+    nano: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str], precision: str
+) -> None:
+    write_rows(tmp_path / "t.csv", ",", TEXTS)
+    expected = nano.encode([text.strip() for text in TEXTS], precision=precision)
+    for name in ("out.npy", "out.jsonl"):
+        embed_file(nano, TextFile(tmp_path / "t.csv"), EmbeddingFile(tmp_path / name, precision=precision))
+    found = np.load(tmp_path / "out.npy")
+    assert found.dtype == expected.dtype and np.array_equal(found, expected)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["embedding"] for line in lines] == expected.tolist()
+    assert (tmp_path / "out.npy").stat().st_size < len(TEXTS) * nano.dims[0] + 200
+    (tmp_path / "none.txt").touch()
+    embed_file(
+        nano, TextFile(tmp_path / "none.txt"), EmbeddingFile(tmp_path / "none.npy", precision=precision)
+    )
+    assert np.load(tmp_path / "none.npy").shape == (0, expected.shape[1])
+
+
+def test_a_precision_of_embeddings_that_there_is_not(nano: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("a text\n")
+    with pytest.raises(
+        UserError, match="--embeddings: no precision of embeddings 'int4'; did you mean 'int8'?"
+    ):
+        embed_file(nano, TextFile(tmp_path / "t.txt"), EmbeddingFile(tmp_path / "x.npy", precision="int4"))
+    assert not (tmp_path / "x.npy").exists()

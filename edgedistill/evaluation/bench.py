@@ -10,14 +10,17 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgedistill import machine
 from edgedistill.errors import UserError, require
 from edgedistill.evaluation import page, report, scoring, speed, tables, teacher_agreement
+from edgedistill.evaluation.suites import FAMILIES
 from edgedistill.evaluation.suites.cosines import dot, unit
 from edgedistill.runtime import bundle as bundles_
+from edgedistill.runtime.compact import layout
 from edgedistill.session import Log, Session
 
 DEFAULT_SUITE = "mini"
@@ -244,8 +247,16 @@ def documents(name: str, session: Session) -> scoring.Documents:
 def _check_search(
     search: scoring.Search, suites: list[scoring.Suite], measured: list[Measured], session: Session
 ) -> None:
-    """Raises UserError where no suite is of kind retrieval, a package is missing, or the embeddings of a
-    bundle are not in the space of the documents' encoder."""
+    """Raises UserError where no suite is of kind retrieval, a package is missing, the embeddings of a bundle
+    are not in the space of the documents' encoder, or a suite is scored in float32 alone."""
+    for precision, target in product(search.precisions, measured):
+        layout(precision, target.manifest["dims"][0], "--embeddings")
+    for suite in suites if search.precisions else ():
+        if suite.kind != "retrieval" and not FAMILIES[suite.kind].shares_embeddings:
+            raise UserError(
+                f"--embeddings: suite {suite.name} of kind {suite.kind} is scored in float32 alone; leave it "
+                "out, or choose suites of kinds sts, pair_classification and retrieval"
+            )
     given, documents = {"--hybrid": search.weight, "--documents": search.documents}, search.documents
     retrieval = [suite for suite in suites if suite.kind == "retrieval"]
     for option, value in given.items():
@@ -317,7 +328,9 @@ def _accuracy(
                 same = search.documents is not None and search.documents.bundle == target.graph
                 found = scoring.evaluate_search(suite, encode, search._replace(same=same))
             else:
-                found = {suite.name: scoring.evaluate(suite, encode)}
+                found = {suite.name: scoring.evaluate(suite, encode, search.precisions)}
+            if search.precisions:
+                found[suite.name]["embeddings"] = _beside_float32(found[suite.name], opened.embedding_dim())
             target.quality.update({name: {**each, "unknown": unknown} for name, each in found.items()})
             if unknown["texts"] > UNKNOWN_SHARE * len(suite.texts):
                 session.log(
@@ -331,6 +344,13 @@ def _accuracy(
                 opened.encode(held_out.texts), held_out.embeddings, held_out.lengths
             )
             target.agreement = {**found, "source": held_out.source}
+
+
+def _beside_float32(found: dict[str, Any], dim: int) -> dict[str, dict[str, float]]:
+    """Return the average and the bytes of an embedding, by precision; binary+int8 stores both."""
+    averages = {"float32": found["average"], **found["embeddings"]}
+    sizes = {name: sum(layout(each, dim).bytes for each in name.split("+")) for name in averages}
+    return {name: {"average": average, "bytes": sizes[name]} for name, average in averages.items()}
 
 
 def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | None:

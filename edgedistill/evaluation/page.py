@@ -40,7 +40,8 @@ def data(reports: list[Report]) -> dict[str, Any]:
     """Return what page.js draws: the reports themselves and, of each, the cells of its row in every table.
 
     `suites` holds each suite's name, the measure of a task that it averages, and the title of that;
-    `reference` is the place of the teacher among the reports, None without one.
+    `embeddings` the rows of embeddings in fewer bytes; `reference` is the place of the teacher among the
+    reports, None without one.
     """
     names, teacher = suites(reports), reference(reports)
     noise = (
@@ -51,6 +52,10 @@ def data(reports: list[Report]) -> dict[str, Any]:
         "suites": [_suite(reports, name) for name in names],
         "heads": [cell.head for cell in tables.cells(reports[0], names, shares=True)],
         "reports": [_report(report, names) for report in reports],
+        "embeddings": [
+            {"report": reports.index(report), "cells": [cell._asdict() for cell in row]}
+            for report, row in tables.embeddings(reports)
+        ],
         "reference": None if teacher is None else reports.index(teacher),
         "where": [*tables.places(reports), *tables.bm25_alone(reports)],
         "noise": noise if any(map(noisy, reports)) else "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from edgedistill.evaluation.suites import FAMILIES, labelled_task
 from edgedistill.evaluation.suites.cosines import Encode, Encoder, encoded, unit
 from edgedistill.evaluation.suites.retrieval import Collection, Documents, Search, rankings
 from edgedistill.evaluation.suites.suite_files import Part, Rows, Task, locate
+from edgedistill.runtime.compact import compact, expanded
 
 __all__ = [
     "Documents",
@@ -116,20 +118,27 @@ def languages(name: str | Path) -> set[str]:
     return {code for each in named for code in re.split(r"[^a-z]+", each.lower()) if code}
 
 
-def evaluate(suite: Suite, encode: Any) -> dict[str, Any]:
+def evaluate(suite: Suite, encode: Any, precisions: Sequence[str] = ()) -> dict[str, Any]:
     """Score an encoder on a suite. Returns {kind, average, tasks: {name: measures}}; `average` is the mean
     over tasks of the measure that the family averages.
 
-    `encode` is a bundle, an `Encoder`, or embeds texts of all roles: a suite of retrieval has queries and
-    documents. For a suite of kind `task` pass a bundle's `classify`. The measures are described at the
-    family's `score`. Raises CheckFailed for embeddings that are not finite, whose cosines would count
-    as 0.
+    `precisions`: of embeddings, in which a family that shares them is scored too (see `runtime.compact`);
+    the result and each task then have `embeddings`, {precision: score}. `encode` is a bundle, an `Encoder`,
+    or embeds texts of all roles: a suite of retrieval has queries and documents. For a suite of kind `task`
+    pass a bundle's `classify`. The measures are described at the family's `score`. Raises CheckFailed for
+    embeddings that are not finite, whose cosines would count as 0.
     """
     family, encoder = FAMILIES[suite.kind], finite(encode, f"suite {suite.name}")
     given: Any = encoder if family.roles else encoder.text
     if family.shares_embeddings:
         given = unit(encoded(given, suite.texts))
-    return _averaged(suite, {name: family.score(task, given) for name, task in suite.tasks.items()})
+    tasks = {name: family.score(task, given) for name, task in suite.tasks.items()}
+    for precision in precisions:
+        rows = unit(expanded(compact(given, precision)))
+        for name, task in suite.tasks.items():
+            score = family.score(task, rows)[family.averaged]
+            tasks[name]["embeddings"] = {**tasks[name].get("embeddings", {}), precision: score}
+    return _averaged(suite, tasks)
 
 
 def evaluate_search(suite: Suite, encode: Any, search: Search) -> dict[str, dict[str, Any]]:
@@ -151,7 +160,12 @@ def evaluate_search(suite: Suite, encode: Any, search: Search) -> dict[str, dict
 def _averaged(suite: Suite, tasks: dict[str, Any]) -> dict[str, Any]:
     measure = FAMILIES[suite.kind].averaged
     average = float(np.mean([scores[measure] for scores in tasks.values()]))
-    return {"kind": suite.kind, "average": average, "tasks": tasks}
+    found = {"kind": suite.kind, "average": average, "tasks": tasks}
+    if compacted := [scores["embeddings"] for scores in tasks.values() if "embeddings" in scores]:
+        found["embeddings"] = {
+            name: float(np.mean([scores[name] for scores in compacted])) for name in compacted[0]
+        }
+    return found
 
 
 def finite(encode: Any, place: str) -> Encoder:

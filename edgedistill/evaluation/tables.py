@@ -56,16 +56,37 @@ def _scores(report: Report, names: list[str], shares: bool) -> list[Cell]:
     found = []
     for name in names:
         average = (report["quality"].get(name) or {}).get("average")
-        found.append(Cell(name, "–" if average is None else f"{100 * average:.2f}", average))
+        found.append(Cell(name, _hundredfold(average), average))
         if shares:
             share = retained(report, name)
             found.append(Cell("retained", "" if share is None else f"{100 * share:.1f}%", share))
     return found
 
 
+def embeddings(reports: list[Report]) -> list[tuple[Report, list[Cell]]]:
+    """Return a row for each report and precision of its embeddings: bytes of an embedding, and the average on
+    each suite × 100; none where suites were scored in float32 alone."""
+    rows, qualities = [], [report["quality"] for report in reports]
+    names = [name for name in suites(reports) if any("embeddings" in q.get(name, ()) for q in qualities)]
+    for report in reports:
+        scored = {name: report["quality"].get(name, {}).get("embeddings", {}) for name in names}
+        for precision in dict.fromkeys(each for found in scored.values() for each in found):
+            found = [each.get(precision, {}) for each in scored.values()]
+            size = max(each.get("bytes", 0) for each in found)
+            averages = zip(names, (each.get("average") for each in found), strict=True)
+            scores = [Cell(name, _hundredfold(average), average) for name, average in averages]
+            stored = [Cell("embeddings", precision, None), Cell("bytes", f"{size:,}", size)]
+            rows.append((report, stored + scores))
+    return rows
+
+
 def compared(reports: list[Report]) -> bool:
     """Return whether any report retains a share of a teacher's score."""
     return any(retained(report, name) is not None for report in reports for name in suites(reports))
+
+
+def _hundredfold(average: float | None) -> str:
+    return "–" if average is None else f"{100 * average:.2f}"
 
 
 def milliseconds(value: float) -> str:
@@ -123,6 +144,9 @@ def terminal(reports: list[Report]) -> str:
     if len(names) > 1:
         rows = [_scores(report, names, shares) for report in reports]
         parts.append(_table(reports, rows, max(5, 60 // len(names) - 8)))
+    if precisions := embeddings(reports):
+        measured, rows = [report for report, _ in precisions], [row for _, row in precisions]
+        parts.append(_table(measured, rows, max(5, 60 // len(names))))
     parts.append(Text("\n".join(_notes(reports)), style="dim"))
     return plain(Group(*parts))
 

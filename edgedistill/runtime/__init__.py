@@ -5,6 +5,7 @@ __all__ = [
     "batching",
     "bundle",
     "bundle_location",
+    "compact",
     "golden_file",
     "manifest",
     "onnx_session",

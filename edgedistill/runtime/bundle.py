@@ -17,6 +17,7 @@ from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime import prompts as prompts_
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
+from edgedistill.runtime.compact import compact, layout
 from edgedistill.runtime.onnx_session import BundleSession
 from edgedistill.runtime.similarity import COSINE, Measure, similarity, unit_rows
 from edgedistill.runtime.trust import graph_check, tokenizer_check
@@ -86,6 +87,7 @@ class Bundle:
         batch_tokens: int | None = None,
         progress: bool = False,
         role: str = "text",
+        precision: str = "float32",
     ) -> np.ndarray:
         """Embed n texts: (n, d) float32, rows of unit length in the order of the texts. One string gives one
         embedding, (d,).
@@ -99,21 +101,24 @@ class Bundle:
             take more memory.
         progress: show a progress bar on stderr.
         role: what the texts are, "text", "query" or "document": which prompt is put before them.
+        precision: of the embeddings that are returned, "float32", "int8" (n, d) or "binary" (n, d/8) uint8,
+            see `compact`; `similarity` and `search` take all. That of the graph is chosen by `load`.
 
         Raises UserError for an item that is not a string (its index is named), for a `dim` that is none of
-        `dims`, an unknown role, and for what is no such iterable; CheckFailed where the graph returns
-        anything but embeddings of unit length.
+        `dims`, an unknown role or precision, and for what is no such iterable; CheckFailed where the graph
+        returns anything but embeddings of unit length.
         """
         dim, _ = self.embedding_dim(dim), self.prompts.of(role)
+        layout(precision, dim)
         if isinstance(texts, str):
-            return np.asarray(self.encode([texts], dim, batch_tokens, progress, role)[0])
+            return np.asarray(self.encode([texts], dim, batch_tokens, progress, role, precision)[0])
         texts = _texts(texts)
         embeddings = np.zeros((len(texts), dim), np.float32)
         with progress_bar(len(texts), progress) as advance:
             for start in range(0, len(texts), WINDOW):
                 ids = self._tokenize(texts[start : start + WINDOW], start, role)
                 self._run([ids], embeddings[start : start + len(ids)], batch_tokens, advance)
-        return embeddings
+        return compact(embeddings, precision)
 
     def encode_query(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> np.ndarray:
         """Embed n queries, which are to find documents: `encode` with the bundle's prompt for queries, and

@@ -10,15 +10,19 @@ import numpy.typing as npt
 
 from edgedistill.errors import UserError
 from edgedistill.precisions import Precision
+from edgedistill.runtime.compact import compact, expanded
+
+BLOCK = 4096  # documents whose scores are computed at a time, which bounds memory
 
 
 def similarity(a: npt.ArrayLike, b: npt.ArrayLike) -> np.ndarray:
     """The cosine of every embedding of `a` with every embedding of `b`: (n, d), (m, d) -> (n, m) float32,
     between -1 and 1.
 
-    One embedding, (d,), counts as (1, d), as in sentence-transformers. An embedding of zeros has cosine 0
-    with everything. Raises UserError where an argument is not numbers, has another shape, or the dimensions
-    differ.
+    Each may be in any precision of `encode`: uint8 is read as bits, of which each counts as ±1, so that two
+    binary embeddings have cosine 1 − 2 · (share of bits that differ). One embedding, (d,), counts as (1, d),
+    as in sentence-transformers. An embedding of zeros has cosine 0 with everything. Raises UserError where an
+    argument is not numbers, has another shape, or the dimensions differ.
     """
     first, second = _rows(a, "a"), _rows(b, "b")
     if first.shape[1] != second.shape[1]:
@@ -29,9 +33,49 @@ def similarity(a: npt.ArrayLike, b: npt.ArrayLike) -> np.ndarray:
     return np.asarray(unit_rows(first) @ unit_rows(second).T)
 
 
+def search(
+    queries: npt.ArrayLike,
+    documents: np.ndarray,
+    k: int = 10,
+    candidates: int = 100,
+    rescore: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k documents most similar to each query, best first: their indices and cosines, both (q, k).
+
+    queries: (q, d) float32. documents: (n, d) or, in bits, (n, d/8), as `encode` returns them.
+    candidates: of bits, so many documents by Hamming distance to the query's own bits get a second score,
+    their cosine to the query itself: with the same bits or, where given, with `rescore`, the documents in
+    another precision. Of equal documents the first comes first. Raises UserError as `similarity`, and where
+    `rescore` has another number of documents.
+    """
+    asked, binary = _rows(queries, "queries"), documents.dtype == np.uint8
+    again = documents if rescore is None else rescore
+    if len(again) != len(documents):
+        raise UserError(
+            f"search: rescore has {len(again)} embeddings, documents has {len(documents)}; give the same"
+        )
+    first = compact(asked, "binary") if binary else asked
+    kept, best = np.zeros((len(asked), 0), np.int64), np.zeros((len(asked), 0), np.float32)
+    for start in range(0, len(documents), BLOCK):
+        scores = similarity(first, documents[start : start + BLOCK])
+        numbers = np.broadcast_to(np.arange(start, start + scores.shape[1]), scores.shape)
+        kept, best = np.hstack([kept, numbers]), np.hstack([best, scores])
+        kept, best = _best(kept, best, max(k, candidates) if binary else k)
+    for at, query in enumerate(asked if binary else ()):
+        best[at] = similarity(query, again[kept[at]])[0]
+    return _best(kept, best, k)
+
+
+def _best(numbers: np.ndarray, scores: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The columns of (q, n) with the highest scores of each row, sorted."""
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
+    return np.take_along_axis(numbers, order, axis=1), np.take_along_axis(scores, order, axis=1)
+
+
 def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
     try:
-        rows = np.atleast_2d(np.asarray(embeddings, np.float32))
+        given = np.asarray(embeddings)
+        rows = np.atleast_2d(given if given.dtype == np.uint8 else np.asarray(embeddings, np.float32))
     except (TypeError, ValueError, OverflowError):
         raise UserError(
             f"similarity: {name} is not an array of numbers; give embeddings, such as those of encode"
@@ -43,7 +87,7 @@ def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
             f"similarity: {name} has shape {rows.shape}; give embeddings of shape (n, d), or one of shape "
             "(d,)"
         )
-    return rows
+    return expanded(rows)
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:

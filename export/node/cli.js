@@ -15,6 +15,7 @@ Options:
   --precision P  One of the bundle's. Default: the fastest, by the manifest's rank.
   --as ROLE      What the texts are: text, query or document, each with the bundle's prompt for it. Default: text.
   --dim N        Dimensions to return, of a Matryoshka student. Default: all.
+  --embeddings P float32 (default), int8 (a byte per dimension) or binary (a bit).
   --threads N    Default: the processors this process may use.
   --check        Compare the golden texts with the embeddings stored at export.
   --time         Time a short query, and texts in batches, on this machine.
@@ -24,7 +25,7 @@ Options:
   Exit codes: 0 success, 1 a check failed, 2 an error that you can fix, described on stderr.`;
 
 const OPTIONS = {
-  ...{ precision: { type: "string" }, dim: { type: "string" }, threads: { type: "string" } },
+  ...{ precision: { type: "string" }, dim: { type: "string" }, embeddings: { type: "string" }, threads: { type: "string" } },
   ...{ as: { type: "string", default: "text" } },
   ...{ check: { type: "boolean" }, time: { type: "boolean" }, json: { type: "boolean" } },
   ...{ help: { type: "boolean" }, version: { type: "boolean" } },
@@ -45,7 +46,7 @@ async function main({ values, positionals }) {
   const [dim, threads = availableParallelism()] = ["dim", "threads"].map((name) => count(name, values[name]));
   const { load } = await import("./index.js").catch(explainMissing);
   const bundle = await load(positionals[0], { precision: values.precision, threads });
-  if (!values.check && !values.time) return embedLines(bundle, { dim, role: values.as });
+  if (!values.check && !values.time) return embedLines(bundle, { dim, role: values.as, precision: values.embeddings });
   const found = { bundle: positionals[0], precision: bundle.precision };
   const report = (result, line) => {
     Object.assign(found, result);
@@ -95,7 +96,7 @@ async function durations(call, { warmup, most, seconds }) {
 const quantile = (sorted, q) => sorted[Math.min(sorted.length - 1, Math.floor(q * sorted.length))];
 
 async function embedLines(bundle, options) {
-  await bundle.encode([], options); // a wrong --dim or --as is reported before anything is read
+  await bundle.encode([], options); // a wrong --dim, --as or --embeddings is reported before anything is read
   if (process.stdin.isTTY) process.stderr.write("reading texts from the terminal, one per line; end with Ctrl-D\n");
   let texts = [];
   const flush = async () => {

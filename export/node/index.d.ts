@@ -17,11 +17,20 @@ export interface LoadOptions {
   threads?: number;
 }
 
-export interface EncodeOptions {
+/** The precisions of embeddings, and the array that each comes in: int8 takes a byte for each dimension, binary a bit. */
+export interface Embeddings {
+  float32: Float32Array;
+  int8: Int8Array;
+  binary: Uint8Array;
+}
+
+export interface EncodeOptions<P extends keyof Embeddings = "float32"> {
   /** The dimensions to return, one of `dims`; by default the largest. */
   dim?: number;
   /** Tokens per batch with padding, by default 512. */
   batchTokens?: number;
+  /** Of the embeddings, by default float32. That of the graph is chosen by `load`. */
+  precision?: P;
   /** What the texts are, by default "text": which of the bundle's prompts is put before them. */
   role?: Role;
 }
@@ -61,8 +70,8 @@ export interface Manifest {
  */
 export function load(folder: string, options?: LoadOptions): Promise<Bundle>;
 
-/** The cosine of two embeddings of unit length. */
-export function similarity(a: Float32Array, b: Float32Array): number;
+/** The cosine of two embeddings, each in any precision of `encode`. */
+export function similarity(a: Embeddings[keyof Embeddings], b: Embeddings[keyof Embeddings]): number;
 
 /** An encoder opened in one precision by `load`. */
 export class Bundle {
@@ -75,17 +84,17 @@ export class Bundle {
   /** Longer texts are truncated to this many tokens. */
   readonly maxTokens: number;
 
-  /** Embed a text: a Float32Array of unit length. */
-  encode(text: string, options?: EncodeOptions): Promise<Float32Array>;
-  /** Embed texts: one Float32Array of unit length for each, in their order. */
-  encode(texts: Iterable<string>, options?: EncodeOptions): Promise<Float32Array[]>;
+  /** Embed a text: a Float32Array of unit length, or the array of another precision. */
+  encode<P extends keyof Embeddings = "float32">(text: string, options?: EncodeOptions<P>): Promise<Embeddings[P]>;
+  /** Embed texts: one such array for each, in their order. */
+  encode<P extends keyof Embeddings = "float32">(texts: Iterable<string>, options?: EncodeOptions<P>): Promise<Embeddings[P][]>;
 
   /** Embed a query, which is to find documents: `encode` with the bundle's prompt for queries, and the same where it has none. */
-  encodeQuery(text: string, options?: EncodeOptions): Promise<Float32Array>;
-  encodeQuery(texts: Iterable<string>, options?: EncodeOptions): Promise<Float32Array[]>;
+  encodeQuery<P extends keyof Embeddings = "float32">(text: string, options?: EncodeOptions<P>): Promise<Embeddings[P]>;
+  encodeQuery<P extends keyof Embeddings = "float32">(texts: Iterable<string>, options?: EncodeOptions<P>): Promise<Embeddings[P][]>;
   /** Embed a document: `encode` with the bundle's prompt for documents, and the same where it has none. */
-  encodeDocument(text: string, options?: EncodeOptions): Promise<Float32Array>;
-  encodeDocument(texts: Iterable<string>, options?: EncodeOptions): Promise<Float32Array[]>;
+  encodeDocument<P extends keyof Embeddings = "float32">(text: string, options?: EncodeOptions<P>): Promise<Embeddings[P]>;
+  encodeDocument<P extends keyof Embeddings = "float32">(texts: Iterable<string>, options?: EncodeOptions<P>): Promise<Embeddings[P][]>;
 
   /** The token ids of a text: with its role's prompt and special tokens, truncated to `maxTokens`. `place` names it in errors. */
   tokenize(text: string, place?: string, role?: Role): number[];

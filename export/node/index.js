@@ -16,7 +16,8 @@ import path from "node:path";
 import * as tokenizers from "@huggingface/tokenizers";
 import { InferenceSession, Tensor } from "onnxruntime-node";
 
-import { Bundle, open, similarity } from "./core/bundle.js";
+import { Bundle, open } from "./core/bundle.js";
+import { similarity } from "./core/compact.js";
 import { CheckFailed, UserError } from "./core/errors.js";
 import { tooLarge } from "./core/manifest.js";
 

@@ -3,6 +3,8 @@ own program from it.
 
 python embed.py BUNDLE [PRECISION] < texts.txt
     reads one text a line and writes one embedding (a JSON array) a line
+python embed.py BUNDLE [PRECISION] --embeddings int8 < texts.txt
+    the same in fewer bytes: int8, a number for each dimension, or binary, its sign bits in bytes
 python embed.py BUNDLE [PRECISION] --as query < questions.txt
     the same for queries, or for documents: with the bundle's prompt for them, where it has one
 python embed.py BUNDLE [PRECISION] --check
@@ -258,12 +260,23 @@ class Bundle:
         return rows[0]
 
 
+def compact(row: np.ndarray, precision: str) -> np.ndarray:
+    """An embedding in int8, x · 127√d / 8, rounded and clipped to ±127, or in the bits x > 0, as numpy packs
+    them; in float32 as it is."""
+    if precision == "binary":
+        return np.packbits(row > 0)
+    if precision == "int8":
+        return np.clip(np.rint(row * np.float32(127 * len(row) ** 0.5 / 8)), -127, 127).astype(np.int8)
+    return row
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("bundle", type=Path)
     parser.add_argument("precision", nargs="?")
+    parser.add_argument("--embeddings", choices=("float32", "int8", "binary"), default="float32")
     parser.add_argument("--as", dest="role", choices=ROLES, default="text")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
@@ -306,8 +319,11 @@ def main() -> int:
             )
         )
         return 0 if not wrong and all(cosine >= least for cosine in cosines) else 1
+    if asked.embeddings == "binary" and manifest["dims"][0] % 8:
+        parser.exit(2, "--embeddings binary: needs dimensions in whole bytes; choose int8\n")
     for line in sys.stdin:
-        print(json.dumps([round(float(x), 7) for x in embed(line.rstrip("\n"), asked.role)]))
+        row = compact(embed(line.rstrip("\n"), asked.role), asked.embeddings)
+        print(json.dumps([round(x, 7) for x in row.tolist()]))
     return 0
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from edgedistill import Bundle
+from edgedistill import Bundle, UserError
+from edgedistill.runtime.compact import compact, layout
 from edgedistill.runtime.similarity import unit_rows
 
 # keys that say what the texts are: of Cohere, Voyage and NVIDIA, of Text Embeddings Inference, of Jina
@@ -18,7 +19,9 @@ ROLES = {
     **dict.fromkeys(("query", "search_query", "retrieval.query"), "query"),
     **dict.fromkeys(("document", "passage", "search_document", "retrieval.passage"), "document"),
 }
-KEYS = ("input", "model", "encoding_format", "dimensions", *ROLE_KEYS, "user")
+# output_dtype, as Voyage and Mistral have it, -> our precision of embeddings; their `binary` is int8
+DTYPES = {"float": "float32", "int8": "int8", "ubinary": "binary", "binary": "binary"}
+KEYS = ("input", "model", "encoding_format", "dimensions", "output_dtype", *ROLE_KEYS, "user")
 TYPES = {
     str: "a string",
     bool: "true or false",
@@ -53,12 +56,13 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """The texts of a request, what they are (text, query or document), the dimensions to return, and whether
-    as base64 instead of numbers."""
+    """The texts of a request, what they are (text, query or document), the dimensions to return, of which
+    type, and whether as base64 instead of numbers."""
 
     texts: list[str]
     role: str
     dim: int
+    dtype: str
     base64: bool
 
 
@@ -94,7 +98,8 @@ class RequestReader:
                 "user",
             )
         dim = self._dim(asked.get("dimensions"))
-        return EmbeddingRequest(self._texts(asked), self._role(asked), dim, encoding == "base64")
+        dtype = self._dtype(asked.get("output_dtype") or "float", dim)
+        return EmbeddingRequest(self._texts(asked), self._role(asked), dim, dtype, encoding == "base64")
 
     def _role(self, asked: dict[str, Any]) -> str:
         named = {key: asked[key] for key in ROLE_KEYS if asked.get(key) is not None}
@@ -159,6 +164,15 @@ class RequestReader:
             )
         return asked
 
+    def _dtype(self, asked: Any, dim: int) -> str:
+        if not isinstance(asked, str) or asked not in DTYPES:
+            raise Refusal(400, f"output_dtype: {_shown(asked)}; choose {', '.join(DTYPES)}", "output_dtype")
+        try:
+            layout(DTYPES[asked], dim, "output_dtype")
+        except UserError as error:
+            raise Refusal(400, str(error), "output_dtype") from None
+        return asked
+
     def check_model(self, asked: Any) -> None:
         """Raises Refusal for a model that this server does not have."""
         name = self.bundle.manifest["name"]
@@ -182,12 +196,13 @@ def parse_json(body: bytes | bytearray) -> Any:
 
 
 def response(model: str, asked: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
-    """OpenAI's answer: (n, d) float32 embeddings as lists of numbers, or as base64 of their little-endian
-    float32."""
-    rows = cut(embeddings, asked.dim)
-    given = (
-        [base64.b64encode(row).decode() for row in rows.astype("<f4", copy=False)] if asked.base64 else rows
-    )
+    """OpenAI's answer: (n, d) float32 embeddings, in the type asked for, as lists of numbers, or as base64 of
+    their little-endian bytes."""
+    rows = compact(cut(embeddings, asked.dim), DTYPES[asked.dtype])
+    if asked.dtype == "binary":
+        rows = (rows ^ 128).view(np.int8)  # 128 less
+    stored = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
+    given = [base64.b64encode(row).decode() for row in stored] if asked.base64 else rows
     data = [{"object": "embedding", "index": at, "embedding": each} for at, each in enumerate(given)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return orjson.dumps(

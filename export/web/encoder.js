@@ -40,8 +40,11 @@ export async function load(from, { precision, dim, backend = "auto", threads, pr
   }
 }
 
-/** The cosine of two embeddings of unit length. */
+/** The cosine of two embeddings in float32. */
 export function similarity(a, b) {
+  if (!(a instanceof Float32Array && b instanceof Float32Array)) {
+    throw new BundleError("similarity: compares float32; import that of vendor/core/compact.js for int8 and binary");
+  }
   let sum = 0;
   for (let at = 0; at < a.length; at++) sum += a[at] * b[at];
   return sum;
@@ -71,15 +74,16 @@ class Encoder {
   /**
    * A unit Float32Array for each text, or one for one string. dim: as for `load`. progress(texts done). signal: to stop.
    * role: what the texts are, "text", "query" or "document": which prompt is put before them.
+   * precision: of the embeddings, "float32", "int8" or "binary", as vendor/core/compact.js returns and compares them.
    */
-  async encode(texts, { dim, role, progress = () => {}, signal } = {}) {
-    if (typeof texts === "string") return (await this.encode([texts], { dim, role, signal }))[0];
+  async encode(texts, { dim, role, precision = "float32", progress = () => {}, signal } = {}) {
+    if (typeof texts === "string") return (await this.encode([texts], { dim, role, precision, signal }))[0];
     const embeddings = [];
     while (embeddings.length < texts.length) {
       signal?.throwIfAborted();
       const first = embeddings.length;
-      const found = await this.#worker.call("encode", { texts: texts.slice(first, first + WINDOW), dim, role, first });
-      for (let at = 0; at < found.rows.length; at += found.dim) embeddings.push(found.rows.subarray(at, at + found.dim));
+      const found = await this.#worker.call("encode", { texts: texts.slice(first, first + WINDOW), dim, role, precision, first });
+      for (let at = 0; at < found.rows.length; at += found.width) embeddings.push(found.rows.subarray(at, at + found.width));
       progress(embeddings.length);
     }
     return embeddings;

@@ -11,7 +11,7 @@ const NEAREST = 8;
 
 let encoder = null; // the opened bundle
 let source = null; // what it was loaded from, for other settings
-let embedded = { lines: [], rows: [] };
+let embedded = { lines: [], rows: [] }; // and once there are some, index and joined: BM25 of their words
 let stop = new AbortController();
 let opening = 0; // counts, so that only the newest bundle is shown
 
@@ -153,7 +153,8 @@ async function embedLines() {
   const started = performance.now();
   try {
     const rows = await encoder.encodeDocument(texts, { progress, signal: stop.signal });
-    embedded = { lines: texts, rows };
+    const { BM25, joined } = await import("./vendor/core/bm25.js"); // not before a bundle has opened
+    embedded = { lines: texts, rows, index: new BM25(texts), joined };
     $("count").textContent = `${whole(texts.length)} embedded in ${seconds(performance.now() - started)}`;
     $("search").hidden = false;
     $("query").focus();
@@ -184,7 +185,7 @@ async function search() {
     const started = performance.now();
     try {
       const row = await encoder.encodeQuery(query);
-      showNearest(nearest(row), performance.now() - started);
+      showNearest(nearest(query, row), performance.now() - started);
     } catch (error) {
       if (encoder) $("found").textContent = error.message;
     }
@@ -192,9 +193,13 @@ async function search() {
   searching = false;
 }
 
-function nearest(query) {
-  const scored = embedded.rows.map((row, at) => ({ cosine: similarity(query, row), line: embedded.lines[at] }));
-  return scored.sort((a, b) => b.cosine - a.cosine).slice(0, NEAREST);
+/** The lines nearest to a query and its embedding, by cosine or by cosine and words. */
+function nearest(query, row) {
+  const { lines, rows, index, joined } = embedded;
+  const cosines = rows.map((each) => similarity(row, each));
+  const scores = $("by-words").checked ? joined(cosines, index.scores(query)) : cosines;
+  const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]);
+  return order.slice(0, NEAREST).map((at) => ({ cosine: cosines[at], line: lines[at] }));
 }
 
 function showNearest(found, ms) {
@@ -211,7 +216,8 @@ function showNearest(found, ms) {
     }),
   );
   const lines = counted(embedded.lines.length, "line");
-  $("found").textContent = found.length ? `${found.length} nearest of ${lines}, by cosine, in ${ms.toFixed(0)} ms` : "";
+  const by = $("by-words").checked ? "cosine and words" : "cosine";
+  $("found").textContent = found.length ? `${found.length} nearest of ${lines}, by ${by}, in ${ms.toFixed(0)} ms` : "";
 }
 
 // ---- words
@@ -260,6 +266,7 @@ $("example").addEventListener("click", () => {
 });
 $("embed").addEventListener("click", embedLines);
 $("query").addEventListener("input", search);
+$("by-words").addEventListener("change", search);
 for (const id of ["precision", "dim", "backend-choice"]) {
   $(id).addEventListener("change", async () => {
     const again = embedded.rows.length > 0;

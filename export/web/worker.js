@@ -2,6 +2,7 @@
 // Messages in: {id, op, ...}; out: {id, result}, {id, error} or {id, progress}. encoder.js is the other end.
 
 import { open } from "./vendor/core/bundle.js";
+import { compact, rowWidth } from "./vendor/core/compact.js";
 import { CheckFailed, UserError } from "./vendor/core/errors.js";
 import { Files } from "./files.js";
 import { measure } from "./speed.js";
@@ -27,11 +28,12 @@ const operations = {
     return { ...facts, ...(await openSession(graph, backend, threads)) };
   },
 
-  /** The embeddings of n texts: {rows: n · dim float32, dim}. `first`: the index of texts[0], for errors. */
-  async encode({ texts, dim = chosenDim, role, first }) {
-    const width = bundle.chosenDim(dim);
+  /** The embeddings of n texts, one after the other: {rows, width: of each}. `first`: the index of texts[0], for errors. */
+  async encode({ texts, dim = chosenDim, role, precision, first }) {
+    const chosen = bundle.chosenDim(dim);
+    const width = rowWidth(precision, chosen);
     const ids = texts.map((text, at) => bundle.tokenize(text, `texts[${first + at}]`, role));
-    return { rows: await bundle.embed(ids, width), dim: width };
+    return { rows: compact(await bundle.embed(ids, chosen), precision, chosen), width };
   },
 
   /** Embed the golden texts, alone and in batches, and compare with the stored embeddings. */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -515,3 +516,49 @@ def test_the_teacher_of_the_missing_teacher_line_is_the_bundles_own() -> None:
     )
     assert "`edgedistill export 'my models/x' --out bundles/teacher`" in logged({"model": "my models/x"})
     assert logged({"model": "some/encoder"}, "teacher") == ""
+
+
+INT8 = scoring.Search(precisions=("int8",))
+
+
+def test_embeddings_in_fewer_bytes_stand_beside_float32(shelf: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    outputs = bench.Outputs(tmp_path / "r.json", tmp_path / "r.html")
+    [found] = run(shelf, ["student"], lines, search=INT8, outputs=outputs)["reports"]
+    quality = found["quality"]["suite"]
+    int8 = quality["tasks"]["angles"]["embeddings"]["int8"]
+    assert quality["embeddings"] == {
+        "float32": {"average": quality["average"], "bytes": 12},
+        "int8": {"average": int8, "bytes": 3},
+    }
+    assert report.read(tmp_path / "r.json")[0]["quality"]["suite"]["embeddings"] == quality["embeddings"]
+    [table] = [line for line in lines if "embeddings" in line]
+    for precision, size, score in (("float32", 12, quality["average"]), ("int8", 3, int8)):
+        assert re.search(rf"student:\w+ +{precision} +{size} +{100 * score:.2f}\n", table)
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert '"embeddings":[{"report":0,"cells":[{"head":"embeddings","shown":"float32"' in page
+
+
+@pytest.mark.parametrize(
+    ("precision", "message"),
+    [
+        ("int4", "no precision of embeddings 'int4'; did you mean 'int8'? (binary, float32, int8)"),
+        ("binary", "binary needs dimensions in whole bytes, not 3; choose int8"),
+    ],
+)
+def test_embeddings_that_are_not_scored(shelf: Path, precision: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        run(shelf, ["student"], search=scoring.Search(precisions=(precision,)))
+    assert str(caught.value) == f"--embeddings: {message}"
+
+
+def test_a_suite_that_is_scored_in_float32_alone(shelf: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("en\tde\na\tb\nc\td\n")
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("kind: bitext\nname: mine\ntasks: [{name: a, file: t.tsv, first: en, second: de}]\n")
+    with pytest.raises(UserError) as caught:
+        bench.bench([str(shelf / "student")], [str(suite)], Session(log=silent), search=INT8)
+    assert str(caught.value) == (
+        "--embeddings: suite mine of kind bitext is scored in float32 alone; leave it out, or choose suites "
+        "of kinds sts, pair_classification and retrieval"
+    )

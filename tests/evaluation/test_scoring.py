@@ -510,3 +510,57 @@ def test_agreement_samples_pairs_with_a_seed() -> None:
         first["spearman"]
         != agreement(vectors, other, np.ones(100, int), pairs=500, queries=30, seed=8)["spearman"]
     )
+
+
+def test_scores_with_embeddings_in_fewer_bytes(tmp_path: Path) -> None:
+    """Every task once more, with what int8 and bits leave of the embeddings; bits by hand."""
+    draw = np.random.default_rng(0)
+    known: dict[str, np.ndarray] = {}
+
+    def wide(texts: list[str]) -> np.ndarray:
+        return np.stack([known.setdefault(text, draw.normal(size=64).astype(np.float32)) for text in texts])
+
+    texts = [f"text {at}" for at in range(300)]
+    rows = wide(texts)
+    for at in range(20):  # a query is a noisy copy of the text that is relevant to it
+        known[f"query {at}"] = rows[at] + draw.normal(size=64).astype(np.float32) * 1.3
+    pairs = [("query 1", f"text {at}", at % 7) for at in range(50)]
+    (tmp_path / "pairs.tsv").write_text(
+        "sentence1\tsentence2\tscore\n" + "".join("\t".join(map(str, row)) + "\n" for row in pairs)
+    )
+    path = write_suite(tmp_path, "kind: sts\ntasks: [{name: a, file: pairs.tsv}]\n")
+    found = scoring.evaluate(scoring.suite(path), wide, ["int8", "binary"])
+    differ = (known["query 1"] > 0) != (rows[:50] > 0)
+    expected = spearmanr(-differ.sum(1), [score for *_, score in pairs]).statistic
+    assert found["tasks"]["a"]["embeddings"]["binary"] == pytest.approx(expected, abs=1e-6)
+    assert found["embeddings"]["int8"] == pytest.approx(found["average"], abs=0.01)
+    assert found["embeddings"]["int8"] != found["average"]
+
+    qrels = [(f"q{at}", f"d{at}", 1) for at in range(20)]
+    corpus = {f"d{at}": text for at, text in enumerate(texts)}
+    beir(tmp_path / "set", corpus, {f"q{at}": f"query {at}" for at in range(20)}, qrels)
+    suite = scoring.suite(write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set}]\n"))
+    search = scoring.Search(precisions=("int8", "binary"))
+    found = scoring.evaluate_search(suite, wide, search)[suite.name]
+    queries = np.stack([known[f"query {at}"] for at in range(20)])
+    bits = np.where(rows > 0, 1.0, -1.0)
+    hamming = (np.where(queries > 0, 1.0, -1.0)) @ bits.T
+    nearest = np.argsort(-hamming, axis=1, kind="stable")[:, :100]
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    for name, rescore, close in (("binary", bits, 1e-6), ("binary+int8", unit, 0.05)):
+        gains = []
+        for at, candidates in enumerate(nearest):
+            order = candidates[np.argsort(-(rescore[candidates] @ queries[at]))].tolist()
+            place = order.index(at) if at in order else 10
+            gains.append(1 / math.log2(place + 2) if place < 10 else 0)
+        assert found["embeddings"][name] == pytest.approx(np.mean(gains), abs=close), name
+    assert found["embeddings"]["int8"] == pytest.approx(found["average"], abs=0.05)
+    assert 0.3 < found["embeddings"]["binary"] < found["embeddings"]["binary+int8"]
+
+
+def test_a_query_does_not_find_itself_in_fewer_bytes_either(tmp_path: Path) -> None:
+    corpus = {"a": "zero x", "b": "ten x", "c": "ninety x"}
+    beir(tmp_path / "set", corpus, {"a": "zero x"}, [("a", "b", 1)])
+    path = write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, same_ids: true}]\n")
+    search, suite = scoring.Search(precisions=("int8",)), scoring.suite(path)
+    assert scoring.evaluate_search(suite, encode, search)[suite.name]["embeddings"] == {"int8": 1.0}

@@ -263,12 +263,18 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
         ({"input": "a", "dimensions": 5}, 400, "dimensions: 5; tiny gives 24 or 8, choose from these"),
         ({"input": "a", "dimensions": True}, 400, "dimensions: true; "),
         ({"input": "a", "encoding_format": "int8"}, 400, 'encoding_format: "int8"; choose float or base64'),
+        (
+            {"input": "a", "output_dtype": "uint8"},
+            400,
+            'output_dtype: "uint8"; choose float, int8, ubinary, binary',
+        ),
+        ({"input": "a", "output_dtype": ["int8"]}, 400, 'output_dtype: ["int8"]; choose float'),
         ({"input": "a", "user": 3}, 400, "user: a number, not a string; send a string or leave it out"),
         (
             {"input": "a", "prompt": "query: "},
             400,
-            "prompt: not known here; leave it out (input, model, encoding_format, dimensions, input_type, "
-            "prompt_name, task, user)",
+            "prompt: not known here; leave it out (input, model, encoding_format, dimensions, output_dtype, "
+            "input_type, prompt_name, task, user)",
         ),
         (
             {"input": "a", "input_type": "clustering"},
@@ -315,6 +321,26 @@ def test_dimensions_of_a_matryoshka_student(served: Served) -> None:
     found = np.array([each.embedding for each in answer.data], np.float32)
     assert found.shape == (9, 8)
     np.testing.assert_allclose(found, served.bundle.encode(TEXTS[:9], dim=8), atol=1e-6)
+
+
+def test_embeddings_in_fewer_bytes_as_other_services_have_them(served: Served) -> None:
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    rows = served.bundle.encode(TEXTS)
+    expected = {
+        "float": rows,
+        "int8": served.bundle.encode(TEXTS, precision="int8"),
+        **{dtype: quantize_embeddings(rows, dtype) for dtype in ("ubinary", "binary")},
+    }
+    for dtype, values in expected.items():
+        for encoding, dim in (("float", 24), ("base64", 24), ("float", 8)):
+            asked = {"input": TEXTS, "output_dtype": dtype, "encoding_format": encoding, "dimensions": dim}
+            found = [each["embedding"] for each in json.loads(served.ask(asked)[2])["data"]]
+            if encoding == "base64":
+                found = [np.frombuffer(base64.b64decode(row), values.dtype) for row in found]
+            if dim == 24:
+                np.testing.assert_allclose(np.array(found), values, atol=1 if dtype == "int8" else 1e-6)
+            assert len(found[0]) == (dim // 8 if "binary" in dtype else dim)
 
 
 def test_other_paths_and_encodings_are_refused_in_openais_shape(served: Served) -> None:

@@ -22,6 +22,7 @@ CHROMIUM = (
 
 QUICK = [
     "url",
+    "search_by_words_too",
     "folder_dropped",
     "text_dropped",
     "refused_as_in_node",

@@ -329,7 +329,7 @@ def test_the_package_offers_its_classes_and_errors() -> None:
     assert edgedistill.Bundle is bundle.Bundle
     assert edgedistill.UserError is UserError
     assert edgedistill.CheckFailed is check_failed
-    assert {"Bundle", "CheckFailed", "UserError", "__version__", "load", "similarity"} == set(
+    assert {"Bundle", "CheckFailed", "UserError", "__version__", "load", "search", "similarity"} == set(
         dir(edgedistill)
     )
     with pytest.raises(AttributeError, match="has no attribute 'embed'"):

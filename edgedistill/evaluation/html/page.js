@@ -204,6 +204,13 @@ function tasks({name: suite, measure, averaged}) {
   return [el('h3', {}, suite), table([measure, ...names, 'average'], rows)];
 }
 
+/** Scores of embeddings in fewer bytes; null where suites were scored in float32 alone. */
+function embeddings() {
+  if (!data.embeddings.length) return null;
+  const rows = data.embeddings.map(({report, cells}) => ({report: reports[report], cells}));
+  return section('Embeddings in fewer bytes', table(['', ...rows[0].cells.map(({head}) => head)], rows));
+}
+
 /** Agreement with the teacher, over all texts and by length; null where it was not measured. */
 function agreement() {
   const measured = reports.filter((report) => report.agreement);
@@ -245,6 +252,7 @@ document.querySelector('main').replaceChildren(...[
   section('Latency distributions', latencies()),
   shares.length ? section("Retained of the teacher's score", el('div', {class: 'multiples'}, shares)) : null,
   byTask.length ? section('Scores by task', ...byTask) : null,
+  embeddings(),
   agreement(),
   method(),
 ].filter(Boolean));

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -27,6 +27,8 @@ from edgedistill.evaluation.suites.suite_files import (
     either,
     jsonl,
 )
+from edgedistill.runtime import similarity
+from edgedistill.runtime.compact import compact
 
 CHUNK_TEXTS = 4096  # of a corpus, encoded at a time: bounds the memory
 POOL = 128  # ranked per query; more than the 100 of the recall, so that a query's own text can be left out
@@ -96,11 +98,12 @@ class Documents:
 
 class Search(NamedTuple):
     """What is measured beside the ranking by cosine: BM25 with this weight, the texts of another encoder,
-    which may be the `same` as that of the queries."""
+    which may be the `same` as that of the queries, and the texts' embeddings in fewer bytes."""
 
     weight: float | None = None
     documents: Documents | None = None
     same: bool = False
+    precisions: tuple[str, ...] = ()
 
 
 def ndcg(grades: list[int], relevant: list[int], k: int = 10) -> float:
@@ -159,6 +162,34 @@ def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[s
             beside = measures(ranked(collection, queries, index, search.weight), collection)
             alone = measures(ranked_by_bm25(collection, index), collection)
             found[f"{title} + BM25"] = {**beside, **sizes, "bm25": alone}
+    if search.precisions:
+        found[""]["embeddings"] = _in_fewer_bytes(collection, queries, own, search.precisions)
+    return found
+
+
+def _in_fewer_bytes(
+    collection: Collection, queries: Floats, index: Index, precisions: Sequence[str]
+) -> dict[str, float]:
+    """Return nDCG@10 of the texts' embeddings in each precision, which are held in memory; queries stay
+    float32. Of bits the nearest 100 by Hamming distance are ranked by the cosine of query and bits and, as
+    `binary+int8`, of query and int8."""
+    taken = list(blocks(*index.embeddings.shape))
+    stored = {
+        precision: np.concatenate([compact(index.embeddings[rows], precision) for rows in taken])
+        for precision in precisions
+    }
+    variants: dict[str, tuple[Any, Any]] = {precision: (rows, None) for precision, rows in stored.items()}
+    if {"binary", "int8"} <= set(stored):
+        variants["binary+int8"] = stored["binary"], stored["int8"]
+    found = {}
+    for name, (rows, rescore) in variants.items():
+        numbers, cosines = similarity.search(queries, rows, k=100, rescore=rescore)
+        ranking = list[Ranking]()
+        for query, *pair in zip(collection.query_ids, cosines.tolist(), numbers.tolist(), strict=True):
+            own = query if collection.same_ids else None
+            pairs = [(cosine, index.names[number]) for cosine, number in zip(*pair, strict=True)]
+            ranking.append(sorted((each for each in pairs if each[1] != own), reverse=True))
+        found[name] = float(np.mean(_of_each(ranking, collection)))
     return found
 
 

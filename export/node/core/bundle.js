@@ -1,5 +1,6 @@
 /** A bundle of an encoder, opened: its texts' token ids, their embeddings, and its golden texts. The same in Node and in a browser. */
 
+import { compact, dot, rowWidth } from "./compact.js";
 import { CheckFailed, GET_AGAIN, UserError } from "./errors.js";
 import { graphProblem } from "./graph.js";
 import { ROLES, choosePrecision, promptOf, readManifest, readTrusted, readTrustedJson } from "./manifest.js";
@@ -25,13 +26,6 @@ export async function open(source, library, precision) {
   } catch (error) {
     throw new UserError(`${source.place}/tokenizer.json: cannot be read here (${error.message}); ${GET_AGAIN}`);
   }
-}
-
-/** The cosine of two embeddings of unit length. */
-export function similarity(a, b) {
-  let sum = 0;
-  for (let at = 0; at < a.length; at++) sum += a[at] * b[at];
-  return sum;
 }
 
 export class Bundle {
@@ -79,18 +73,20 @@ export class Bundle {
    *
    * dim: one of `dims`, by default the largest; an embedding is cut and normalized again. batchTokens: with padding.
    * role: what the texts are, "text", "query" or "document": which prompt is put before them.
-   * Throws UserError for an item that is not a string, an unknown role, and for a `dim` that is none of `dims`.
+   * precision: of the embeddings, "float32", "int8" (an Int8Array) or "binary" (a Uint8Array of d/8); not that of the graph.
+   * Throws UserError for an item that is not a string, an unknown role or precision, and for a `dim` that is none of `dims`.
    */
-  async encode(texts, { dim, batchTokens, role = "text" } = {}) {
-    if (typeof texts === "string") return (await this.encode([texts], { dim, batchTokens, role }))[0];
+  async encode(texts, { dim, batchTokens, role = "text", precision = "float32" } = {}) {
+    if (typeof texts === "string") return (await this.encode([texts], { dim, batchTokens, role, precision }))[0];
     if (typeof texts?.[Symbol.iterator] !== "function") {
       throw new UserError(`texts: ${texts === null ? "null" : typeof texts}, not strings; give a string, or an array of strings`);
     }
     const width = this.chosenDim(dim);
+    const stored = rowWidth(precision, width);
     promptOf(this.manifest, role); // a wrong role is reported for no texts too
     const ids = Array.from(texts, (text, at) => this.tokenize(text, `texts[${at}]`, role));
-    const rows = await this.embed(ids, width, batchTokens);
-    return ids.map((_, at) => rows.slice(at * width, (at + 1) * width));
+    const rows = compact(await this.embed(ids, width, batchTokens), precision, width);
+    return ids.map((_, at) => rows.slice(at * stored, (at + 1) * stored));
   }
 
   /** Embed queries: `encode` with the bundle's prompt for them; the same as `encode` where it has none. */
@@ -121,7 +117,7 @@ export class Bundle {
   async embed(ids, dim, batchTokens) {
     const rows = new Float32Array(ids.length * dim);
     for await (const [at, row] of this.#rows(ids, batchTokens)) {
-      const length = Math.sqrt(similarity(row, row));
+      const length = Math.sqrt(dot(row, row));
       if (!(Math.abs(length - 1) <= UNIT_LENGTH)) {
         throw new CheckFailed(`${this.folder}: an embedding of length ${length}, not 1; ${GET_AGAIN}`);
       }
@@ -152,7 +148,7 @@ export class Bundle {
     const golden = await this.golden();
     const cosines = async (batchTokens) => {
       const found = [];
-      for await (const [at, row] of this.#rows(golden.ids, batchTokens)) found[at] = similarity(row, golden.vectors[at]);
+      for await (const [at, row] of this.#rows(golden.ids, batchTokens)) found[at] = dot(row, golden.vectors[at]);
       return found;
     };
     const alone = await cosines(1);
@@ -190,7 +186,7 @@ export class Bundle {
     const areLists = [texts, ids, vectors, roles].every((list) => Array.isArray(list) && list.length === texts.length && list.length > 0);
     const areIds = (row) => Array.isArray(row) && row.length > 0 && row.length <= this.maxTokens && row.every(Number.isInteger);
     const areNumbers = (row) => Array.isArray(row) && row.length === this.dims[0] && row.every(Number.isFinite);
-    const isUnit = (row) => areNumbers(row) && Math.abs(similarity(row, row) - 1) <= UNIT_LENGTH;
+    const isUnit = (row) => areNumbers(row) && Math.abs(dot(row, row) - 1) <= UNIT_LENGTH;
     const whole = areLists && texts.every((text) => typeof text === "string") && ids.every(areIds) && vectors.every(isUnit);
     const areRoles = whole && roles.every((role) => ROLES.includes(role));
     if (areRoles && least >= LEAST_COSINE && least <= 1) return { texts, ids, vectors, roles, least };
@@ -251,7 +247,7 @@ function* longestFirst(rows, batchTokens = BATCH_TOKENS) {
 function cut(row, dim) {
   if (dim === row.length) return row;
   const head = row.subarray(0, dim);
-  const norm = Math.max(Math.sqrt(similarity(head, head)), 1e-12);
+  const norm = Math.max(Math.sqrt(dot(head, head)), 1e-12);
   return head.map((value) => value / norm);
 }
 

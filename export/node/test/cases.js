@@ -198,6 +198,24 @@ export const GIVES = {
       });
     },
   },
+  "embeddings in fewer bytes": {
+    value: TEXTS,
+    async use(encoder, texts) {
+      const rows = async (precision) => (await encoder.encode(texts, { precision })).map((row) => [row.constructor.name, ...row]);
+      const wrong = await encoder.encode("a text", { precision: "int4" }).catch((error) => error.message);
+      return { float32: await rows("float32"), int8: await rows("int8"), binary: await rows("binary"), wrong };
+    },
+    verify({ float32, int8, binary, wrong }) {
+      assert.equal(wrong, "precision: no precision of embeddings 'int4'; choose float32, int8, binary");
+      for (const [at, [kind, ...row]] of float32.entries()) {
+        assert.equal(kind, "Float32Array");
+        const rounded = row.map((x) => Math.round((x * 127 * Math.sqrt(DIMS)) / 8));
+        assert.deepEqual(int8[at], ["Int8Array", ...rounded.map((x) => Math.max(-127, Math.min(127, x)) + 0)]);
+        const bits = row.map((x) => (x > 0 ? "1" : "0")).join("").match(/.{8}/g);
+        assert.deepEqual(binary[at], ["Uint8Array", ...bits.map((byte) => parseInt(byte, 2))]);
+      }
+    },
+  },
   "what is not text is refused, with its index": {
     async use(encoder) {
       const errors = [];

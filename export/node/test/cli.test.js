@@ -98,3 +98,10 @@ test("--help and --version", () => {
   assert.match(run(["--help"]).stdout, /^Usage: edgedistill BUNDLE/);
   assert.equal(run(["--version"]).stdout, `${readJson(path.join(import.meta.dirname, ".."), "package.json").version}\n`);
 });
+
+test("--embeddings takes fewer bytes", async () => {
+  const [expected] = await (await load(BUNDLE)).encode(["a text"], { precision: "binary" });
+  assert.deepEqual(JSON.parse(run([BUNDLE, "--embeddings", "binary"], "a text\n").stdout), [...expected]);
+  const { status, stderr } = run([BUNDLE, "--embeddings", "int4"], "a text\n");
+  assert.deepEqual([status, stderr], [2, "precision: no precision of embeddings 'int4'; choose float32, int8, binary\n"]);
+});

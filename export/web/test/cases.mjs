@@ -6,6 +6,7 @@ import { request } from "node:http";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
+import { BM25, joined } from "../../node/core/bm25.js";
 import { DIMS, dot, edit, GOLDEN, MANIFEST, PRECISION } from "../../node/test/bundles.js";
 import { GIVES, REFUSED } from "../../node/test/cases.js";
 import { broken, browser, errorOf, few, inBrowser, opened, origin, page, port, refused, shown, text } from "./harness.mjs";
@@ -38,6 +39,8 @@ export const cases = {
     await shown(on, "search");
     await on.keyboard.type("my package has not come yet", { delay: 5 }); // the field has the focus
     await on.waitForFunction(() => document.querySelector("#results li p")?.textContent.startsWith("My parcel"));
+    await on.uncheck("#by-words");
+    await on.waitForFunction(() => document.getElementById("found").textContent.includes(", by cosine, in "));
     const cosines = await on.$$eval("#results data", (all) => all.map((each) => Number(each.textContent)));
     assert.equal(cosines.length, 8);
     assert.ok(cosines.every((cosine, at) => at === 0 || cosine <= cosines[at - 1]) && cosines[0] > cosines[7]);
@@ -48,6 +51,29 @@ export const cases = {
     await on.click("#close");
     await shown(on, "open");
     assert.equal(await on.isVisible("#bundle"), false);
+    assert.deepEqual(on.bugs, []);
+  },
+
+  async search_by_words_too() {
+    const on = await page("/?bundle=/few/");
+    await opened(on);
+    await on.click("#example");
+    await on.click("#embed");
+    await shown(on, "search");
+    const lines = (await on.inputValue("#texts")).split("\n");
+    const query = "my blue account";
+    await on.fill("#query", query);
+    await on.waitForSelector("#results li");
+    const rows = await on.evaluate(async (texts) => (await encoder.encode(texts)).map((row) => [...row]), [query, ...lines]);
+    const cosines = rows.slice(1).map((row) => dot(row, rows[0]));
+    const scores = joined(cosines, new BM25(lines).scores(query));
+    const best = (values) => lines.toSorted((a, b) => values[lines.indexOf(b)] - values[lines.indexOf(a)]).slice(0, 8);
+    assert.notDeepEqual(best(scores), best(cosines));
+    assert.deepEqual(await on.$$eval("#results p", (all) => all.map((each) => each.textContent)), best(scores));
+    assert.match(await text(on, "found"), /^8 nearest of 20 lines, by cosine and words, in \d+ ms$/);
+    await on.uncheck("#by-words");
+    await on.waitForFunction(() => document.getElementById("found").textContent.includes(", by cosine, in "));
+    assert.deepEqual(await on.$$eval("#results p", (all) => all.map((each) => each.textContent)), best(cosines));
     assert.deepEqual(on.bugs, []);
   },
 

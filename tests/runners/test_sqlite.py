@@ -1,0 +1,116 @@
+"""The example of full-text and vector search in one SQLite file: what it finds, and its scores by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import edgedistill
+
+ROOT = Path(__file__).resolve().parents[2]
+SEARCH = ROOT / "export" / "sqlite" / "search.py"
+ABILITY = "import sqlite3; sqlite3.Connection.enable_load_extension"
+
+NOTES = {
+    "money.md": "You get your money back within ten days.\n\nThe invoice 4711 was paid by mistake twice.",
+    "sea/ships.txt": "The ferry leaves the harbour at noon.\n \n\nA storm kept every boat at the quay.\n",
+    "cook.txt": "Boil the potatoes in salted water.",
+    "image.png": "no text",
+}
+
+FIND = """
+import json, sqlite3, sys
+import edgedistill, search, sqlite_vec
+given = json.load(sys.stdin)
+database = sqlite3.connect(":memory:")
+database.enable_load_extension(True)
+sqlite_vec.load(database)
+encoder = edgedistill.load("nano", threads=1)
+for texts in (["left over"], given["texts"]):
+    search.index(database, encoder, [(str(at), text) for at, text in enumerate(texts)])
+print(json.dumps([search.find(database, encoder, query, k=99) for query in given["queries"]]))
+"""
+
+
+def python() -> str | None:
+    """A Python of this version whose sqlite3 loads extensions: this one, or the system's."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for found in (sys.executable, shutil.which(name, path=os.defpath)):
+        if found and not subprocess.run([found, "-c", ABILITY], capture_output=True, check=False).returncode:
+            return found
+    return None
+
+
+PYTHON = python()
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("sqlite_vec") is None, reason="needs sqlite-vec"),
+    pytest.mark.skipif(PYTHON is None, reason="needs a Python whose sqlite3 loads extensions"),
+]
+
+
+def run(*arguments: str, text: str = "") -> str:
+    places = [str(ROOT), str(SEARCH.parent), sysconfig.get_path("purelib")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    done = subprocess.run(
+        [str(PYTHON), *arguments], env=environment, input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_folder_is_found_by_words_and_by_meaning(tmp_path: Path) -> None:
+    for name, text in NOTES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    database = str(tmp_path / "notes.db")
+    for _ in range(2):  # the second index takes the place of the first
+        assert run(str(SEARCH), database, "index", str(tmp_path)) == ""
+    answers = {
+        "how are refunds handled": "money.md: You get your money back",
+        "4711": "money.md: The invoice 4711",
+        "vessels that could not sail": "ships.txt: A storm kept every boat",
+        'boiled "potato" AND (': "cook.txt: Boil the potatoes",
+        "?!": "",
+    }
+    for query, best in answers.items():
+        lines = run(str(SEARCH), database, "find", query).splitlines()
+        assert len(lines) == 5 and best in lines[0], (query, lines)
+
+
+def test_scores_are_those_of_both_indexes_by_hand() -> None:
+    texts = ["red cats and a dog", "a red door", "the blue house of the dog", "dogs bark", "rain"]
+    queries = ["red dog", "zebra", "bad weather"]
+    found = json.loads(run("-c", FIND, text=json.dumps({"texts": texts, "queries": queries})))
+    encoder = edgedistill.load("nano", threads=1)
+    rows = encoder.encode(texts, precision="int8")
+    stems = [text.replace("dogs", "dog").split() for text in texts]  # Porter's, of the words asked for
+    mean = np.mean([len(words) for words in stems])
+    for query, answer in zip(queries, found, strict=True):
+        cosines = edgedistill.similarity(encoder.encode(query, precision="int8"), rows)[0]
+        bm25 = np.zeros(len(texts))
+        for word in query.split():  # FTS5's: k1 1.2, b 0.75
+            holds = sum(word in words for words in stems)
+            idf = max(math.log((len(texts) - holds + 0.5) / (holds + 0.5)), 1e-6)
+            for at, words in enumerate(stems):
+                count = words.count(word)
+                bm25[at] += idf * count * 2.2 / (count + 1.2 * (0.25 + 0.75 * len(words) / mean))
+        joined = (cosines - cosines.mean()) / cosines.std()
+        joined += 0.75 * (bm25 - bm25.mean()) / (bm25.std() or 1)
+        order = np.argsort(-joined)
+        assert [int(name) for _, name, _ in answer] == order.tolist(), query
+        assert [text for *_, text in answer] == [texts[at] for at in order]
+        np.testing.assert_allclose([score for score, *_ in answer], joined[order], atol=1e-3)
+
+
+def test_it_is_as_short_as_promised() -> None:
+    assert len(SEARCH.read_text(encoding="utf-8").splitlines()) <= 60
