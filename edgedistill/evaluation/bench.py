@@ -260,6 +260,8 @@ def _check_search(
             raise UserError(f"--hybrid-weight: {search.weight} is no weight; give a number, such as 0.5")
         for package in ("bm25s", "Stemmer"):
             require(package, "bench --hybrid", "search")
+        # indexed now, so that texts without words are refused before anything is measured
+        _ = [task.bm25 for suite in retrieval for task in suite.tasks.values()]
     if documents is None:
         return
     texts = retrieval[0].texts[:SPACE_TEXTS]

@@ -423,7 +423,10 @@ def test_documents_of_another_encoder_are_embedded_once(tmp_path: Path) -> None:
         embedded.extend(texts)
         return encode(["thirty" if "zero" in text else "zero" for text in texts])
 
-    documents = scoring.Documents("other", scoring.Encoder.of(mirrored), 2)
+    def never(texts: list[str]) -> np.ndarray:
+        raise AssertionError("only documents are embedded")
+
+    documents = scoring.Documents("other", scoring.Encoder(never, never, mirrored), 2)
     for _ in range(2):
         found = scoring.evaluate_search(suite, encode, scoring.Search(0.1, documents))
     titles = ["suite", "suite + BM25", "suite, documents of other", "suite, documents of other + BM25"]
