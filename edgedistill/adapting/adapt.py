@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import resume as resuming
 from edgedistill.training import student_embeddings, train
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.load_models import open_teacher
 
 MOST_MEASURED = 3_000  # held-out texts
@@ -68,8 +68,9 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     built = corpus.build(spec.corpus, session, spec.seed)
     held_out, embeddings = score.held_out(teacher, built, MOST_MEASURED, session)
     session.log(f"comparing before and after on {len(held_out):,} held-out texts")
-    students = {"before": _encoder(request.student, source), "after": bundle.load(request.out).encode}
-    measured = {name: _measure(encode, held_out, embeddings) for name, encode in students.items()}
+    adapted = scoring.Encoder.of(bundle.load(request.out))
+    students = {"before": _encoder(request.student, source), "after": adapted}
+    measured = {name: _measure(encoder, held_out, embeddings) for name, encoder in students.items()}
     found = _search(request, spec, built, students, teacher, on_device)
     weak = weakness(teacher, held_out)
     shown = [_table(measured, found, len(held_out)), *([weak] if weak else [])]
@@ -87,19 +88,19 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     }
 
 
-def _encoder(name: str, source: run.Run) -> Callable[[Sequence[str]], np.ndarray]:
+def _encoder(name: str, source: run.Run) -> scoring.Encoder:
     """What embeds texts as the student did before: the bundle, or the run in torch."""
     if isinstance(source, bundle_run.BundleRun):
-        return bundle.load(name).encode
-    module, tokenizer = source.student(), source.tokenizer()
-    return lambda given: student_embeddings.embed(module, tokenizer, list(given), source.max_tokens)
+        return scoring.Encoder.of(bundle.load(name))
+    prepared = PreparedStudent(source.student(), source.shape, source.tokenizer())
+    return student_embeddings.encoder(prepared.module, prepared)
 
 
 def _search(
     request: Request,
     spec: recipe.Recipe,
     texts: corpus.Corpus,
-    students: dict[str, search.Encode],
+    students: dict[str, scoring.Encoder],
     teacher: TeacherEncoder,
     session: Session,
 ) -> dict[str, Any]:
@@ -119,25 +120,23 @@ def _search(
                 session.log(f"searching with {len(queries.texts):,} queries {queries.title}")
                 (Path(folder) / name).mkdir()
                 found = measured[name] = search.Measured(queries, Path(folder) / name)
-                for each, encode in students.items():
-                    found.add(each, encode)
-                found.add("teacher", search.teacher_encode(teacher, found.collection, session))
+                for each, encoder in students.items():
+                    found.add(each, encoder)
+                found.add("teacher", search.by_roles(teacher, found.collection, session))
         if not measured:
             return {}
         weight = next(iter(measured.values())).weight("after")
         return {"bm25_weight": weight, **{name: each.record(weight) for name, each in measured.items()}}
 
 
-def _measure(
-    encode: Callable[[Sequence[str]], np.ndarray], held_out: list[str], teacher: np.ndarray
-) -> dict[str, float | None]:
+def _measure(encoder: scoring.Encoder, held_out: list[str], teacher: np.ndarray) -> dict[str, float | None]:
     """The MEASURES of a student: its agreement with the teacher's embeddings (n, d) of held-out texts, and
     its score on the suite that ships.
 
     `cosine` is None where student and teacher have different dimensions.
     """
-    found = teacher_agreement.agreement(encode(held_out), teacher, np.ones(len(held_out), int))
-    mini = scoring.evaluate(scoring.suite("mini"), encode)["average"]
+    found = teacher_agreement.agreement(encoder.text(held_out), teacher, np.ones(len(held_out), int))
+    mini = scoring.evaluate(scoring.suite("mini"), encoder)["average"]
     agreeing = {name: found[name] for name in ("spearman", "top10_overlap")}
     return {"cosine": found["cosine_mean"], **agreeing, "mini": mini}
 

@@ -6,7 +6,7 @@ among the others. A user's own queries are to find their answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from edgedistill.data import corpus, made_tuples
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.evaluation.suites import retrieval
+from edgedistill.evaluation.suites.cosines import Encode, Encoder, encoded, unit
 from edgedistill.session import Session
 from edgedistill.teacher.embedding_cache import HashIndex, embed_corpus, text_hashes
 from edgedistill.teacher.encoder import TeacherEncoder
@@ -25,8 +26,6 @@ from edgedistill.teacher.encoder import TeacherEncoder
 MOST_TEXTS = 2_000  # among which the answers are to be found
 MOST_QUERIES = 300
 WEIGHTS = (0.25, 0.5, 1.0)  # of BM25, of which the best is chosen on the queries that were made
-
-Encode = Callable[[Sequence[str]], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,10 @@ class Measured:
         self.beside: dict[str, dict[float, float]] = {}  # by encoder, by BM25's weight
         self.bm25 = 0.0
 
-    def add(self, name: str, encode: Encode) -> None:
+    def add(self, name: str, encoder: Encoder) -> None:
         """Measure an encoder."""
-        index = retrieval.indexed(self.collection, encode)
-        asked = np.asarray(encode(self.queries.texts), np.float32)
+        index = retrieval.indexed(self.collection, encoder.document)
+        asked = unit(encoded(encoder.query, self.queries.texts))
         self.alone[name] = self._ndcg(retrieval.ranked(self.collection, asked, index))
         self.beside[name] = {
             weight: self._ndcg(retrieval.ranked(self.collection, asked, index, weight)) for weight in WEIGHTS
@@ -121,16 +120,20 @@ def retrieval_texts(collection: retrieval.Collection) -> list[str]:
     return [text for _, texts in collection.chunks() for text in texts]
 
 
-def teacher_encode(teacher: TeacherEncoder, collection: retrieval.Collection, session: Session) -> Encode:
-    """The teacher on the texts of a collection and its queries, each embedded once: what training has
-    embedded is in the cache."""
-    texts = list(dict.fromkeys([*retrieval_texts(collection), *collection.queries]))
-    folder = collection.corpus.parent / "teacher"
-    folder.mkdir()
-    corpus.write(folder, texts, None, [])
-    rows = embed_corpus(teacher, Corpus(folder), session)
-    index = HashIndex(text_hashes(texts))
-    return lambda asked: rows[index.find(text_hashes(asked))]
+def by_roles(teacher: TeacherEncoder, collection: retrieval.Collection, session: Session) -> Encoder:
+    """The teacher on the texts of a collection and its queries; what training has embedded is in the
+    cache."""
+
+    def in_role(role: str, texts: list[str]) -> Encode:
+        folder = collection.corpus.parent / role
+        folder.mkdir()
+        corpus.write(folder, texts, None, [])
+        rows = embed_corpus(teacher.in_role(role), Corpus(folder), session)
+        index = HashIndex(text_hashes(texts))
+        return lambda asked: rows[index.find(text_hashes(asked))]
+
+    queries = in_role("query", collection.queries)
+    return Encoder(queries, queries, in_role("document", retrieval_texts(collection)))
 
 
 def lines(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:

@@ -12,7 +12,6 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
-CHUNK = 4_096  # texts that are read from the corpus at a time
 
 
 def build(spec: recipe.ViewFile, texts: Corpus, session: Session, place: str) -> Corpus:
@@ -43,7 +42,7 @@ def _views(spec: recipe.ViewFile, paths: list[Path], texts: Corpus, place: str) 
         for text, view in readers.columns_in(path, columns, f"{place}.text_column and .view_column"):
             views.setdefault(deduplicate.digest(text), view)
     names = ", ".join(path.name for path in paths)
-    found = [(text, views.get(deduplicate.digest(text))) for chunk in texts.chunks(CHUNK) for text in chunk]
+    found = [(text, views.get(deduplicate.digest(text))) for text in texts]
     for lacking, what in ((None, "are not in"), ("", "have an empty view in")):
         missing = [text for text, view in found if view == lacking]
         if missing:

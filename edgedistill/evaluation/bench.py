@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from edgedistill import machine
 from edgedistill.errors import UserError, require
-from edgedistill.evaluation import page, report, scoring, speed, tables, teacher_agreement
+from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
 from edgedistill.evaluation.suites import FAMILIES
 from edgedistill.evaluation.suites.cosines import dot, unit
 from edgedistill.runtime import bundle as bundles_
@@ -27,7 +27,7 @@ DEFAULT_SUITE = "mini"
 UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
 SPACE_TEXTS = 64  # queries whose embeddings by two encoders are compared
 # Mean cosine of a text's embeddings by two encoders, below which they have not learned the same space. Of
-# unrelated encoders it is near 0; students have 0.5 to 0.95 to their teacher.
+# unrelated encoders it is near 0; to their teacher, on Cranfield's queries, `nano` has 0.80 and `micro` 0.51.
 SAME_SPACE = 0.25
 LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 
@@ -96,6 +96,7 @@ def bench(
     _log_missing_teacher(measured, session.log)
     progress = _progress(len(measured) * (len(opened) + plan.rounds + 1), session.log)
     _accuracy(measured, opened, session, search, progress)
+    _compare_queries(measured, plan)
     texts = opened[0].sample(plan.queries, plan.seed)
     timings = speed.measure(measured, texts, threads, replace(session, log=progress), plan)
     for target, found in zip(measured, timings, strict=True):
@@ -270,6 +271,8 @@ def _check_search(
             raise UserError(f"--hybrid-weight: {search.weight} is no weight; give a number, such as 0.5")
         for package in ("bm25s", "Stemmer"):
             require(package, "bench --hybrid", "search")
+        # indexed now, so that texts without words are refused before anything is measured
+        _ = [task.bm25 for suite in retrieval for task in suite.tasks.values()]
     if documents is None:
         return
     texts = retrieval[0].texts[:SPACE_TEXTS]
@@ -351,6 +354,25 @@ def _beside_float32(found: dict[str, Any], dim: int) -> dict[str, dict[str, floa
     averages = {"float32": found["average"], **found["embeddings"]}
     sizes = {name: sum(layout(each, dim).bytes for each in name.split("+")) for name in averages}
     return {name: {"average": average, "bytes": sizes[name]} for name, average in averages.items()}
+
+
+def _compare_queries(measured: list[Measured], plan: speed.MeasurementPlan) -> None:
+    """Give each retrieval task of a student its `difference` to the teacher, query by query; the scores of
+    the single queries are dropped."""
+    teacher, taken = reference(measured), [(target, _each_query(target)) for target in measured]
+    expected = next((scores for target, scores in taken if target is teacher), {})
+    for target, scores in taken:
+        for suite, task in scores.keys() & expected.keys() if target is not teacher else ():
+            pair = scores[suite, task], expected[suite, task]
+            found = bootstrap.difference(*pair, plan.resamples, plan.seed)
+            target.quality[suite]["tasks"][task]["difference"] = found
+
+
+def _each_query(target: Measured) -> dict[tuple[str, str], list[float]]:
+    """Take the scores of the single queries out of what was measured, by suite and task."""
+    tasks = [(suite, task) for suite, found in target.quality.items() for task in found["tasks"]]
+    measures = {key: target.quality[key[0]]["tasks"][key[1]] for key in tasks}
+    return {key: found.pop("each") for key, found in measures.items() if "each" in found}
 
 
 def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | None:

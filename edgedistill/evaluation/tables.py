@@ -16,6 +16,7 @@ from rich.text import Text
 from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, retained, suites, title
 
 WIDTH = 100  # columns of the terminal
+SUITES = 3  # beside each other in the terminal: their names are to be read
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
 TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")
 ONLY_IN_TERMINAL = ("load ms", "batch sens.")  # columns that the README's tables leave out
@@ -135,15 +136,16 @@ def places(reports: list[Report]) -> list[str]:
 
 def terminal(reports: list[Report]) -> str:
     """Return plain text of at most WIDTH columns, one row per report: a table of costs, with the scores of a
-    single suite in it; the scores of several suites stand in a second table."""
+    single suite in it; the scores of several suites stand in tables of at most SUITES each."""
     names, shares = suites(reports), compared(reports)
     single_suite = names if len(names) == 1 else []
     parts: list[RenderableType] = [
         _table(reports, [cells(report, single_suite, shares) for report in reports], 9)
     ]
-    if len(names) > 1:
-        rows = [_scores(report, names, shares) for report in reports]
-        parts.append(_table(reports, rows, max(5, 60 // len(names) - 8)))
+    for at in range(0, len(names), SUITES) if not single_suite else ():
+        taken = names[at : at + SUITES]
+        rows = [_scores(report, taken, shares) for report in reports]
+        parts.append(_table(reports, rows, 60 // len(taken) - 8))
     if precisions := embeddings(reports):
         measured, rows = [report for report, _ in precisions], [row for _, row in precisions]
         parts.append(_table(measured, rows, max(5, 60 // len(names))))

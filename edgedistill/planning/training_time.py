@@ -65,11 +65,11 @@ def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
         return []
     found: list[tuple[Any, Corpus]] = []
     of_tuples = [
-        (models.of(teacher), column)
+        (models.of(teacher).in_role(role), column)
         for stage, ahead in zip(spec.distilling, opened.stages, strict=True)
         if ahead.tuples is not None
         for teacher in tuple_batches.teachers_of(stage)
-        for column in ahead.tuples.columns
+        for column, role in zip(ahead.tuples.columns, tuple_batches.SIDES, strict=True)
     ]
     unit = not (isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw)
     if isinstance(corpus, ParallelCorpus):

@@ -130,8 +130,7 @@ class Hybrid:
 
     def __init__(self, dense: Scorer, tuples: ParallelCorpus, weight: float, place: str) -> None:
         self.dense, self.tuples, self.weight = dense, tuples, weight
-        documents = tuples.target_side
-        self.bm25 = BM25((text for texts in documents.chunks(4_096) for text in texts), place)
+        self.bm25 = BM25(tuples.target_side, place)
         self.moments = np.empty((0, 4), np.float32)
 
     def fit(self, folder: Path, session: Session) -> None:

@@ -109,7 +109,7 @@ def corpus_texts(corpus: Corpus, prefix: str = "") -> tuple[NamedTexts, NamedTex
     """The training texts and the held-out texts of a corpus; `prefix` begins their names."""
 
     def rows(start: int, end: int) -> Iterator[str]:
-        return itertools.islice(itertools.chain.from_iterable(corpus.chunks(CHUNK)), start, end)
+        return itertools.islice(corpus, start, end)
 
     size, trained = len(corpus), corpus.training_count
     return NamedTexts(f"{prefix}trained on", lambda: rows(0, trained)), NamedTexts(

@@ -408,6 +408,13 @@ def test_search_beside_bm25_and_by_the_teachers_documents(
     for beside, alone in ((titles[0], titles[2]), (titles[1], titles[3])):
         assert teacher["quality"][beside] == teacher["quality"][alone]  # its documents are its own
     assert student["quality"][titles[1]]["weight"] == 1
+    less = {"mean": pytest.approx(own - teacher["quality"]["search"]["average"], abs=1e-5)}
+    found = student["quality"]["search"]["tasks"]["words"]
+    assert "each" not in found and found["difference"] == {
+        **less,
+        "interval95": [less["mean"]] * 2,
+    }  # one query
+    assert "difference" not in teacher["quality"]["search"]["tasks"]["words"]
     table, score = "\n".join(lines), 100 * student["quality"][titles[1]]["bm25"]
     assert f"BM25 alone: search {score:.2f}; its weight: 1" in table
     assert tables.markdown([student]).startswith(

@@ -385,7 +385,9 @@ def test_beside_bm25_by_hand(tmp_path: Path) -> None:
         assert found["suite + BM25"]["average"] == pytest.approx(expected)
         assert found["suite + BM25"]["weight"] == weight
         assert found["suite + BM25"]["bm25"] == pytest.approx(1 / ideal)  # d2 has no word of the query
+        each = found["suite"]["tasks"]["set"].pop("each")
         assert found["suite"] == scoring.evaluate(suite, by_angle)
+        assert each == [found["suite"]["average"]]
     task = found["suite + BM25"]["tasks"]["set"]
     assert (task["mrr_at_10"], task["recall_at_100"], task["texts"]) == (1, 1, 4)
     assert (task["bm25"]["mrr_at_10"], task["bm25"]["recall_at_100"]) == (1, 0.5)
@@ -421,7 +423,10 @@ def test_documents_of_another_encoder_are_embedded_once(tmp_path: Path) -> None:
         embedded.extend(texts)
         return encode(["thirty" if "zero" in text else "zero" for text in texts])
 
-    documents = scoring.Documents("other", scoring.Encoder.of(mirrored), 2)
+    def never(texts: list[str]) -> np.ndarray:
+        raise AssertionError("only documents are embedded")
+
+    documents = scoring.Documents("other", scoring.Encoder(never, never, mirrored), 2)
     for _ in range(2):
         found = scoring.evaluate_search(suite, encode, scoring.Search(0.1, documents))
     titles = ["suite", "suite + BM25", "suite, documents of other", "suite, documents of other + BM25"]

@@ -119,3 +119,17 @@ def test_measuring_needs_no_torch_and_no_scipy() -> None:
         ).stdout.strip()
         == "[]"
     )
+
+
+def test_a_difference_between_rankings_is_paired_and_agrees_with_scipy() -> None:
+    from scipy.stats import bootstrap as by_scipy
+
+    random = np.random.default_rng(3)
+    teacher = random.random(200)
+    constant = bootstrap.difference((teacher - 0.25).tolist(), teacher.tolist())
+    assert constant == {"mean": -0.25, "interval95": [-0.25, -0.25]}  # however hard the queries are
+    student = teacher - 0.1 * random.random(200)
+    found = bootstrap.difference(student.tolist(), teacher.tolist(), 4000)
+    expected = by_scipy((student - teacher,), np.mean, method="percentile", random_state=random)
+    assert found["mean"] == pytest.approx(np.mean(student - teacher), abs=1e-5)
+    assert found["interval95"] == pytest.approx(list(expected.confidence_interval), abs=5e-4)

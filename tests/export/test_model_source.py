@@ -65,7 +65,7 @@ def test_documents_are_embedded_as_by_the_models_bundle(world: World, tmp_path: 
         found = model_source.documents(str(folder), Session())
         assert (found.name, found.dims, found.bundle) == (str(folder), 32, None)
         assert by_bundle.name == f"{folder.name}:fp32"
-        assert np.allclose(found.encode(sentences(10)), by_bundle.encode(sentences(10)), atol=1e-5)
+        assert np.allclose(*(each.encoder.document(sentences(10)) for each in (found, by_bundle)), atol=1e-5)
         prompt = files.read_json(tmp_path / "b" / folder.name / "manifest.json")["prompt"]
         assert prompt == ("the garden: " if folder == prompted else "")
 

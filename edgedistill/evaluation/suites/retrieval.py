@@ -143,25 +143,29 @@ def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
 
 def score(collection: Collection, encoder: Encoder) -> dict[str, Any]:
     """Return `ndcg_at_10`, `recall_at_100`, `mrr_at_10`, and the number of `queries` and `texts`."""
-    return rankings(collection, encoder, Search())[""]
+    found = rankings(collection, encoder, Search())[""]
+    del found["each"]
+    return found
 
 
 def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[str, dict[str, Any]]:
     """Return the measures of each ranking by its title: of "" by cosine, of ", documents of NAME" by the
     cosines with that encoder's texts and, with a weight, of each " + BM25" by both, which also has those of
-    `bm25` alone."""
+    `bm25` alone. `each` is the nDCG@10 of every query."""
     queries = unit(encoded(encoder.query, collection.queries))
     indexes, found = dict[str, Index](), dict[str, dict[str, Any]]()
     if search.documents is not None:
         indexes[f", documents of {search.documents.name}"] = search.documents.index(collection)
     own = next(iter(indexes.values())) if search.same else indexed(collection, encoder.document)
     for title, index in {"": own, **indexes}.items():
-        sizes = {"queries": len(queries), "texts": len(index.names)}
-        found[title] = {**measures(ranked(collection, queries, index), collection), **sizes}
+        ranking = {title: ranked(collection, queries, index)}
         if search.weight is not None:
-            beside = measures(ranked(collection, queries, index, search.weight), collection)
-            alone = measures(ranked_by_bm25(collection, index), collection)
-            found[f"{title} + BM25"] = {**beside, **sizes, "bm25": alone}
+            ranking[f"{title} + BM25"] = ranked(collection, queries, index, search.weight)
+        for name, pools in ranking.items():
+            found[name] = {**measures(pools, collection), "queries": len(queries), "texts": len(index.names)}
+            found[name]["each"] = _of_each(pools, collection)
+        if search.weight is not None:
+            found[name]["bm25"] = measures(ranked_by_bm25(collection, index), collection)
     if search.precisions:
         found[""]["embeddings"] = _in_fewer_bytes(collection, queries, own, search.precisions)
     return found
@@ -208,7 +212,8 @@ def indexed(collection: Collection, encode: Encode) -> Index:
         for ids, texts in collection.chunks():
             embeddings = unit(encoded(encode, texts))
             file.write(embeddings.tobytes())
-            names, width = names + ids, embeddings.shape[1]
+            names += ids
+            width = embeddings.shape[1]
         if not names:
             raise UserError(f"{collection.corpus}: no texts; take it from the same release as the queries")
         file.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,10 @@ from edgedistill.teacher.tuple_scores import Embedded, ScoredTuples
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs import batch_order
 from edgedistill.training.inputs.text_batches import Batches, ColumnTokens, Ids
-from edgedistill.training.load_models import Models
+from edgedistill.training.load_models import AnyTeacher, Models
 from edgedistill.training.stages import NumberedStage
+
+SIDES = ("query", "document")  # the roles of the texts of both columns
 
 
 def corpus_of(
@@ -104,7 +107,8 @@ class TupleBatches(Batches):
 
 def of_tuples(tuples: ParallelCorpus, tokenizer: StudentTokenizer, session: Session) -> TupleBatches:
     """The batches of tuples, without what they are compared with."""
-    columns = [tokenizer.tokenize(each, session) for each in tuples.columns]
+    roles = zip(tuples.columns, SIDES, strict=True)
+    columns = [tokenizer.tokenize(each, session, role) for each, role in roles]
     tokens = ColumnTokens(columns, np.asarray(tuples.index))
     return TupleBatches([], [tokens], tuples.training_count, columns=tokens, max_tokens=tokenizer.max_tokens)
 
@@ -127,13 +131,14 @@ def targets_of(
     queries, documents = tuples.columns
 
     def embedded(corpus: Corpus) -> Callable[[recipe.Teacher | None], EmbeddingRows]:
-        return lambda which: embed_corpus(models.of(which), corpus, session)
+        role = SIDES[tuples.columns.index(corpus)]
+        return lambda which: embed_corpus(models.of(which).in_role(role), corpus, session)
 
     teachers = list[Embedded]()
     if needs_cosines(spec):
         named: list[recipe.Teacher | None] = [None, *of.teachers]
         teachers = [
-            Embedded(embedded(queries)(each), embedded(documents)(each), models.of(each).identity())
+            Embedded(embedded(queries)(each), embedded(documents)(each), _identity(models.of(each)))
             for each in named
         ]
     found = tuple_scores.build(spec.tuples, tuples, teachers, scored, session, f"{stage.place}.tuples")
@@ -141,6 +146,11 @@ def targets_of(
     if not vectors:
         return TupleTargets(found, None, None, similar_by)
     return TupleTargets(found, mapped(embedded(queries)), mapped(embedded(documents)), similar_by)
+
+
+def _identity(teacher: AnyTeacher) -> dict[str, Any]:
+    """What decides a teacher's embeddings of queries and documents."""
+    return {role: teacher.in_role(role).identity() for role in SIDES}
 
 
 def needs_cosines(stage: recipe.Stage) -> bool:
