@@ -1,12 +1,14 @@
 """What `edgedistill adapt` gains on collections of documents, by their number, and what it costs elsewhere.
 
-python bench/adapt_goals.py --data DIR [--counts 500,2000,all] [--collections scifact,cranfield] [--minutes
+python bench/adapt_goals.py --data DIR [--counts 500,all,pairs] [--collections scifact,cranfield] [--minutes
 10] --work DIR --out REPORT
 
 Each adaptation is the command itself, in a process of its own, with documents only (title and text on a
-line), never queries or judgements. Documents are drawn evenly. Then nDCG@10 over all documents with the test
-queries, and other suites, of the student before and after and of its teacher. A report that exists is added
-to, so a second call goes on.
+line), never queries or judgements; `pairs` gives it all documents and the judged queries of the training
+split too, where the collection has one. Documents are drawn evenly. Then nDCG@10 over all documents with the
+test queries, alone and beside BM25 with the weight that the adaptation chose on queries it made (0.5 before
+it), and other suites, of the student before and after and of its teacher. A report that exists is added to,
+so a second call goes on.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 import numpy as np
 
 TEACHER = "packaged:all-MiniLM-L6-v2"
+UNTRAINED_WEIGHT = 0.5  # of BM25, beside a student that has not been adapted, and the teacher
 TASKS = {
     "scifact": "SciFact",
     "cranfield": "Cranfield",
@@ -46,28 +49,50 @@ def write_documents(data: Path, collection: str, count: str, path: Path) -> int:
     return len(chosen)
 
 
-def scores(name: str, collection: str, suites: list[str], data: Path) -> dict[str, float]:
-    """The scores of a bundle on the collection and on suites."""
+def write_pairs(data: Path, collection: str, path: Path) -> bool:
+    """Write the judged queries of the training split with their documents, if the collection has one. Returns
+    whether it has."""
+    folder = data / "ir" / collection
+    if not (folder / "qrels_train.tsv").exists():
+        return False
+    with gzip.open(folder / "corpus.jsonl.gz", "rt", encoding="utf-8") as file:
+        documents = {row["_id"]: f"{row.get('title', '')} {row['text']}" for row in map(json.loads, file)}
+    with gzip.open(folder / "queries_train.jsonl.gz", "rt", encoding="utf-8") as file:
+        queries = {row["_id"]: row["text"] for row in map(json.loads, file)}
+    judged = [
+        line.split() for line in (folder / "qrels_train.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    ]
+    rows = [
+        {"query": " ".join(queries[query].split()), "text": " ".join(documents[text].split())}
+        for query, text, grade in judged
+        if int(grade) > 0
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return True
+
+
+def scores(name: str, collection: str, suites: list[str], data: Path, weight: float) -> dict[str, float]:
+    """The scores of a bundle on the collection, alone and beside BM25, and on suites."""
     from edgedistill.evaluation import scoring
+    from edgedistill.evaluation.suites import retrieval
     from edgedistill.runtime import bundle
 
-    encode = bundle.load(name, precision="int8").encode
-    found = {
-        "ndcg10": scoring.evaluate(scoring.suite(f"retrieval:{TASKS[collection]}", data), encode)["average"]
-    }
-    return {
-        **found,
-        **{suite: scoring.evaluate(scoring.suite(suite, data), encode)["average"] for suite in suites},
-    }
+    encoder = scoring.Encoder.of(bundle.load(name, precision="int8"))
+    (task,) = scoring.suite(f"retrieval:{TASKS[collection]}", data).tasks.values()
+    ranked = retrieval.rankings(task, encoder, retrieval.Search(weight))
+    found = {"ndcg10": ranked[""]["ndcg_at_10"], "with_bm25": ranked[" + BM25"]["ndcg_at_10"]}
+    found |= {"bm25": ranked[" + BM25"]["bm25"]["ndcg_at_10"], "weight": weight}
+    of_suites = {each: scoring.evaluate(scoring.suite(each, data), encoder)["average"] for each in suites}
+    return found | of_suites
 
 
-def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[str, Any]:
-    """Adapt to a collection and measure."""
+def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[str, Any] | None:
+    """Adapt to a collection and measure; None where it has no pairs to adapt to."""
     from edgedistill import machine
 
     name = f"{collection}-{count}"
     texts = arguments.work / f"{name}.txt"
-    documents = write_documents(arguments.data, collection, count, texts)
+    documents = write_documents(arguments.data, collection, "all" if count == "pairs" else count, texts)
     command = [
         sys.executable,
         "-m",
@@ -80,6 +105,11 @@ def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[st
         str(arguments.work / name),
     ]
     command += ["--minutes", str(arguments.minutes), "--overwrite", "--json"]
+    pairs = arguments.work / f"{name}.jsonl"
+    if count == "pairs":
+        if not write_pairs(arguments.data, collection, pairs):
+            return None
+        command += ["--pairs", str(pairs)]
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with tempfile.TemporaryDirectory(
         dir=arguments.work
@@ -91,8 +121,10 @@ def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[st
     seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     found = json.loads(answer)
-    kept = {each: found[each] for each in ("steps", "before", "after")}
-    measured = scores(str(arguments.work / name), collection, arguments.suites.split(","), arguments.data)
+    kept = {each: found[each] for each in ("steps", "before", "after", "search")}
+    weight = found["search"]["bm25_weight"]
+    suites = arguments.suites.split(",")
+    measured = scores(str(arguments.work / name), collection, suites, arguments.data, weight)
     cost = {"cpu": machine.here()["cpu"], "seconds": round(seconds, 1), "processor_seconds": round(spent, 1)}
     return {"documents": documents, **cost, **kept, "scores": measured}
 
@@ -103,7 +135,7 @@ def main() -> None:
     )
     parser.add_argument("--student", default="nano")
     parser.add_argument("--collections", default="scifact,cranfield")
-    parser.add_argument("--counts", default="500,2000,all")
+    parser.add_argument("--counts", default="500,all,pairs")
     parser.add_argument("--suites", default="sts7")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument(
@@ -143,12 +175,14 @@ def main() -> None:
         known = report.setdefault(who, {})
         for collection in collections:
             if collection not in known:
-                known[collection] = scores(name, collection, arguments.suites.split(","), arguments.data)
+                known[collection] = scores(
+                    name, collection, arguments.suites.split(","), arguments.data, UNTRAINED_WEIGHT
+                )
     for collection in collections:
         known = report.setdefault("adapted", {}).setdefault(collection, {})
         for count in arguments.counts.split(","):
-            if count not in known:
-                known[count] = adapt(arguments, collection, count)
+            if count not in known and (row := adapt(arguments, collection, count)) is not None:
+                known[count] = row
                 files.write_json(arguments.out, report)
                 share = known[count]["scores"]["ndcg10"] / report["teacher"][collection]["ndcg10"]
                 print(

@@ -60,24 +60,30 @@ RESULTS, FITS = (
 def adapted(found: dict[str, Any]) -> str:
     """The table of adaptations: nDCG@10 of a collection for each number of its documents, and what the
     student kept of STS."""
-    name, rows = found["student"], []
+    name, lines = found["student"], list[str]()
+    head = (
+        f"| collection | `{name}` learned | minutes | nDCG@10 | of its teacher's | with BM25 | of it | sts7 |"
+    )
+    lines += [head, "| --- | --- " + "| ---: " * 6 + "|"]
     for collection, runs in found["adapted"].items():
         teacher, before = (found[who][collection] for who in ("teacher", "unadapted"))
-        rows.append((COLLECTIONS[collection], 0, "", before, teacher))
-        rows += [
-            (COLLECTIONS[collection], each["documents"], each["seconds"] / 60, each["scores"], teacher)
-            for each in runs.values()
-        ]
-    rows.sort(key=lambda row: (list(COLLECTIONS.values()).index(row[0]), row[1]))
-    head = f"| collection | documents that `{name}` learned | minutes | nDCG@10 | of its teacher's | sts7 |"
-    lines = [head, "| --- | ---: | ---: | ---: | ---: | ---: |"]
-    for title, documents, minutes, scores, teacher in rows:
-        time = f"{minutes:.1f}" if documents else ""
-        share = f"{scores['ndcg10'] / teacher['ndcg10']:.1%}"
-        lines.append(
-            f"| {title} | {documents:,} | {time} | {100 * scores['ndcg10']:.1f} | {share} | "
-            f"{100 * scores['sts7']:.1f} |"
-        )
+        title = COLLECTIONS[collection]
+        rows: list[tuple[str, str, dict[str, float]]] = [("nothing", "", before)]
+        for count, each in sorted(runs.items(), key=lambda run: (run[0] == "pairs", run[1]["documents"])):
+            pairs = " and queries with answers" if count == "pairs" else ""
+            learned = f"{each['documents']:,} documents{pairs}"
+            rows.append((learned, f"{each['seconds'] / 60:.1f}", each["scores"]))
+        rows.append((f"*its teacher; BM25 alone {100 * teacher['bm25']:.1f}*", "", teacher))
+        for learned, minutes, scores in rows:
+            values = [scores["ndcg10"], scores["with_bm25"]]
+            cells = [
+                cell
+                for value in values
+                for cell in (f"{100 * value:.1f}", f"{value / teacher['ndcg10']:.0%}")
+            ]
+            lines.append(
+                f"| {title} | {learned} | {minutes} | {' | '.join(cells)} | {100 * scores['sts7']:.1f} |"
+            )
     machine, runs = found["machine"], [each for runs in found["adapted"].values() for each in runs.values()]
     processors = " or ".join(
         dict.fromkeys([machine["cpu"], *(each["cpu"] for each in runs if "cpu" in each)])

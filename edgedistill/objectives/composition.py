@@ -144,7 +144,7 @@ def _simcse(spec: recipe.Simcse, targets: LossTargets) -> nn.Module:
 def _info_nce(spec: recipe.InfoNce, targets: LossTargets) -> nn.Module:
     scale = 1 / spec.temperature
     return _of_tuples(
-        lambda queries, documents, ranking: info_nce(queries, documents, ranking.positives, scale)
+        lambda queries, documents, given: info_nce(queries, documents, given.positives, scale, given.answers)
     )
 
 

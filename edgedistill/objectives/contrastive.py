@@ -25,16 +25,21 @@ def ckd(student: Tensor, teacher: Tensor, queue: Tensor, scale: Tensor | float) 
     return one_positive(scale * student, queue, teacher.detach())
 
 
-def info_nce(queries: Tensor, documents: Tensor, positives: Tensor, scale: float) -> Tensor:
+def info_nce(
+    queries: Tensor, documents: Tensor, positives: Tensor, scale: float, others: Tensor | None = None
+) -> Tensor:
     """−log exp(κ q_i·d_p(i)) / Σ_j exp(κ q_i·d_j), mean over i; κ = 1/τ.
 
-    queries (B, d), documents (M, d): scaled to unit rows here; positives (B,), the document of each query.
-    Returns (). van den Oord et al. 2018. Of two views of texts: Gao et al. 2021 (SimCSE), unsupervised with
-    two dropout masks of a text, supervised (DistilCSE, Eq. 7) with an entailed text and contradicting ones
-    among the documents; of queries with mined negatives: Karpukhin et al. 2020 (DPR).
+    queries (B, d), documents (M, d): scaled to unit rows here; positives (B,), the document of each query;
+    others (B, M) bool, further documents that answer it, which are no negatives. Returns (). van den Oord et
+    al. 2018. Of two views of texts: Gao et al. 2021 (SimCSE), unsupervised with two dropout masks of a text,
+    supervised (DistilCSE, Eq. 7) with an entailed text and contradicting ones among the documents; of queries
+    with mined negatives: Karpukhin et al. 2020 (DPR).
     """
-    cosines = normalize(queries, dim=-1) @ normalize(documents, dim=-1).T
-    return cross_entropy(scale * cosines, positives)
+    logits = scale * normalize(queries, dim=-1) @ normalize(documents, dim=-1).T
+    if others is not None:
+        logits = logits.masked_fill(others, -torch.inf)
+    return cross_entropy(logits, positives)
 
 
 class CkdLoss(nn.Module):

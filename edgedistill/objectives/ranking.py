@@ -12,7 +12,8 @@ from torch.nn.functional import normalize
 class Ranking(NamedTuple):
     """What a batch of B queries and M distinct documents is compared with.
 
-    `positives` (B,) holds for each query the document that answers it. `queries` (B, e) and `documents`
+    `positives` (B,) holds for each query the document that answers it, `answers` (B, M) bool which other ones
+    are known to, where any are. `queries` (B, e) and `documents`
     (M, e) are the teacher's embeddings, where an objective reads them; `scores` (B, M) are the teacher's
     scores, NaN where it has given none. They are arrays until they are on the student's device.
     """
@@ -21,6 +22,7 @@ class Ranking(NamedTuple):
     queries: Any = None
     documents: Any = None
     scores: Any = None
+    answers: Any = None
 
 
 def listwise(

@@ -262,6 +262,8 @@ def test_info_nce_by_hand_and_with_hard_negatives() -> None:
     assert info_nce(S, T, own, 1.0).item() == pytest.approx((first + second) / 2)
     assert info_nce(S, twice, own, 1.0).item() == pytest.approx((first + second) / 2 + math.log(2))
     assert info_nce(S, T.flip(0), own.flip(0), 1.0).item() == pytest.approx((first + second) / 2)
+    others = torch.tensor([[False, False, True, True], [False, False, True, True]])  # answers, no negatives
+    assert info_nce(S, twice, own, 1.0, others).item() == pytest.approx((first + second) / 2)
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 11])

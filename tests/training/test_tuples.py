@@ -102,6 +102,15 @@ def test_a_batch_has_each_document_once(data: World, tmp_path: Path) -> None:
     assert len(np.unique(views[1][0], axis=0)) == distinct
 
 
+def test_other_answers_of_a_query_are_no_negatives(data: World, tmp_path: Path) -> None:
+    rows = [f"query {at // 2}\tanswer {at}" for at in range(8)]
+    (data.data / "answers.tsv").write_text("q\ta\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    table = {"files": ["answers.tsv"], "columns": ["q", "a"]}
+    _, ranking = batch_of(data, spec(data, stage({"kind": "info_nce"}, table)), tmp_path / "a")
+    pairs = np.arange(8) ^ 1  # of 0 and 1, of 2 and 3, …
+    assert (ranking.answers == (np.arange(8) == ranking.positives[pairs][:, None])).all()
+
+
 def test_scores_of_a_column_are_those_of_the_tuples_own(data: World, tmp_path: Path) -> None:
     rows = [f"query {at}\tfirst {at}\tsecond {at}\t{at / 10}\t{-at}" for at in range(20)]
     (data.data / "scored.tsv").write_text("q\ta\tb\tx\ty\n" + "\n".join(rows) + "\n", encoding="utf-8")

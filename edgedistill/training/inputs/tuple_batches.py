@@ -59,14 +59,31 @@ class TupleTargets:
     ) -> None:
         self.scored, self.queries, self.documents, self.similar_by = scored, queries, documents, similar_by
         self.dims = None if queries is None else queries.dims
+        # The known answers of all queries, by query: those of query q are answers[starts[q] : starts[q + 1]].
+        asked, answers = scored.index[:, 0], scored.index[:, 1]
+        order = np.lexsort((answers, asked))
+        self._answers = np.asarray(answers[order])
+        self._starts = np.searchsorted(asked[order], np.arange(int(asked.max()) + 2))
 
     def __getitem__(self, rows: np.ndarray) -> objectives.Ranking:
         index = self.scored.index[rows]
         documents, positions = batch_documents(index)
-        found = objectives.Ranking(positions[:, 0], scores=self.scored.scores(rows, documents, positions))
+        scores = self.scored.scores(rows, documents, positions)
+        answers = self._other_answers(index, documents)
+        found = objectives.Ranking(positions[:, 0], scores=scores, answers=answers)
         if self.queries is None or self.documents is None:
             return found
         return found._replace(queries=self.queries[index[:, 0]], documents=self.documents[documents])
+
+    def _other_answers(self, index: np.ndarray, documents: np.ndarray) -> np.ndarray | None:
+        """Which documents (M,) of a batch answer the queries of its tuples (B, 1 + m), without those that are
+        their positives here: (B, M) bool, or None where none do."""
+        found = np.zeros((len(index), len(documents)), bool)
+        for row, (query, positive) in enumerate(index[:, :2].tolist()):
+            known = self._answers[self._starts[query] : self._starts[query + 1]]
+            if len(known) > 1:
+                found[row] = np.isin(documents, known) & (documents != positive)
+        return found if found.any() else None
 
     def similar(self, stage: recipe.Stage, seed: int) -> batch_order.Groups:
         """Groups of tuples whose positives are similar, those of one document side by side."""
