@@ -19,7 +19,7 @@ from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
 from edgedistill.planning.cost import duration
 from edgedistill.precisions import DEFAULT
-from edgedistill.runtime import bundle
+from edgedistill.runtime import bundle, similarity
 from edgedistill.session import Session
 from edgedistill.training import train
 
@@ -90,10 +90,10 @@ def search(bundles: Path, report: dict[str, Any], spec: recipe.Recipe, session: 
     seconds = time.perf_counter() - started
     session.log(f"It embedded them in {seconds:.1f} s, {len(texts) / seconds:,.0f} texts/s.")
     asked = []
-    for question in QUESTIONS:
-        cosines = index @ opened.encode([question])[0]
-        nearest = np.argsort(-cosines, kind="stable")[:3]
-        hits = [{"cosine": float(cosines[at]), "text": texts[at]} for at in nearest]
+    found = similarity.search(opened.encode(QUESTIONS), index, k=3)
+    for question, nearest, cosines in zip(QUESTIONS, *found, strict=True):
+        pairs = zip(cosines.tolist(), nearest.tolist(), strict=True)
+        hits = [{"cosine": cosine, "text": texts[at]} for cosine, at in pairs]
         asked.append({"question": question, "found": hits})
         shown = (f"    {hit['cosine']:.2f}  {hit['text'][:SHOWN_LETTERS]}" for hit in hits)
         session.log("\n".join([f"\n  {question}", *shown]))

@@ -11,8 +11,7 @@ from pydantic import Field
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Encode, Floats, encoded, unit
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, columns
-
-BLOCK = 1024  # texts whose cosines to all others are in memory at a time
+from edgedistill.runtime.similarity import search
 
 
 class BitextFile(Task):
@@ -58,12 +57,8 @@ def score(task: Bitext, encode: Encode) -> dict[str, Any]:
 def _accuracy(queries: Floats, candidates: Floats, texts: list[str]) -> float:
     """Return the share of rows whose nearest candidate is that of the same row, or an equal text; the first
     of equal cosines counts."""
-    nearest = [
-        (queries[start : start + BLOCK] @ candidates.T).argmax(1) for start in range(0, len(queries), BLOCK)
-    ]
-    return float(
-        np.mean([texts[at] == texts[row] for row, at in enumerate(np.concatenate(nearest).tolist())])
-    )
+    nearest = search(queries, candidates, k=1)[0][:, 0].tolist()
+    return float(np.mean([texts[at] == texts[row] for row, at in enumerate(nearest)]))
 
 
 FAMILY = Family(BitextFile, read, score)
