@@ -41,9 +41,8 @@ def find(database, encoder, query, k=10):
     asked = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query)) or '""'
     row = bytes(encoder.encode_query(query, precision="int8"))
     found = database.execute(FIND, {"asked": asked, "row": row, "candidates": CANDIDATES}).fetchall()
-    scores = np.array([each[2:] for each in found]).reshape(-1, 2)
-    z_scores = (scores - scores.mean(axis=0)) / np.maximum(scores.std(axis=0), 1e-9)
-    joined = z_scores @ [1, WEIGHT]
+    scores = np.array([each[2:] for each in found])
+    joined = (scores - scores.mean(axis=0)) / np.maximum(scores.std(axis=0), 1e-9) @ [1, WEIGHT]
     return [(joined[at], *found[at][:2]) for at in np.argsort(-joined)[:k]]
 
 
@@ -55,6 +54,7 @@ if __name__ == "__main__":
     if verb == "index":
         files = [file for file in sorted(Path(given).rglob("*")) if file.suffix in (".txt", ".md")]
         parts = ((str(file), re.split(r"\n\s*\n", file.read_text("utf-8"))) for file in files)
-        index(database, encoder, [(name, text) for name, texts in parts for text in texts if text.strip()])
+        found = [(name, text) for name, texts in parts for text in texts if text.strip()]
+        index(database, encoder, found or sys.exit(f"{given}: no texts in .txt and .md files; name another"))
     for score, name, text in find(database, encoder, given) if verb == "find" else ():
         print(f"{score:5.2f}  {name}: {' '.join(text.split())[:80]}")

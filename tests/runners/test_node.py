@@ -169,6 +169,38 @@ def test_queries_and_documents_as_in_python(tmp_path: Path) -> None:
     assert lost.returncode == 1 and "text 33 of 36" in lost.stderr and "token ids differ" in lost.stderr
 
 
+@needs_node
+def test_full_text_search_as_in_python() -> None:
+    pytest.importorskip("bm25s")
+    from edgedistill.data import bm25
+
+    texts = [text.replace(" ", "x ") for text in sentences(40)]  # of no language
+    texts += ["東京都は晴れ", "猫 東京", "हिन्दी पाठ हिन्दी", "Nº5 ﬁve Éclairs", "", "ΟΔΟΣ ẞ İx"]
+    queries = ["thex catx eatsx", "東京都", "हिन्दी", "five five éclairs!", "οδος ß", "?"]
+    script = """
+import { readFileSync } from "node:fs";
+import { BM25, joined, words } from "./core/bm25.js";
+const { texts, queries } = JSON.parse(readFileSync(0, "utf8"));
+const index = new BM25(texts);
+const rows = queries.map((query) => [...index.scores(query)]);
+const both = rows.map((row, at) => [...joined(rows[(at + 1) % rows.length], row, 0.5)]);
+console.log(JSON.stringify({ words: texts.map(words), rows, both }));
+"""
+    asked = json.dumps({"texts": texts, "queries": queries})
+    ended = node("node", "--input-type=module", "-e", script, text=asked)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["words"] == [bm25.words(text) for text in texts]
+    index = bm25.BM25(texts, "texts")
+    assert index.language is None, "so that words are compared as they are"
+    expected = index.scores(queries)
+    assert [(row > 0).sum() > 0 for row in expected] == [True] * 5 + [False]
+    np.testing.assert_allclose(found["rows"], expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        found["both"], bm25.joined(np.roll(expected, -1, axis=0), expected, 0.5), atol=1e-5
+    )
+
+
 def test_the_package_names_what_it_ships() -> None:
     package = files.read_json(NODE / "package.json")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -3,8 +3,7 @@
 const [K1, B] = [0.9, 0.4]; // Anserini's defaults, used for BEIR (Thakur et al. 2021)
 const WEIGHT = 0.35; // of BM25; the best of 0.25, 0.35, 0.5, 0.75 and 1 on SciFact's training queries, beside nano
 const WORD = /[\p{L}\p{M}\p{N}]+/gu;
-// scripts without spaces between words, and Hangul, whose particles are written with the word
-const UNSPACED =
+const UNSPACED = // scripts without spaces between words, and Hangul, whose particles are written with the word
   /([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\u{20000}-\u{3ffff}]+)/u;
 
 /** The words of a text in lower case, NFKC; of scripts without spaces each two letters in a row. */
