@@ -19,6 +19,7 @@ from edgedistill.errors import UserError, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
 from edgedistill.evaluation.suites import FAMILIES
 from edgedistill.evaluation.suites.cosines import dot, unit
+from edgedistill.evaluation.suites.retrieval import by_cosine
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.runtime.compact import layout
 from edgedistill.session import Log, Session
@@ -357,15 +358,17 @@ def _beside_float32(found: dict[str, Any], dim: int) -> dict[str, dict[str, floa
 
 
 def _compare_queries(measured: list[Measured], plan: speed.MeasurementPlan) -> None:
-    """Give each retrieval task of a student its `difference` to the teacher, query by query; the scores of
-    the single queries are dropped."""
+    """Give each retrieval task its `difference` to the teacher in the same ranking and, beside BM25 or with
+    another's documents, `difference_to_teacher_alone`, by cosine; drop the scores of single queries."""
     teacher, taken = reference(measured), [(target, _each_query(target)) for target in measured]
     expected = next((scores for target, scores in taken if target is teacher), {})
     for target, scores in taken:
-        for suite, task in scores.keys() & expected.keys() if target is not teacher else ():
-            pair = scores[suite, task], expected[suite, task]
-            found = bootstrap.difference(*pair, plan.resamples, plan.seed)
-            target.quality[suite]["tasks"][task]["difference"] = found
+        for (suite, task), values in scores.items():
+            for title, key in {by_cosine(suite): "difference_to_teacher_alone", suite: "difference"}.items():
+                other = expected.get((title, task))
+                if other is not None and other is not values:
+                    found = bootstrap.difference(values, other, plan.resamples, plan.seed)
+                    target.quality[suite]["tasks"][task][key] = found
 
 
 def _each_query(target: Measured) -> dict[tuple[str, str], list[float]]:

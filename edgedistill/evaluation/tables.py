@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, retained, suites, title
+from edgedistill.evaluation.suites.retrieval import by_cosine
 
 WIDTH = 100  # columns of the terminal
 SUITES = 3  # beside each other in the terminal: their names are to be read
@@ -211,8 +212,8 @@ def bm25_alone(reports: list[Report]) -> list[str]:
     """Return a line with the scores of BM25 alone, by suite, where any was measured beside it."""
     found, weights = dict[str, str](), dict[str, None]()
     for name, scores in (pair for report in reports for pair in report["quality"].items()):
-        if "bm25" in scores and ", documents of " not in name:
-            found[name] = f"{name.removesuffix(' + BM25')} {100 * scores['bm25']:.2f}"
+        if "bm25" in scores:
+            found[by_cosine(name)] = f"{by_cosine(name)} {100 * scores['bm25']:.2f}"
             weights[f"{scores['weight']:g}"] = None
     return [f"BM25 alone: {', '.join(found.values())}; its weight: {', '.join(weights)}"] if found else []
 

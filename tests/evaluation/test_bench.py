@@ -406,7 +406,8 @@ def test_search_beside_bm25_and_by_the_teachers_documents(
     assert student["kept"][titles[2]] == pytest.approx(others / teacher["quality"]["search"]["average"])
     assert both >= others
     for beside, alone in ((titles[0], titles[2]), (titles[1], titles[3])):
-        assert teacher["quality"][beside] == teacher["quality"][alone]  # its documents are its own
+        both_ways = [teacher["quality"][title]["average"] for title in (beside, alone)]
+        assert both_ways[0] == both_ways[1]  # its documents are its own
     assert student["quality"][titles[1]]["weight"] == 1
     less = {"mean": pytest.approx(own - teacher["quality"]["search"]["average"], abs=1e-5)}
     found = student["quality"]["search"]["tasks"]["words"]
@@ -414,6 +415,15 @@ def test_search_beside_bm25_and_by_the_teachers_documents(
         **less,
         "interval95": [less["mean"]] * 2,
     }  # one query
+    assert "difference_to_teacher_alone" not in found
+    alone = teacher["quality"]["search"]["average"]
+    for each, more in ((student, {"difference"}), (teacher, set[str]())):
+        beside = each["quality"][titles[1]]["tasks"]["words"]
+        assert {key for key in beside if key.startswith("difference")} == more | {
+            "difference_to_teacher_alone"
+        }
+        mean = each["quality"][titles[1]]["average"] - alone
+        assert beside["difference_to_teacher_alone"]["mean"] == pytest.approx(mean, abs=1e-5)
     assert "difference" not in teacher["quality"]["search"]["tasks"]["words"]
     table, score = "\n".join(lines), 100 * student["quality"][titles[1]]["bm25"]
     assert f"BM25 alone: search {score:.2f}; its weight: 1" in table

@@ -32,6 +32,7 @@ from edgedistill.runtime.compact import compact
 
 CHUNK_TEXTS = 4096  # of a corpus, encoded at a time: bounds the memory
 POOL = 128  # ranked per query; more than the 100 of the recall, so that a query's own text can be left out
+BESIDE, DOCUMENTS = " + BM25", ", documents of "  # in the titles of rankings, after the suite's name
 Ranking = list[tuple[float, str]]  # (score, id) of a query's texts, best first
 
 
@@ -155,12 +156,12 @@ def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[s
     queries = unit(encoded(encoder.query, collection.queries))
     indexes, found = dict[str, Index](), dict[str, dict[str, Any]]()
     if search.documents is not None:
-        indexes[f", documents of {search.documents.name}"] = search.documents.index(collection)
+        indexes[f"{DOCUMENTS}{search.documents.name}"] = search.documents.index(collection)
     own = next(iter(indexes.values())) if search.same else indexed(collection, encoder.document)
     for title, index in {"": own, **indexes}.items():
         ranking = {title: ranked(collection, queries, index)}
         if search.weight is not None:
-            ranking[f"{title} + BM25"] = ranked(collection, queries, index, search.weight)
+            ranking[f"{title}{BESIDE}"] = ranked(collection, queries, index, search.weight)
         for name, pools in ranking.items():
             found[name] = {**measures(pools, collection), "queries": len(queries), "texts": len(index.names)}
             found[name]["each"] = _of_each(pools, collection)
@@ -195,6 +196,11 @@ def _in_fewer_bytes(
             ranking.append(sorted((each for each in pairs if each[1] != own), reverse=True))
         found[name] = float(np.mean(_of_each(ranking, collection)))
     return found
+
+
+def by_cosine(title: str) -> str:
+    """Return the title of the ranking by cosine, among the bundle's own documents, that a title adds to."""
+    return title.partition(DOCUMENTS)[0].removesuffix(BESIDE)
 
 
 def each_query(collection: Collection, encoder: Encoder) -> tuple[list[float], int]:
