@@ -58,6 +58,11 @@ class Corpus:
         """How many are texts of its sources, held-out ones included, and not added to them."""
         return sum(source["texts"] for source in self.sources if source["name"] not in ADDED)
 
+    @property
+    def paragraphs(self) -> int:
+        """How many paragraphs were joined from its lines; they follow the training texts of its sources."""
+        return sum(source["texts"] for source in self.sources if source["name"] == PARAGRAPHS)
+
     def __getitem__(self, row: int) -> str:
         return self.bytes[self.offsets[row] : self.offsets[row + 1]].tobytes().decode("utf-8")
 

@@ -27,7 +27,7 @@ CHUNK = 4_096  # texts read at a time
 def build(
     spec: recipe.TupleCorpus, texts: Corpus, count: int, excluded: list[Path], session: Session, place: str
 ) -> ParallelCorpus:
-    """Open the tuples made from the first `count` texts of a corpus, which are whole documents; make them
+    """Open the tuples made from the first `count` texts of a corpus, whole texts and paragraphs; make them
     first where the cache has none of the same texts and options.
 
     Sentences of the files `excluded` are no queries. A sentence of several texts is a query of the first. The

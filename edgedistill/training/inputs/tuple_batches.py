@@ -37,7 +37,7 @@ def corpus_of(
     if isinstance(tuples, recipe.TupleCorpus):
         assert isinstance(texts, Corpus) and spec.corpus is not None, "the recipe's own checks guarantee it"
         excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
-        count = texts.own - spec.corpus.held_out
+        count = texts.own - spec.corpus.held_out + texts.paragraphs
         return made_tuples.build(tuples, texts, count, excluded, session, place)
     assert tuples is not None
     return parallel_corpus.build_tuples(tuples, exclude, session, place)
