@@ -33,7 +33,7 @@ LEAST_STEPS = 20  # for which there must be time
 AFTER_TRAINING = 0.12  # of the minutes: export, comparison, and steps that take longer than those timed
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where not all are taken
 DOCUMENTATION_SHARE = 0.15  # of the texts trained on
-PAIR_BATCH, PAIR_RATE, PAIR_WEIGHT = 32, 5e-4, 0.2
+PAIR_BATCH, PAIR_WEIGHT, PAIR_RATE = 32, 0.4, 0.75  # the rate: of the learning rate on the texts
 PAIR_SHARE, PAIR_EPOCHS = 0.3, 10.0  # of the steps on texts; at most so many passes
 FEWEST_PAIRS = 20
 INITIAL_SHARE = 0.45  # of the weights, so that little is forgotten: see bench/LOG.md
@@ -194,7 +194,7 @@ def adaptation_recipe(
     student: dict[str, Any] = {"weights": request.student}
     if tokens != source.max_tokens:
         student["max_tokens"] = tokens
-    stages = [stage, *([] if request.pairs is None else [_pair_stage(request, tokens, stage["steps"])])]
+    stages = [stage] if request.pairs is None else [stage, _pair_stage(request.pairs, stage)]
     described = {
         "name": request.out.name,
         "about": f"{request.student}, adapted to its user's texts.",
@@ -234,27 +234,23 @@ def _of_options(problem: str) -> str:
     return problem.replace("--pairs.columns", "--query-column and --text-column")
 
 
-def _pair_stage(request: Request, tokens: int, steps: int) -> dict[str, Any]:
-    """The stage that trains on a user's queries and the texts that answer them, after one of so many
-    `steps`."""
-    assert request.pairs is not None
+def _pair_stage(pairs: Pairs, before: dict[str, Any]) -> dict[str, Any]:
+    """The stage that trains on a user's queries and the texts that answer them, after that on the texts."""
     terms = [
         {"weight": 1.0, "objective": {"kind": "each_side", "objective": {"kind": "cosine"}}},
         {"weight": PAIR_WEIGHT, "objective": {"kind": "info_nce"}},
     ]
-    tuples = {
-        "files": [request.pairs.file],
-        "columns": [request.pairs.query_column, request.pairs.text_column],
-        "held_out": request.pairs.held_out,
-    }
+    columns = [pairs.query_column, pairs.text_column]
+    batch = min(PAIR_BATCH, pairs.rows)
+    steps = min(round(PAIR_SHARE * before["steps"]), round(PAIR_EPOCHS * pairs.rows / batch))
     return {
         "name": "pairs",
         "objective": {"kind": "sum", "terms": terms},
-        "tuples": tuples,
-        "batch": min(PAIR_BATCH, request.pairs.rows),
-        "max_tokens": tokens,
-        "steps": max(1, min(round(PAIR_SHARE * steps), round(PAIR_EPOCHS * request.pairs.rows / PAIR_BATCH))),
-        "learning_rate": PAIR_RATE,
+        "tuples": {"files": [pairs.file], "columns": columns, "held_out": pairs.held_out},
+        "batch": batch,
+        "steps": max(1, steps),
+        "learning_rate": PAIR_RATE * before["learning_rate"],
+        **{key: before[key] for key in ("max_tokens", "optimizer") if key in before},
     }
 
 

@@ -23,7 +23,7 @@ from edgedistill.session import Session
 from edgedistill.teacher.embedding_cache import HashIndex, embed_corpus, text_hashes
 from edgedistill.teacher.encoder import TeacherEncoder
 
-MOST_TEXTS = 2_000  # among which the answers are to be found
+MOST_TEXTS = 1_000  # among which the answers are to be found
 MOST_QUERIES = 300
 WEIGHTS = (0.25, 0.5, 1.0)  # of BM25, of which the best is chosen on the queries that were made
 
