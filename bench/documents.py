@@ -21,7 +21,8 @@ from edgedistill.recipe import schema
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
 TABLES = {  # name of the table -> (the document with its markers, its reports)
-    "flagships": (ROOT / "README.md", [REPORTS / "flagship.json"]),
+    "flagships": (ROOT / "bench" / "RESULTS.md", [REPORTS / "flagship.json"]),
+    "search": (ROOT / "README.md", [REPORTS / "search.json"]),
     "shipped": (ROOT / "README.md", [REPORTS / "export.json", REPORTS / "shipped.json"]),
     "flagship-256": (
         ROOT / "bench" / "RESULTS.md",
