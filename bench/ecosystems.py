@@ -206,7 +206,7 @@ class Environments(NamedTuple):
 def measure(folder: Path, name: str, runner: Runner, environments: Environments) -> list[dict[str, Any]]:
     """A row per precision of a bundle: {runner, kind, precision, version, cosine_min, …}, or {…, reason}
     where it was not run."""
-    manifest, golden = (files.read_json(folder / each) for each in ("manifest.json", "parity.json"))
+    manifest, golden = files.read_json(folder / "manifest.json"), _without_roles(folder)
     wanted = {
         each: entry["file"] for each, entry in manifest["precisions"].items() if each in runner.precisions
     }
@@ -232,6 +232,14 @@ def measure(folder: Path, name: str, runner: Runner, environments: Environments)
         {**shared, "precision": precision, **_result(each, golden, precision)}
         for precision, each in answers.items()
     ]
+
+
+def _without_roles(folder: Path) -> dict[str, Any]:
+    """parity.json of a bundle but for queries and documents, for which each library is asked otherwise."""
+    golden = files.read_json(folder / "parity.json")
+    roles = golden.get("roles", ["text"] * len(golden["texts"]))
+    kept = [at for at, role in enumerate(roles) if role == "text"]
+    return {**golden, **{key: [golden[key][at] for at in kept] for key in ("texts", "truncated", "vectors")}}
 
 
 def _result(answer: dict[str, Any] | str, golden: dict[str, Any], precision: str) -> dict[str, Any]:

@@ -127,6 +127,10 @@ def open_finished(name: str, place: str) -> run.Run:
 def _check_student(at: str, kind: str, labels: list[str]) -> None:
     if labels:
         raise UserError(f"{at} is a classifier ({', '.join(labels)}); give a student that embeds")
+    if kind == manifest.PAIR:
+        raise UserError(
+            f"{at} is a pair of encoders; give the folder of one of them, query or document in it"
+        )
     if kind not in kinds.KINDS:
         raise UserError(f"{at} is a teacher, not a student; give a student's run or bundle")
 

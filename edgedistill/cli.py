@@ -439,6 +439,13 @@ def export(
             "RUN|MODEL", "A run folder written by train; or a model: its folder, packaged:NAME or a hub id."
         ),
     ],
+    documents: Annotated[
+        str | None,
+        _option(
+            "RUN|MODEL|BUNDLE",
+            "Write a pair: RUN (or a bundle) embeds queries, this one documents, in the same space.",
+        ),
+    ] = None,
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
     out: Annotated[Path | None, _option("DIR", "Folder of the bundle. Default: bundles/NAME.")] = None,
     overwrite: Overwrite = False,
@@ -460,11 +467,14 @@ def export(
     pass.
     """
     precisions = listed(precision)
+    if documents is not None and (explain or out is None):
+        way_out = "leave --explain out" if explain else "add --out, the folder of the pair"
+        raise UserError(f"--documents {documents}: writes a pair of encoders; {way_out}")
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     if (out / "manifest.json").exists() and not explain:  # what is not a bundle is never replaced
         _refuse_existing(str(out), "--out", overwrite)
     require("torch", "export", "train")
-    from edgedistill.export import bundle_writer, explanation, model_source
+    from edgedistill.export import bundle_writer, explanation, model_source, pair_bundle
 
     given = model_source.Source(source, pooling, revision, remote_code)
     if explain:
@@ -473,7 +483,11 @@ def export(
             explained = explanation.explain(run, precisions[0] if len(precisions) == 1 else "int8", session)
         print_result(explained, as_json, explanation.table(explained))
         return
-    found = bundle_writer.export(given, precisions, out, log)
+    if documents is None:
+        found = bundle_writer.export(given, precisions, out, log)
+    else:
+        asked = model_source.Source(documents, remote_code=remote_code)
+        found = pair_bundle.export(given, asked, precisions, out, log)
     print_result({"bundle": str(out), **found}, as_json, str(out))
 
 

@@ -127,11 +127,11 @@ def embed_file(
 
     `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, out, texts_s}; texts_s is
     None for an empty input, which gives an array without rows or an empty file. Raises UserError, and writes
-    nothing, where there is no such file, column or format, where `out` exists already, and for a damaged
-    line.
+    nothing, where there is no such file, column or format, where `out` exists already, for a damaged line,
+    and for a pair of encoders where the texts are neither queries nor documents.
     """
     source.check()
-    dims = opened.embedding_dim(dim)
+    dims, encoder = opened.embedding_dim(dim), opened.of(source.role)
     out.check(dims)
     count, seconds = 0, 0.0
     with progress_bar(None, session.progress) as advance:
@@ -140,7 +140,7 @@ def embed_file(
             nonlocal count, seconds
             for texts in _chunks(source.texts()):
                 started = time.perf_counter()
-                rows = opened.encode(texts, dim, batch_tokens, role=source.role, precision=out.precision)
+                rows = encoder.encode(texts, dim, batch_tokens, role=source.role, precision=out.precision)
                 seconds += time.perf_counter() - started
                 count += len(texts)
                 yield texts, rows

@@ -429,3 +429,22 @@ def test_a_finished_run_is_left_as_it_is(world: World, tmp_path: Path) -> None:
 
 def test_version(tmp_path: Path) -> None:
     assert call("--version", folder=tmp_path).stdout.strip() == edgedistill.__version__
+
+
+def test_a_pair_of_encoders(world: World, tmp_path: Path) -> None:
+    """Export, verify and embed by role; what a pair does not do is said with the way out."""
+    asked = ("export", world.teacher, "--documents", world.teacher, "--precision", "fp32")
+    without = call(*asked, folder=tmp_path)
+    assert without.returncode == 2
+    assert without.stderr.endswith("writes a pair of encoders; add --out, the folder of the pair\n")
+    done = call(*asked, "--out", "bundles/pair", "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["precisions"]["query"] == found["precisions"]["document"] and found["cosine"] == 1
+    assert call("verify", "pair", folder=tmp_path).stdout.startswith("pair (bundles/pair): OK, ")
+    embedded = call("embed", "pair", "--as", "query", folder=tmp_path, text="the cat\n")
+    expected = edgedistill.load(tmp_path / "bundles" / "pair").encode_query("the cat")
+    row = json.loads(embedded.stdout.splitlines()[0])["embedding"]
+    assert np.allclose(row, expected, atol=1e-6)
+    refused = call("embed", "pair", folder=tmp_path, text="the cat\n")
+    assert refused.returncode == 2 and "a pair of encoders, for queries and documents; " in refused.stderr

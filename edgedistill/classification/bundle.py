@@ -10,7 +10,8 @@ import numpy as np
 
 from edgedistill.errors import UserError, border
 from edgedistill.runtime import bundle
-from edgedistill.runtime.bundle import Bundle, listed
+from edgedistill.runtime.arguments import listed
+from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.similarity import Measure
 
 Item = str | Sequence[str]  # what a classifier labels: a text, or a pair of texts

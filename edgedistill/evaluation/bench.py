@@ -18,7 +18,6 @@ from edgedistill import machine
 from edgedistill.errors import UserError, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
 from edgedistill.evaluation.suites import FAMILIES
-from edgedistill.evaluation.suites.cosines import dot, unit
 from edgedistill.evaluation.suites.retrieval import by_cosine
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.runtime.compact import layout
@@ -27,9 +26,6 @@ from edgedistill.session import Log, Session
 DEFAULT_SUITE = "mini"
 UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
 SPACE_TEXTS = 64  # queries whose embeddings by two encoders are compared
-# Mean cosine of a text's embeddings by two encoders, below which they have not learned the same space. Of
-# unrelated encoders it is near 0; to their teacher, on Cranfield's queries, `nano` has 0.80 and `micro` 0.51.
-SAME_SPACE = 0.25
 LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 
 
@@ -48,14 +44,15 @@ BY_COSINE = scoring.Search()
 class Measured(speed.Target):
     """One bundle in one precision, and what has been measured of it so far."""
 
-    manifest: dict[str, Any] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)  # of a pair: that of its encoder of queries
+    documents: dict[str, Any] | None = None  # of a pair: what embeds its documents
     quality: dict[str, dict[str, Any]] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)
     agreement: dict[str, Any] | None = None
 
     @property
     def is_teacher(self) -> bool:
-        return bool(self.manifest["kind"] == "teacher")
+        return bool(self.manifest["kind"] == "teacher") and self.documents is None
 
     @property
     def graph(self) -> tuple[Path, str]:
@@ -93,6 +90,12 @@ def bench(
         session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
+    for target in measured:
+        if target.documents is not None:
+            of = "{name}:{precision}, {size_bytes:,} bytes".format(**target.documents)
+            session.log(
+                f"{target.title}: a pair; what is timed embeds queries, documents are embedded by {of}"
+            )
     _check_search(search, opened, measured, session)
     _log_missing_teacher(measured, session.log)
     progress = _progress(len(measured) * (len(opened) + plan.rounds + 1), session.log)
@@ -128,8 +131,14 @@ def targets(name: str, device: str = "cpu") -> list[Measured]:
     """
     every = name.endswith(":*")
     opened = bundles_.load(name.removesuffix(":*"), device=device)
-    chosen = list(opened.manifest["precisions"]) if every else [opened.precision]
-    return [Measured(opened.folder, precision, manifest=opened.manifest) for precision in chosen]
+    query, *others = opened.encoders
+    chosen = list(query.manifest["precisions"]) if every else [opened.precision]
+    about: dict[str, Any] = {"timed": query.folder, "manifest": query.manifest}
+    for other in others:
+        graph = other.manifest["precisions"][other.precision]
+        size = {key: graph[key] for key in ("sha256", "size_bytes")}
+        about["documents"] = {"name": other.manifest["name"], "precision": other.precision, **size}
+    return [Measured(opened.folder, precision, **about) for precision in chosen]
 
 
 def distinguishable(measured: list[Measured]) -> list[Measured]:
@@ -172,6 +181,7 @@ def assemble(
             "kind": manifest["kind"],
             "precision": target.precision,
             "sha256": graph["sha256"],
+            **({"documents": target.documents} if target.documents else {}),
             **{key: manifest.get(key) for key in ("teacher", "dims", "max_tokens", "prompt")},
         },
         "parameters": {key: manifest["parameters"][key] for key in ("embedding", "encoder", "head", "total")},
@@ -195,7 +205,7 @@ def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, A
     unknown = opened.unknown_id
     if unknown is None:
         return {"texts": 0, "tokens": 0.0, "first": None}
-    tokenized = opened.tokenize(suite.texts)
+    tokenized = opened.tokenize(suite.texts, "query" if suite.kind == "retrieval" else "text")
     counts, total = [int((ids == unknown).sum()) for ids in tokenized], sum(map(len, tokenized))
     affected = [text for text, count in zip(suite.texts, counts, strict=True) if count]
     share = round(sum(counts) / max(1, total), 6)
@@ -231,6 +241,11 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
             raise UserError(
                 f"--suite {name}: needs {needed}, {measured[0].name} returns {returned}; {way_out}"
             )
+        for target in measured:
+            if target.documents is not None and suite.kind != "retrieval":
+                fact = f"its texts are no queries and documents, and {target.name} is a pair of encoders"
+                way_out = f"choose a suite of kind retrieval, or measure {target.timed} by itself"
+                raise UserError(f"--suite {name}: {fact}; {way_out}")
         found.append(suite)
     return found
 
@@ -277,18 +292,12 @@ def _check_search(
     if documents is None:
         return
     texts = retrieval[0].texts[:SPACE_TEXTS]
-    expected, problems = unit(documents.encoder.query(texts)), []
+    expected, problems = documents.encoder.query(texts), []
     for target in measured:
         opened, place = target.open(session), f"--documents {documents.name}: {target.title}"
-        if opened.embedding_dim() != documents.dims:
-            fact = f"has {opened.embedding_dim()} dimensions, not {documents.dims}"
-        elif (cosine := float(dot(unit(opened.encode_query(texts)), expected).mean())) < SAME_SPACE:
-            fact = f"embeds a query at a mean cosine of {cosine:.2f} to the documents' encoder"
-        else:
-            continue
-        problems.append(
-            f"{place} {fact}, so they are not in one space; name an encoder of its teacher's space"
-        )
+        _, fact = teacher_agreement.space(opened.encode_query(texts), expected)
+        if fact is not None:
+            problems.append(f"{place} {fact}; name an encoder of its teacher's space")
     if problems:
         raise UserError(*problems)
 
@@ -345,7 +354,7 @@ def _accuracy(
         if references is not None and target is not teacher and not opened.labels:
             held_out = references.of(target.manifest, target.name)
             found = teacher_agreement.agreement(
-                opened.encode(held_out.texts), held_out.embeddings, held_out.lengths
+                opened.encoders[0].encode(held_out.texts), held_out.embeddings, held_out.lengths
             )
             target.agreement = {**found, "source": held_out.source}
 
@@ -384,14 +393,13 @@ def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | No
 
 def _size_bytes(target: Measured) -> int:
     """Return what a device needs for this precision, the whole folder without the other graphs."""
+    folder = target.timed or target.folder
     others = {
-        target.folder / graph["file"]
+        folder / graph["file"]
         for name, graph in target.manifest["precisions"].items()
         if name != target.precision
     }
-    return sum(
-        path.stat().st_size for path in target.folder.rglob("*") if path.is_file() and path not in others
-    )
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path not in others)
 
 
 def _progress(steps: int, log: Log) -> Log:

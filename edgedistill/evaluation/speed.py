@@ -36,6 +36,7 @@ class Target:
     folder: Path
     precision: str
     name: str = ""
+    timed: Path | None = None  # of a pair: the folder of the encoder of queries, which alone is timed
 
     def __post_init__(self) -> None:
         self.name = self.name or Path(os.path.abspath(self.folder)).name
@@ -76,7 +77,9 @@ def measure(
 
     def run(what: str, target: Target, seed: int) -> dict[str, Any]:
         sizes = plan.queries, plan.warmups, plan.seconds, seed
-        task = Task(what, str(target.folder), target.precision, threads, session.device, *sizes)
+        task = Task(
+            what, str(target.timed or target.folder), target.precision, threads, session.device, *sizes
+        )
         return run_child(task, texts)
 
     timed: list[list[dict[str, Any]]] = [[] for _ in targets]

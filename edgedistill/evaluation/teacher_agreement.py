@@ -21,6 +21,9 @@ from edgedistill.session import Session
 MAX_TEXTS = 5000  # drawn evenly from the held-out texts, because the teacher has to encode them
 LENGTH_BUCKETS = ((0, 8), (9, 16), (17, 32), (33, 64), (65, None))  # tokens, both ends included
 MIN_BUCKET_TEXTS = 2
+# Mean cosine of a text's embeddings by two encoders, below which they have not learned the same space. Of
+# unrelated encoders it is near 0; to their teacher, on Cranfield's queries, `nano` has 0.80 and `micro` 0.51.
+SAME_SPACE = 0.25
 
 
 def agreement(
@@ -74,6 +77,19 @@ def agreement(
         "pairs": min(pairs, len(student) * (len(student) - 1) // 2),
         "by_length": buckets,
     }
+
+
+def space(queries: Floats, expected: Floats) -> tuple[float, str | None]:
+    """(the mean cosine of embeddings of the same texts by an encoder of queries (n, d) and one of documents
+    (n, e), the fact that says why the two are not in one space, or None)."""
+    if queries.shape[1] != expected.shape[1]:
+        fact = f"has {queries.shape[1]} dimensions, not {expected.shape[1]}"
+        return 0.0, f"{fact}, so they are not in one space"
+    cosine = float(dot(unit(queries), unit(expected)).mean())
+    if cosine >= SAME_SPACE:
+        return cosine, None
+    fact = f"embeds a query at a mean cosine of {cosine:.2f} to the documents' encoder"
+    return cosine, f"{fact}, so they are not in one space"
 
 
 def _sample_pairs(rows: Ints, count: int, random: np.random.Generator) -> tuple[Ints, Ints]:

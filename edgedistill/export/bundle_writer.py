@@ -255,9 +255,7 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "schema": SCHEMA,
         "name": run.recipe.name,
         "kind": run.kind,
-        "made_at": time.strftime(
-            "%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
-        ),
+        "made_at": made_at(),
         "recipe": run.recipe.model_dump(mode="json", by_alias=True),
         "student": run.shape,
         "teacher": run.recipe.teacher.name,
@@ -275,6 +273,13 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
     }
 
 
+def made_at() -> str:
+    """The time of an export, UTC, in ISO 8601."""
+    return time.strftime(
+        "%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
+    )
+
+
 def seal(folder: Path, manifest: dict[str, Any]) -> None:
     """Write the final manifest, with the hashes of all other files and a digest of itself."""
     final = manifest | {"files": _hashes(folder)}
@@ -282,5 +287,6 @@ def seal(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+    own = folder / "manifest.json"
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != own)
     return {path.relative_to(folder).as_posix(): files.sha256_file(path) for path in paths}

@@ -44,6 +44,12 @@ def classifier_card(manifest: dict[str, Any]) -> str:
     return _filled("classifier.md.jinja", manifest)
 
 
+def pair_card(manifest: dict[str, Any], sides: list[dict[str, Any]], graphs: list[str] | None) -> str:
+    """The card of a pair bundle as Markdown. `sides` are the manifests of its encoders of queries and of
+    documents; `graphs` are as `pair_bundle.export` finds them for sentence-transformers."""
+    return _filled("pair.md.jinja", manifest, query=sides[0], document=sides[1], graphs=graphs)
+
+
 def _filled(template: str, manifest: dict[str, Any], **values: Any) -> str:
     """A template filled in. Whatever it leaves out leaves empty lines, of which one is kept."""
     folder = FileSystemLoader(Path(__file__).with_name("card"))

@@ -49,6 +49,9 @@ def write(
         raise UserError(
             f"{opened.manifest['name']}: a classifier; only encoders can be made into a mobile package"
         )
+    if len(opened.encoders) > 1:
+        way_out = f"give one of them, {opened.folder}/query"
+        raise UserError(f"{opened.manifest['name']}: a pair of encoders, and a package has one; {way_out}")
     with files.new_folder(out) as folder:
         found = _Package(opened, folder, out, log).write(ids)
     return found

@@ -255,6 +255,18 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _prompts_are_learned(self) -> Recipe:
+        if not self.distilling or any(stage.tuples is not None for stage in self.distilling):
+            return self
+        for field in ("query_prompt", "document_prompt"):
+            if getattr(self.student, field, None):
+                raise ValueError(
+                    f"student.{field}: no stage has `tuples`, queries and documents, so the student would "
+                    "never learn it; add them, or leave it out"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _selected_as_kept(self) -> Recipe:
         """What `select` scores has to be what is kept."""
         for number, stage in enumerate(self.distilling):

@@ -2,6 +2,7 @@
 alone."""
 
 __all__ = [
+    "arguments",
     "batching",
     "bundle",
     "bundle_location",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,19 @@ from edgedistill import machine
 from edgedistill.errors import UserError, border, raise_failed
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime import prompts as prompts_
+from edgedistill.runtime.arguments import MOST_THREADS, given_texts, positive
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
 from edgedistill.runtime.compact import compact, layout
 from edgedistill.runtime.onnx_session import BundleSession
+from edgedistill.runtime.prompts import Prompts
 from edgedistill.runtime.similarity import COSINE, Measure, similarity, unit_rows
-from edgedistill.runtime.trust import graph_check, tokenizer_check
+from edgedistill.runtime.trust import GET_AGAIN, graph_check, tokenizer_check
 from edgedistill.session import progress_bar
 
 BATCH_TOKENS = {"cpu": 384, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
-LARGEST_BATCH_TOKENS, MOST_THREADS = 1 << 30, 1024
 WINDOW = 32_768  # texts tokenized and sorted at a time, which bounds memory too
+SIDES = ("query", "document")  # of a pair: the folders of its encoders, which are bundles of their own
 
 
 def open_tokenizer(folder: Path, max_tokens: int) -> Tokenizer:
@@ -79,6 +81,16 @@ class Bundle:
     def __repr__(self) -> str:
         return f"<Bundle {self.manifest['name']}:{self.precision}, {self.dims[0]} dimensions>"
 
+    def of(self, role: str) -> Bundle:
+        """What embeds texts in a role: the bundle itself; of a pair one of its two encoders."""
+        self.prompts.of(role)
+        return self
+
+    @property
+    def encoders(self) -> list[Bundle]:
+        """The bundle itself; of a pair its two encoders."""
+        return [self]
+
     @border()
     def encode(
         self,
@@ -112,7 +124,7 @@ class Bundle:
         layout(precision, dim)
         if isinstance(texts, str):
             return np.asarray(self.encode([texts], dim, batch_tokens, progress, role, precision)[0])
-        texts = _texts(texts)
+        texts = given_texts(texts)
         embeddings = np.zeros((len(texts), dim), np.float32)
         with progress_bar(len(texts), progress) as advance:
             for start in range(0, len(texts), WINDOW):
@@ -143,7 +155,7 @@ class Bundle:
     def tokenize(self, texts: Iterable[str], role: str = "text") -> list[np.ndarray]:
         """The token ids of each text, (T,) int64: with the role's prompt and special tokens, truncated to
         `max_tokens`. Raises as `encode`."""
-        return self._tokenize(_texts(texts), 0, role)
+        return self._tokenize(given_texts(texts), 0, role)
 
     def encode_ids(
         self, ids: Sequence[np.ndarray], dim: int | None = None, batch_tokens: int | None = None
@@ -224,7 +236,7 @@ class Bundle:
         advance: Callable[[int], None],
     ) -> None:
         """Write the row of each item into `out`: an embedding, cut to the dimensions of `out`, or logits."""
-        most = BATCH_TOKENS[self._device] if batch_tokens is None else _positive(batch_tokens, "batch_tokens")
+        most = BATCH_TOKENS[self._device] if batch_tokens is None else positive(batch_tokens, "batch_tokens")
         lengths, width = [len(row) for row in columns[0]], out.shape[1]
         if self.pair:
             lengths = [2 * max(map(len, pair)) for pair in zip(*columns, strict=True)]
@@ -237,11 +249,75 @@ class Bundle:
             advance(len(batch))
 
 
+class PairBundle(Bundle):
+    """An opened pair bundle. It embeds queries and documents, and no texts without a role; `precision`,
+    `max_tokens` and the like are those of the query encoder.
+
+    query, document: the two encoders. dims: those that both have.
+    """
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], query: Bundle, document: Bundle) -> None:
+        self.folder, self.manifest = folder, manifest
+        self.query, self.document = query, document
+        self.precision, self.threads, self.max_tokens = query.precision, query.threads, query.max_tokens
+        self.prompts = Prompts("", query.prompts.query, document.prompts.document)
+        self.labels, self.pair, self._device = [], False, query._device
+        self.dims = [dim for dim in query.dims if dim in document.dims]
+        for name, opened in zip(SIDES, (query, document), strict=True):
+            if opened.labels or isinstance(opened, PairBundle):
+                kind = "a classifier" if opened.labels else "a pair itself"
+                raise UserError(f"{folder / name}: {kind}, not an encoder; {GET_AGAIN}")
+        if query.dims[0] != document.dims[0]:
+            fact = f"{query.dims[0]} dimensions for queries, {document.dims[0]} for documents"
+            raise UserError(f"{folder}: {fact}, so they are not of one space; {GET_AGAIN}")
+
+    def __repr__(self) -> str:
+        return f"<PairBundle {self.manifest['name']}: {self.query!r}, {self.document!r}>"
+
+    def of(self, role: str) -> Bundle:
+        """The encoder of a role. Raises UserError for texts that are neither queries nor documents."""
+        self.prompts.of(role)
+        if role in SIDES:
+            return self.query if role == SIDES[0] else self.document
+        way_out = f"call encode_query or encode_document, or open one of {self.folder}/query and /document"
+        raise UserError(f"{self.manifest['name']}: a pair of encoders, for queries and documents; {way_out}")
+
+    @property
+    def encoders(self) -> list[Bundle]:
+        return [self.query, self.document]
+
+    @border()
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        dim: int | None = None,
+        batch_tokens: int | None = None,
+        progress: bool = False,
+        role: str = "text",
+        precision: str = "float32",
+    ) -> np.ndarray:
+        """`Bundle.encode` of the role's encoder. Raises UserError as `of`."""
+        return self.of(role).encode(texts, self.embedding_dim(dim), batch_tokens, progress, role, precision)
+
+    def tokenize(self, texts: Iterable[str], role: str = "text") -> list[np.ndarray]:
+        """`Bundle.tokenize` of the role's encoder. Raises UserError as `of`."""
+        return self.of(role).tokenize(texts, role)
+
+    def encode_ids(self, *arguments: Any, **options: Any) -> np.ndarray:
+        """Raises UserError as `of`: token ids are those of one of the two encoders."""
+        return self.of("text").encode_ids(*arguments, **options)
+
+    @property
+    def unknown_id(self) -> int | None:
+        return self.query.unknown_id
+
+
 @border()
 def load(
     name: str | Path, precision: str | None = None, threads: int | None = None, device: str = "cpu"
 ) -> Bundle:
-    """Open a bundle after checking the sha256 of every file that it reads.
+    """Open a bundle after checking the sha256 of every file that it reads; one of a pair of encoders as a
+    `PairBundle`.
 
     name: a folder, the name of one below bundles/, or a shipped bundle such as "nano"; "bundles/x:int8" also
         names the precision.
@@ -255,9 +331,11 @@ def load(
     graph is one that no export writes.
     """
     if threads is not None:
-        _positive(threads, "threads", MOST_THREADS)
+        positive(threads, "threads", MOST_THREADS)
     folder, named = locate(name)
     manifest = manifests.read(folder)
+    if manifest["kind"] == manifests.PAIR:
+        return _open_pair(folder, manifest, precision or named, threads, device)
     precision = choose_precision(manifest, folder, precision or named, device)
     entry = manifest["precisions"][precision]
     raise_failed(manifests.changes(folder, manifest, ("tokenizer.json", entry["file"])))
@@ -282,31 +360,17 @@ def kind_of(manifest: dict[str, Any]) -> type[Bundle]:
     return ClassifierBundle
 
 
-def _positive(value: int, name: str, most: int = LARGEST_BATCH_TOKENS) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value <= most:
-        raise UserError(f"{name}={value!r}: not a whole number from 1 to {most:,}")
-    return int(value)
+def _open_pair(
+    folder: Path, manifest: dict[str, Any], precision: str | None, threads: int | None, device: str
+) -> PairBundle:
+    """Open both encoders, whose manifests have the hashes in that of the pair; the others of their files are
+    checked as theirs.
 
-
-def listed(items: Iterable[Any], name: str, most_dimensions: int = 1) -> list[Any]:
-    """The items of any iterable that has an order and, where it is an array, one dimension, or as many as are
-    allowed: what follows counts and reads the same ones."""
-    if isinstance(items, str):
-        raise UserError(f"{name}: one string; put it in a list")
-    kind = type(items).__name__
-    if isinstance(items, bytes | bytearray | Mapping) or not isinstance(items, Iterable):
-        raise UserError(f"{name}: {kind}, not a list of strings; give a list")
-    if isinstance(items, set | frozenset):
-        raise UserError(f"{name}: {kind}, which has no order; give a list")
-    dimensions = getattr(items, "ndim", 1)
-    if hasattr(items, "columns") or not 1 <= dimensions <= most_dimensions:  # a table of pandas, an array
-        raise UserError(f"{name}: {kind} of several columns; give one column")
-    return list(items)
-
-
-def _texts(texts: Iterable[str]) -> list[str]:
-    found = listed(texts, "texts")
-    for at, text in enumerate(found):
-        if not isinstance(text, str):
-            raise UserError(f"texts[{at}]: {type(text).__name__}, not a string; give strings")
-    return found
+    precision: of the query encoder, and of the document encoder where it has it; by default the fastest of
+    each. Raises as `load`.
+    """
+    raise_failed(manifests.changes(folder, manifest, [f"{side}/manifest.json" for side in SIDES]))
+    query = load(folder / SIDES[0], precision, threads, device)
+    has_it = precision in manifests.read(folder / SIDES[1]).get("precisions", ())
+    document = load(folder / SIDES[1], precision if has_it else None, threads, device)
+    return PairBundle(folder, manifest, query, document)

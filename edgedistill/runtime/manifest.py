@@ -21,6 +21,8 @@ LARGEST_BYTES = 4_000_000
 # that of a graph is the most that a message of protobuf can have
 LARGEST_FILE_BYTES = {".onnx": 2**31 - 1, ".safetensors": 2**34}  # of other files:
 LARGEST_OTHER_BYTES = 64_000_000  # a vocabulary of 250,000 tokens takes 9 to 17 MB
+PAIR = "pair"  # kind of a bundle of two encoders, each in a folder of its own
+PAIR_KEYS = ("name", "kind", "files")
 REQUIRED_KEYS = ("name", "kind", "dims", "max_tokens", "prompt", "precisions", "files", "output")
 LONGEST_NAME = 200  # characters, of a file, a bundle, a label
 LONGEST_PROMPT = 10_000
@@ -69,7 +71,8 @@ def read(folder: Path) -> dict[str, Any]:
             f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; pip install --upgrade "
             "edgedistill"
         )
-    missing = [key for key in REQUIRED_KEYS if key not in manifest]
+    required = PAIR_KEYS if manifest.get("kind") == PAIR else REQUIRED_KEYS
+    missing = [key for key in required if key not in manifest]
     if missing:
         raise UserError(f"{path}: {', '.join(missing)} missing, truncated or edited; copy the bundle again")
     if problems := list(_problems(manifest)):
@@ -243,7 +246,7 @@ def _problems(manifest: dict[str, Any]) -> Iterator[str]:
         yield f"lists and mappings nested more than {MOST_NESTED} deep"
         return
     yield from _wrong_fields(manifest, FIELDS)
-    precisions, hashes = manifest["precisions"], manifest["files"]
+    precisions, hashes = manifest.get("precisions", {}), manifest["files"]
     for name, entry in precisions.items() if isinstance(precisions, dict) else ():
         if not name.isidentifier() or len(name) > LONGEST_NAME:
             yield f"precisions[{shown(name)}]: not a name"

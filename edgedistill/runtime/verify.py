@@ -8,7 +8,7 @@ from typing import Any
 from edgedistill.errors import raise_failed
 from edgedistill.runtime import golden_file
 from edgedistill.runtime import manifest as manifests
-from edgedistill.runtime.bundle import kind_of, load
+from edgedistill.runtime.bundle import SIDES, kind_of, load
 from edgedistill.runtime.bundle_location import locate
 from edgedistill.runtime.trust import GET_AGAIN
 
@@ -22,19 +22,18 @@ def verify(name: str | Path) -> dict[str, Any]:
     """Check the sha256 of every file, then the token ids and embeddings of the golden texts, in every
     precision.
 
-    Returns {bundle, files, texts, precisions}, where a precision has {cosine_min, text, threshold}: the
+    Of a pair, of both encoders, whose precisions are then called query/int8 and the like. Returns {bundle,
+    files, texts, precisions}, where a precision has {cosine_min, text, threshold}: the
     lowest cosine to the embeddings stored at export, the number of its text from 1, and the lowest allowed. A
     classifier has {apart_max, text, threshold}: the largest difference of a probability. Raises CheckFailed
     with everything that differs, UserError where there is no such bundle.
     """
     folder, _ = locate(name)
     manifest = manifests.read(folder)
+    if manifest["kind"] == manifests.PAIR:
+        return _verify_pair(folder, manifest)
     needed = {"parity.json", "tokenizer.json", *(entry["file"] for entry in manifest["precisions"].values())}
-    problems = manifests.changes(folder, manifest, sorted({*manifest["files"], *needed}))
-    if "digest" not in manifest:
-        problems.append(
-            f"{folder / 'manifest.json'}: has no digest, so an edit would go unnoticed; {GET_AGAIN}"
-        )
+    problems = _changes(folder, manifest, needed)
     problems += [
         f"{folder / 'manifest.json'}: precisions.{precision} has no parity.threshold; {GET_AGAIN}"
         for precision, entry in manifest["precisions"].items()
@@ -64,6 +63,32 @@ def verify(name: str | Path) -> dict[str, Any]:
         "texts": len(golden.texts),
         "precisions": found,
     }
+
+
+def _verify_pair(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    raise_failed(_changes(folder, manifest, {f"{side}/manifest.json" for side in SIDES}))
+    load(folder)  # two encoders of the same dimensions
+    found = {side: verify(folder / side) for side in SIDES}
+    return {
+        "bundle": str(folder),
+        "files": len(manifest["files"]),
+        "texts": sum(each["texts"] for each in found.values()),
+        "precisions": {
+            f"{side}/{name}": entry
+            for side, each in found.items()
+            for name, entry in each["precisions"].items()
+        },
+    }
+
+
+def _changes(folder: Path, manifest: dict[str, Any], needed: set[str]) -> list[str]:
+    """What is wrong with the manifest's files and those that are needed, and with its digest."""
+    problems = manifests.changes(folder, manifest, sorted({*manifest["files"], *needed}))
+    if "digest" not in manifest:
+        problems.append(
+            f"{folder / 'manifest.json'}: has no digest, so an edit would go unnoticed; {GET_AGAIN}"
+        )
+    return problems
 
 
 def summary(name: str, found: dict[str, Any]) -> str:

@@ -44,7 +44,7 @@ class RunTeacher(TeacherEncoder):
         self.prompts = _prompts(spec, opened.prompts)
         self.max_tokens = min(spec.max_tokens, opened.max_tokens)
         self.dtype = encoder.resolve_dtype(spec.dtype, device)
-        self._opened = {}
+        self._opened = []
 
     def file_hashes(self) -> dict[str, Any]:
         """The hashes of weights, shape and tokenizer."""

@@ -51,7 +51,7 @@ class TeacherEncoder:
         self.prompts = prompts_of(spec, self.folder)
         self.max_tokens = min(spec.max_tokens, max_input_tokens(self.folder, self.tokenizer))
         self.dtype = resolve_dtype(spec.dtype, device)
-        self._opened = dict[str, Forward]()
+        self._opened = list[Forward]()  # one graph, for all roles
 
     @property
     def dims(self) -> int:
@@ -96,7 +96,9 @@ class TeacherEncoder:
                 f"{self.folder}: its files have changed since the model was opened, so its embeddings would "
                 "be cached as another model's; start again, and leave the folder alone meanwhile"
             )
-        in_int8 = {"int8": int8_graph.identity(self.reader)} if self.dtype == torch.int8 else {}
+        in_int8 = (
+            {"int8": int8_graph.identity(self.in_role("text").reader)} if self.dtype == torch.int8 else {}
+        )
         return {**self.model_identity(), "dtype": str(self.dtype), **in_int8}
 
     def model_identity(self) -> dict[str, Any]:
@@ -126,19 +128,14 @@ class TeacherEncoder:
         """
         if self.dtype == torch.int8 and session.device != "cpu":
             raise UserError(f"{self.place}.dtype: {NOT_ON_CUDA}")
-        if self._graph in self._opened:
+        if self._opened:
             return
         if self.dtype == torch.int8:
-            key = files.cache_key(**self.identity())
-            self._opened[self._graph] = int8_graph.read_or_make(self, key, session)
+            plain = self.in_role("text")
+            key = files.cache_key(**plain.identity())
+            self._opened.append(int8_graph.read_or_make(plain, key, session))
         elif self.dtype == torch.float32 and session.device == "cpu":
-            self._opened[self._graph] = self._fp32_graph(session)
-
-    @property
-    def _graph(self) -> str:
-        """What distinguishes the graphs of an encoder in its roles: int8 is measured on texts with a
-        prompt."""
-        return self.prompt if self.dtype == torch.int8 else ""
+            self._opened.append(self._fp32_graph(session))
 
     def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
         """Embed texts: (n, d) float32 in the order of the texts, of unit length or unnormalized; batches are
@@ -160,8 +157,8 @@ class TeacherEncoder:
         """(ids, mask) -> unnormalized embeddings. On a CPU in fp32 by onnxruntime, about twice as fast as
         torch, and in int8; otherwise by torch."""
         self.prepare(Session(device=device))
-        if device == "cpu" and self._graph in self._opened:
-            return self._opened[self._graph]
+        if device == "cpu" and self._opened:
+            return self._opened[0]
         return torch_forward(self.module.to(device), torch.device(device), half=self.dtype == torch.bfloat16)
 
     def _fp32_graph(self, session: Session) -> Forward:

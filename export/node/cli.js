@@ -14,6 +14,7 @@ const HELP = `Usage: edgedistill BUNDLE [OPTIONS] < texts.txt
 Options:
   --precision P  One of the bundle's. Default: the fastest, by the manifest's rank.
   --as ROLE      What the texts are: text, query or document, each with the bundle's prompt for it. Default: text.
+                 A pair of encoders has one for queries and one for documents; --time times that of queries.
   --dim N        Dimensions to return, of a Matryoshka student. Default: all.
   --embeddings P float32 (default), int8 (a byte per dimension) or binary (a bit).
   --threads N    Default: the processors this process may use.
@@ -53,7 +54,7 @@ async function main({ values, positionals }) {
     return values.json ? undefined : print(`${found.bundle}:${found.precision}: ${line(found)}`);
   };
   if (values.check) await report(await bundle.check(), checkLine);
-  if (values.time) await report({ threads, ...(await time(bundle, dim)) }, timeLine);
+  if (values.time) await report({ threads, ...(await time(bundle.encoders[0], dim)) }, timeLine);
   if (values.json) await print(JSON.stringify(found));
 }
 

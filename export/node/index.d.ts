@@ -102,6 +102,9 @@ export class Bundle {
   /** Compare the golden texts with the embeddings stored at export. Rejects with CheckFailed, which names the worst text. */
   check(): Promise<CheckResult>;
 
+  /** The bundle itself; of a pair, which embeds queries by one encoder and documents by another, both. */
+  readonly encoders: Bundle[];
+
   /** Free the graph's memory; the bundle cannot embed afterwards. */
   close(): Promise<void>;
 }

@@ -39,12 +39,13 @@ export async function load(folder, { precision, threads = availableParallelism()
     logSeverityLevel: 3,
     extra: { session: { intra_op: { allow_spinning: "0" }, set_denormal_as_zero: "1" } }, // threads sleep between two calls
   };
-  const graph = await bundle.graph();
-  const session = await InferenceSession.create(graph, options).catch((error) => {
-    const place = path.join(folder, bundle.manifest.precisions[bundle.precision].file);
-    throw new UserError(`${place}: onnxruntime-node cannot open it (${error.message}); try a newer onnxruntime-node`);
-  });
-  bundle.use(session, Tensor);
+  for (const encoder of bundle.encoders) {
+    const session = await InferenceSession.create(await encoder.graph(), options).catch((error) => {
+      const place = path.join(encoder.folder, encoder.manifest.precisions[encoder.precision].file);
+      throw new UserError(`${place}: onnxruntime-node cannot open it (${error.message}); try a newer onnxruntime-node`);
+    });
+    encoder.use(session, Tensor);
+  }
   return bundle;
 }
 

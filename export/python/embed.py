@@ -6,7 +6,8 @@ python embed.py BUNDLE [PRECISION] < texts.txt
 python embed.py BUNDLE [PRECISION] --embeddings int8 < texts.txt
     the same in fewer bytes: int8, a number for each dimension, or binary, its sign bits in bytes
 python embed.py BUNDLE [PRECISION] --as query < questions.txt
-    the same for queries, or for documents: with the bundle's prompt for them, where it has one
+    the same for queries, or for documents: with the bundle's prompt for them, where it has one; of a pair of
+    encoders, by the one for them
 python embed.py BUNDLE [PRECISION] --check
     compares the embeddings of the bundle's golden texts; exit 1 where they differ
 
@@ -92,6 +93,21 @@ def parsed(folder: Path, name: str, data: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         sys.exit(f"{folder / name}: not a JSON object, truncated or edited; copy the bundle again")
     return found
+
+
+def encoders(folder: Path) -> dict[str, Path]:
+    """The folders of a bundle's encoders: of a pair, whose manifest has the hashes of theirs, by their roles,
+    of any other bundle its own for all roles. Exits with 1 where the hashes differ."""
+    found = parsed(folder, "manifest.json", contents(folder, "manifest.json"))
+    if found.get("kind") != "pair":
+        return dict.fromkeys(ROLES, folder)
+    if found.get("schema") != 1 or not isinstance(found.get("files"), dict):
+        sys.exit(
+            f"{folder / 'manifest.json'}: schema {found.get('schema')!r}, or no files; copy the bundle again"
+        )
+    for role in ("query", "document"):
+        verified(folder, found, f"{role}/manifest.json")
+    return {role: folder / role for role in ("query", "document")}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -224,7 +240,7 @@ class Bundle:
     """
 
     def __init__(self, folder: Path, precision: str) -> None:
-        self.folder, self.manifest = folder, read_manifest(folder)
+        self.folder, self.precision, self.manifest = folder, precision, read_manifest(folder)
         file = self.manifest["precisions"][precision]["file"]
         graph = verified(folder, self.manifest, file)
         try:
@@ -270,6 +286,39 @@ def compact(row: np.ndarray, precision: str) -> np.ndarray:
     return row
 
 
+def open_bundle(folder: Path, precision: str | None, given: Path) -> Bundle:
+    """An encoder of the bundle that was given, in the precision asked for, by default the fastest; the
+    document encoder of a pair in its fastest too where it lacks that precision. Exits with 2 for an unknown
+    one."""
+    precisions = read_manifest(folder)["precisions"]
+    fastest = min(precisions, key=lambda name: place(precisions[name]))
+    if precision not in precisions and precision is not None and folder != given / "document":
+        print(f"{folder}: no precision {precision!r}; choose {' or '.join(precisions)}", file=sys.stderr)
+        sys.exit(2)
+    return Bundle(folder, precision if precision in precisions else fastest)
+
+
+def check(embed: Bundle) -> bool:
+    """Print how the golden texts compare. Exits with 1 where there are none."""
+    golden = parsed(embed.folder, "parity.json", verified(embed.folder, embed.manifest, "parity.json"))
+    try:
+        least = float(golden["cosine_at_least"][embed.precision])
+        vectors = np.array(golden["vectors"], np.float32)
+        roles = golden.get("roles", ["text"] * len(vectors))
+        texts = list(zip(golden["texts"], roles, golden["ids"], vectors, strict=True))
+        good = bool(texts) and all(role in ROLES for role in roles)
+    except (KeyError, TypeError, ValueError):
+        good = False
+    if not good or not (np.abs((vectors**2).sum(1) - 1) <= UNIT_LENGTH).all():  # NaN is not
+        fact = "no golden texts with token ids and embeddings of unit length"
+        sys.exit(f"{embed.folder / 'parity.json'}: {fact}; copy the bundle again")
+    wrong = [text for text, role, ids, _ in texts if embed.token_ids(text, role) != ids]
+    cosines = [float(embed(text, role) @ vector) for text, role, _, vector in texts]
+    found = {"texts": len(cosines), "other_token_ids": len(wrong), "cosine_min": min(cosines)}
+    print(json.dumps({**found, "cosine_at_least": least}))
+    return not wrong and all(cosine >= least for cosine in cosines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -283,43 +332,16 @@ def main() -> int:
     if not (asked.bundle / "manifest.json").is_file():
         way_out = "give the folder of one (of a shipped bundle, edgedistill verify NAME prints it)"
         parser.exit(2, f"{asked.bundle}: not a bundle (no manifest.json); {way_out}\n")
-    manifest = read_manifest(asked.bundle)
-    available = list(manifest["precisions"])
-    precision = asked.precision or min(available, key=lambda name: place(manifest["precisions"][name]))
-    if precision not in available:
-        parser.exit(2, f"{asked.bundle}: no precision {precision!r}; choose {' or '.join(available)}\n")
-    embed = Bundle(asked.bundle, precision)
+    folders = encoders(asked.bundle)
     if asked.check:
-        golden = parsed(asked.bundle, "parity.json", verified(asked.bundle, manifest, "parity.json"))
-        try:
-            least = float(golden["cosine_at_least"][precision])
-            vectors = np.array(golden["vectors"], np.float32)
-            roles = golden.get("roles", ["text"] * len(vectors))
-            known = [role if role in ROLES else None for role in roles]
-            golden_texts = list(zip(golden["texts"], known, golden["ids"], vectors, strict=True))
-        except (KeyError, TypeError, ValueError):
-            golden_texts = []
-        if (
-            not golden_texts or None in known or not (np.abs((vectors**2).sum(1) - 1) <= UNIT_LENGTH).all()
-        ):  # NaN is not
-            sys.exit(
-                f"{asked.bundle / 'parity.json'}: no golden texts with token ids and embeddings of unit "
-                "length; copy the bundle again"
-            )
-        wrong = [text for text, role, ids, _ in golden_texts if embed.token_ids(text, role) != ids]
-        cosines = [float(embed(text, role) @ vector) for text, role, _, vector in golden_texts]
-        print(
-            json.dumps(
-                {
-                    "texts": len(cosines),
-                    "other_token_ids": len(wrong),
-                    "cosine_min": min(cosines),
-                    "cosine_at_least": least,
-                }
-            )
-        )
-        return 0 if not wrong and all(cosine >= least for cosine in cosines) else 1
-    if asked.embeddings == "binary" and manifest["dims"][0] % 8:
+        opened = [
+            open_bundle(each, asked.precision, asked.bundle) for each in dict.fromkeys(folders.values())
+        ]
+        return 1 if [each for each in opened if not check(each)] else 0
+    if asked.role not in folders:
+        parser.exit(2, f"{asked.bundle}: a pair of encoders; add --as query or --as document\n")
+    embed = open_bundle(folders[asked.role], asked.precision, asked.bundle)
+    if asked.embeddings == "binary" and embed.manifest["dims"][0] % 8:
         parser.exit(2, "--embeddings binary: needs dimensions in whole bytes; choose int8\n")
     for line in sys.stdin:
         row = compact(embed(line.rstrip("\n"), asked.role), asked.embeddings)

@@ -110,7 +110,13 @@ class RequestReader:
         if len(roles) > 1:
             both = " and ".join(named)
             raise Refusal(400, f"{both}: a query and a document at once; send one of them", next(iter(named)))
-        return next(iter(roles), "text")
+        role = next(iter(roles), "text")
+        try:
+            self.bundle.of(role)
+        except UserError:
+            fact = f"missing, and {self.bundle.manifest['name']} is a pair of encoders"
+            raise Refusal(400, f"input_type: {fact}; send query or document", "input_type") from None
+        return role
 
     def _texts(self, asked: dict[str, Any]) -> list[str]:
         if "input" not in asked:

@@ -147,7 +147,8 @@ class RequestQueue:
                 self._jobs.remove(job)
 
     def _work(self, bundle: Bundle) -> None:
-        bundle.encode("warm")
+        for encoder in bundle.encoders:
+            encoder.encode("warm")
         with self._changed:
             self._warm += 1
         while parts := self._take(bundle.max_tokens):
@@ -181,7 +182,11 @@ class RequestQueue:
     def _embed(self, bundle: Bundle, parts: list[Part]) -> int:
         """Embed the parts in one call, and wake the requests that are complete. Returns the tokens."""
         ids = [row for part in parts for row in bundle.tokenize(part.texts, part.job.role)]
-        embeddings, at, complete = bundle.encode_ids(ids, batch_tokens=RUN_TOKENS), 0, []
+        owners = [bundle.of(part.job.role) for part in parts for _ in part.texts]
+        embeddings, at, complete = np.empty((len(ids), bundle.embedding_dim()), np.float32), 0, []
+        for encoder in bundle.encoders:
+            rows = [row for row, owner in enumerate(owners) if owner is encoder]
+            embeddings[rows] = encoder.encode_ids([ids[row] for row in rows], batch_tokens=RUN_TOKENS)
         for part in parts:
             job, count = part.job, part.stop - part.start
             job.embeddings[part.start : part.stop] = embeddings[at : at + count]

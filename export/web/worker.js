@@ -11,7 +11,7 @@ const VENDOR = new URL("./vendor/", import.meta.url).href;
 // Without a kernel in WebGPU's build of onnxruntime-web 1.30; of MultiHeadAttention only the one with a padding mask, which bundles have.
 const NOT_ON_GPU = /^(.*\.)?(MatMulIntegerToFloat|MatMulInteger|DynamicQuantize\w+|QLinearMatMul|MultiHeadAttention)$/;
 
-let bundle; // the opened one
+let bundle; // the opened one; of a pair, its encoder of queries is timed
 let chosenDim;
 
 const operations = {
@@ -20,20 +20,27 @@ const operations = {
     bundle = await open(new Files(from), await vendored("tokenizers.min.mjs"), precision);
     chosenDim = bundle.chosenDim(dim);
     await bundle.checkIds();
-    const { manifest, dims, precision: used } = bundle;
-    const { name, max_tokens, precisions } = manifest;
-    const size = precisions[used].size_bytes;
-    const graph = await bundle.graph((bytes) => progress({ bytes, size }));
-    const facts = { name, dims, dim: chosenDim, max_tokens, precision: used, precisions: Object.keys(precisions), size_bytes: size };
-    return { ...facts, ...(await openSession(graph, backend, threads)) };
+    const { dims, precision: used, maxTokens: max_tokens } = bundle;
+    const { name } = bundle.manifest;
+    const precisions = Object.keys(bundle.encoders[0].manifest.precisions);
+    const sizes = bundle.encoders.map(({ manifest, precision }) => manifest.precisions[precision].size_bytes);
+    const size = sizes.reduce((sum, each) => sum + each);
+    const opened = [];
+    for (const [at, encoder] of bundle.encoders.entries()) {
+      const before = sizes.slice(0, at).reduce((sum, each) => sum + each, 0);
+      const graph = await encoder.graph((bytes) => progress({ bytes: before + bytes, size }));
+      opened.push(await openSession(encoder, graph, backend, threads));
+    }
+    const facts = { name, dims, dim: chosenDim, max_tokens, precision: used, precisions, size_bytes: size };
+    return { ...facts, ...opened[0] };
   },
 
   /** The embeddings of n texts, one after the other: {rows, width: of each}. `first`: the index of texts[0], for errors. */
-  async encode({ texts, dim = chosenDim, role, precision, first }) {
-    const chosen = bundle.chosenDim(dim);
+  async encode({ texts, dim = chosenDim, role = "text", precision, first }) {
+    const [encoder, chosen] = [bundle.of(role), bundle.chosenDim(dim)];
     const width = rowWidth(precision, chosen);
-    const ids = texts.map((text, at) => bundle.tokenize(text, `texts[${first + at}]`, role));
-    return { rows: compact(await bundle.embed(ids, chosen), precision, chosen), width };
+    const ids = texts.map((text, at) => encoder.tokenize(text, `texts[${first + at}]`, role));
+    return { rows: compact(await encoder.embed(ids, chosen), precision, chosen), width };
   },
 
   /** Embed the golden texts, alone and in batches, and compare with the stored embeddings. */
@@ -42,7 +49,7 @@ const operations = {
     return bundle.compare();
   },
 
-  time: () => measure(bundle, chosenDim),
+  time: () => measure(bundle.encoders[0], chosenDim),
 };
 
 let queue = Promise.resolve(); // one operation at a time
@@ -65,21 +72,21 @@ function kindOf(error) {
 // ---- sessions
 
 /** Open a session on the backend to use, WebGPU where it is there and its golden texts are right, else WASM: {backend, reason, threads, golden}. */
-async function openSession(graph, backend, threads) {
-  let reason = backend === "wasm" ? "" : await whyNotWebGPU(backend);
+async function openSession(encoder, graph, backend, threads) {
+  let reason = backend === "wasm" ? "" : await whyNotWebGPU(encoder, backend);
   if (backend !== "wasm" && !reason) {
     try {
-      const golden = await start(graph, "webgpu", 1);
+      const golden = await start(encoder, graph, "webgpu", 1);
       if (golden.ok) return { backend: "webgpu", reason, threads: 1, golden };
       reason = `its golden texts are wrong on WebGPU: ${golden.problem}`;
-      await bundle.close();
+      await encoder.close();
     } catch (error) {
       if (kindOf(error) !== "bug" && !error.cause) throw error;
       reason = `WebGPU failed: ${(error.cause ?? error).message}`;
     }
   }
-  const { folder, manifest, precision } = bundle;
-  const golden = await start(graph, "wasm", threads).catch((error) => {
+  const { folder, manifest, precision } = encoder;
+  const golden = await start(encoder, graph, "wasm", threads).catch((error) => {
     if (kindOf(error) !== "bug") throw error;
     throw new UserError(`${folder}: onnxruntime cannot open ${precision} (${error.message}); choose another precision`);
   });
@@ -92,9 +99,9 @@ async function openSession(graph, backend, threads) {
 }
 
 /** Why the graph should not or cannot run on WebGPU; empty where it can. */
-async function whyNotWebGPU(backend) {
-  const { operators } = bundle.manifest.precisions[bundle.precision];
-  const missing = operators ? operators.find((name) => NOT_ON_GPU.test(name)) : bundle.precision === "int8" && "its int8 products";
+async function whyNotWebGPU(encoder, backend) {
+  const { operators } = encoder.manifest.precisions[encoder.precision];
+  const missing = operators ? operators.find((name) => NOT_ON_GPU.test(name)) : encoder.precision === "int8" && "its int8 products";
   if (missing && backend === "auto") return `WebGPU has no kernel for ${missing}`;
   const adapter = await self.navigator.gpu?.requestAdapter().catch(() => null);
   if (!adapter) return "this browser offers no WebGPU";
@@ -102,14 +109,14 @@ async function whyNotWebGPU(backend) {
   return isSoftware && backend === "auto" ? "its WebGPU is emulated in software" : "";
 }
 
-/** Give the bundle a session on one backend; returns what its golden texts gave there. */
-async function start(graph, backend, threads) {
+/** Give an encoder a session on one backend; returns what its golden texts gave there. */
+async function start(encoder, graph, backend, threads) {
   const ort = await vendored(backend === "webgpu" ? "ort.webgpu.min.mjs" : "ort.wasm.min.mjs");
   ort.env.wasm.wasmPaths = VENDOR;
   ort.env.wasm.numThreads = threads;
   ort.env.logLevel = "error";
-  bundle.use(await ort.InferenceSession.create(graph, { executionProviders: [backend], logSeverityLevel: 3 }), ort.Tensor);
-  return bundle.compare(backend === "webgpu");
+  encoder.use(await ort.InferenceSession.create(graph, { executionProviders: [backend], logSeverityLevel: 3 }), ort.Tensor);
+  return encoder.compare(backend === "webgpu");
 }
 
 async function vendored(name) {

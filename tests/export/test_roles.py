@@ -170,10 +170,27 @@ def test_a_retrieval_suite_asks_with_queries(tmp_path: Path) -> None:
     assert scoring.evaluate(suite, scoring.Encoder(right, wrong, wrong))["average"] < 1
 
 
+def stages(world: World) -> list[dict[str, Any]]:
+    """One stage over queries and documents."""
+    rows = [f"{text[:20]}\t{text}" for text in sentences(40, seed=9)]
+    (world.data / "asked.tsv").write_text("\n".join(["query\tanswer", *rows]) + "\n", encoding="utf-8")
+    tuples = {"files": ["asked.tsv"], "columns": ["query", "answer"]}
+    objective = {"kind": "each_side", "objective": {"kind": "cosine"}}
+    return [{"name": "search", "objective": objective, "tuples": tuples, "steps": 4, "batch": 8}]
+
+
 def trained(world: World, out: Path, **student: Any) -> run.Run:
-    spec = recipe.parse(world.recipe(student={"kind": "static", "width": 32, **student}), "test")
+    given = {"kind": "static", "width": 32, **student}
+    spec = recipe.parse(world.recipe(student=given, stages=stages(world)), "test")
     train.train(spec, out, Session(data=world.data))
     return run.open_run(out)
+
+
+def test_prompts_that_no_stage_teaches_are_refused(world: World) -> None:
+    with pytest.raises(UserError) as caught:
+        recipe.parse(world.recipe(student={"kind": "static", "width": 32, "document_prompt": "a "}), "test")
+    fact = "no stage has `tuples`, queries and documents, so the student would never learn it"
+    assert str(caught.value) == f"test: student.document_prompt: {fact}; add them, or leave it out"
 
 
 def test_a_student_learns_and_keeps_its_prompts(world: World, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from edgedistill import files
-from edgedistill.export import bundle_writer
+from edgedistill.export import bundle_writer, pair_bundle
+from edgedistill.export.model_source import Source
 from edgedistill.runtime.bundle import load
 from edgedistill.runtime.manifest import digest
 from tests.conftest import sentences
@@ -199,6 +200,59 @@ console.log(JSON.stringify({ words: texts.map(words), rows, both }));
     np.testing.assert_allclose(
         found["both"], bm25.joined(np.roll(expected, -1, axis=0), expected, 0.5), atol=1e-5
     )
+
+
+PAIR = """
+import { load } from "./index.js";
+import { readFileSync } from "node:fs";
+const { folder, texts } = JSON.parse(readFileSync(0, "utf8"));
+const bundle = await load(folder, { precision: "int8", threads: 1 });
+const of = async (rows) => (await rows).map((row) => [...row]);
+const found = [await of(bundle.encodeQuery(texts)), await of(bundle.encodeDocument(texts))];
+const refused = await bundle.encode(texts).catch((error) => error.message);
+const lengths = [bundle.maxTokens, bundle.dims[0]];
+console.log(JSON.stringify({ found, refused, checked: await bundle.check(), lengths }));
+await bundle.close();
+"""
+
+
+@needs_node
+@needs_packages
+def test_a_pair_as_in_python(tmp_path: Path) -> None:
+    queries = make_run(tmp_path / "q", "static", query_prompt="the dog ", max_tokens=12)
+    bundle_writer.export(queries, ["fp32", "int8"], tmp_path / "queries", lambda line: None)
+    folder, documents = tmp_path / "pair", make_run(tmp_path / "d", "static", document_prompt="a child ")
+    given = Source(str(tmp_path / "queries")), Source(str(documents))
+    pair_bundle.export(*given, ["fp32"], folder, lambda line: None)
+    texts, opened = sentences(9), load(folder, "int8", threads=1)
+    asked = json.dumps({"folder": str(folder), "texts": texts})
+    ended = node("node", "--input-type=module", "-e", PAIR, text=asked)
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(ended.stdout)
+    expected = [opened.encode_query(texts), opened.encode_document(texts)]
+    np.testing.assert_allclose(answer["found"], expected, atol=1e-4)
+    assert answer["refused"].startswith(
+        "pair: a pair of encoders, for queries and documents; call encodeQuery "
+    )
+    assert (answer["checked"]["texts"], answer["lengths"]) == (68, [12, 24])
+    lines = node("node", "cli.js", str(folder), "--as", "document", text="\n".join(texts))
+    rows = [json.loads(line) for line in lines.stdout.splitlines()]
+    np.testing.assert_allclose(rows, opened.encode_document(texts), atol=1e-4)
+    without = node("node", "cli.js", str(folder), text="a")
+    assert without.returncode == 2 and "a pair of encoders" in without.stderr
+    other = tmp_path / "other"
+    bundle_writer.export(make_run(tmp_path / "o", "static", head=None), ["fp32"], other, lambda line: None)
+    shutil.rmtree(folder / "document")
+    shutil.copytree(other, folder / "document")
+    assert (
+        "document/manifest.json: changed since export"
+        in node("node", "cli.js", str(folder), "--check").stderr
+    )
+    manifest = files.read_json(folder / "manifest.json")
+    del manifest["digest"]
+    bundle_writer.seal(folder, manifest)
+    ended = node("node", "cli.js", str(folder), "--check")
+    assert ended.returncode == 2 and "24 dimensions for queries, 64 for documents" in ended.stderr
 
 
 def test_the_package_names_what_it_ships() -> None:

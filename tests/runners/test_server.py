@@ -26,7 +26,8 @@ import pytest
 
 import edgedistill
 from edgedistill import files
-from edgedistill.export import bundle_writer
+from edgedistill.export import bundle_writer, pair_bundle
+from edgedistill.export.model_source import Source
 from tests.conftest import sentences
 from tests.export.test_export import make_run
 from tests.runtime.conftest import rewrite
@@ -314,6 +315,29 @@ def test_queries_and_documents_get_their_prompts(served: Served, asked: dict[str
     found = np.array([each.embedding for each in answer.data], np.float32)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert answer.usage.total_tokens == sum(map(len, served.bundle.tokenize(TEXTS[:9], role)))
+
+
+def test_a_pair_answers_by_the_encoder_of_the_role(folder: Path, tmp_path: Path) -> None:
+    pair_bundle.export(
+        Source(str(folder)), Source(str(folder)), ["fp32"], tmp_path / "pair", lambda line: None
+    )
+    shorter = {**files.read_json(tmp_path / "pair" / "query" / "manifest.json"), "max_tokens": 6}
+    del shorter["digest"]
+    bundle_writer.seal(tmp_path / "pair" / "query", shorter)
+    manifest = files.read_json(tmp_path / "pair" / "manifest.json")
+    del manifest["digest"]
+    bundle_writer.seal(tmp_path / "pair", manifest)
+    with serve(tmp_path / "pair") as running:
+        assert error_of(running.ask({"input": "a"})) == (
+            400,
+            "input_type: missing, and pair is a pair of encoders; send query or document",
+        )
+        for role in ("query", "document"):
+            answer = running.client.embeddings.create(
+                input=TEXTS[:9], model="pair", extra_body={"input_type": role}
+            )
+            found = np.array([each.embedding for each in answer.data], np.float32)
+            np.testing.assert_allclose(found, running.bundle.encode(TEXTS[:9], role=role), atol=1e-6)
 
 
 def test_dimensions_of_a_matryoshka_student(served: Served) -> None:

@@ -27,6 +27,7 @@ QUICK = [
     "text_dropped",
     "refused_as_in_node",
     "no_simd",
+    "pair_by_roles",
     "server_stays_in_its_folder",
 ]
 SLOW = ["search_check_time", "folder_chosen", "no_bundle_in_folder", "refused_bundles"]

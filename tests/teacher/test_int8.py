@@ -167,6 +167,18 @@ def test_the_key_has_what_decides_the_bytes(
     assert opened(world.teacher).identity()["int8"]["onnxruntime"] == "9.8"
 
 
+def test_all_roles_share_a_graph(world: World, tmp_path: Path) -> None:
+    """It takes minutes for twelve layers; the embeddings have keys of their own."""
+    teacher = opened(world.teacher, query_prompt="the cat ")
+    asked, session = teacher.in_role("query"), Session(device="cpu", cache_folder=tmp_path)
+    asked.prepare(session)
+    teacher.prepare(session)
+    assert len([*(tmp_path / "graphs").iterdir()]) == 1
+    texts = sentences(8, seed=4)
+    assert np.array_equal(asked.embed(texts), teacher.embed(["the cat " + text for text in texts]))
+    assert asked.identity() == {**teacher.identity(), "prompt": "the cat "}
+
+
 def test_a_teacher_that_loses_too_much_is_refused(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

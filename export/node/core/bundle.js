@@ -3,7 +3,7 @@
 import { compact, dot, rowWidth } from "./compact.js";
 import { CheckFailed, GET_AGAIN, UserError } from "./errors.js";
 import { graphProblem } from "./graph.js";
-import { ROLES, choosePrecision, promptOf, readManifest, readTrusted, readTrustedJson } from "./manifest.js";
+import { PAIR, ROLES, choosePrecision, promptOf, readManifest, readTrusted, readTrustedJson, within } from "./manifest.js";
 import { tokenizer } from "./tokens.js";
 
 const UNIT_LENGTH = 0.01; // how far an embedding's length may be from 1
@@ -11,12 +11,14 @@ const BATCH_TOKENS = 512; // with padding; the activations of a layer then fit a
 const LEAST_COSINE = 0.5; // of a threshold: below it, golden texts would accept anything
 
 /**
- * Open a bundle up to its graph, which `graph` reads and `use` takes.
+ * Open a bundle up to the graphs of its `encoders`, which `graph` reads and `use` takes.
  *
- * source: see manifest.js. library: the module @huggingface/tokenizers. precision: by default the fastest of the bundle's.
+ * source: see manifest.js. library: the module @huggingface/tokenizers. precision: by default the fastest of the bundle's;
+ * of a pair that of the encoder of queries, and of the one of documents where it has it.
  */
 export async function open(source, library, precision) {
   const manifest = await readManifest(source);
+  if (manifest.kind === PAIR) return openPair(source, manifest, library, precision);
   const chosen = choosePrecision(source, manifest, precision);
   const json = await readTrustedJson(source, manifest, "tokenizer.json");
   try {
@@ -26,6 +28,17 @@ export async function open(source, library, precision) {
   } catch (error) {
     throw new UserError(`${source.place}/tokenizer.json: cannot be read here (${error.message}); ${GET_AGAIN}`);
   }
+}
+
+async function openPair(source, manifest, library, precision) {
+  const sides = [];
+  for (const role of [ROLES[1], ROLES[2]]) {
+    const { precisions = {}, kind } = await readTrustedJson(source, manifest, `${role}/manifest.json`);
+    if (kind === PAIR) throw new UserError(`${source.place}/${role}: a pair itself, not an encoder; ${GET_AGAIN}`);
+    const has = role === "query" || precision in precisions;
+    sides.push(await open(within(source, role), library, has ? precision : undefined));
+  }
+  return new Pair(source, manifest, ...sides);
 }
 
 export class Bundle {
@@ -43,6 +56,17 @@ export class Bundle {
     this.precision = precision;
     this.dims = manifest.dims;
     this.maxTokens = manifest.max_tokens;
+  }
+
+  /** The bundle itself; of a pair its two encoders. */
+  get encoders() {
+    return [this];
+  }
+
+  /** What embeds texts in a role: the bundle itself; of a pair one of its encoders. */
+  of(role) {
+    promptOf(this.manifest, role); // throws UserError for an unknown role
+    return this;
   }
 
   /** The bytes of the graph: onnxruntime is to get the very ones that were hashed and checked here. progress(bytes so far). */
@@ -230,6 +254,61 @@ export class Bundle {
       throw new UserError(`${this.folder}: manifest.json does not describe its graph; copy the bundle again`);
     }
     return data;
+  }
+}
+
+/** Two encoders of one space: queries are embedded by one, documents by the other, and texts without a role not at all. */
+export class Pair extends Bundle {
+  #query;
+  #document;
+
+  constructor(source, manifest, query, document) {
+    super(source, { ...manifest, dims: query.dims.filter((dim) => document.dims.includes(dim)), max_tokens: query.maxTokens }, query.precision);
+    this.#query = query;
+    this.#document = document;
+    if (query.dims[0] === document.dims[0]) return;
+    const fact = `${query.dims[0]} dimensions for queries, ${document.dims[0]} for documents`;
+    throw new UserError(`${source.place}: ${fact}, so they are not of one space; ${GET_AGAIN}`);
+  }
+
+  get encoders() {
+    return [this.#query, this.#document];
+  }
+
+  of(role) {
+    super.of(role);
+    if (role !== "text") return role === "query" ? this.#query : this.#document;
+    const wayOut = `call encodeQuery or encodeDocument, or open one of ${this.folder}/query and /document`;
+    throw new UserError(`${this.manifest.name}: a pair of encoders, for queries and documents; ${wayOut}`);
+  }
+
+  async encode(texts, { dim, role = "text", ...options } = {}) {
+    return this.of(role).encode(texts, { ...options, role, dim: this.chosenDim(dim) });
+  }
+
+  tokenize(text, place = "text", role = "text") {
+    return this.of(role).tokenize(text, place, role);
+  }
+
+  async check() {
+    const [query, document] = [await this.#query.check(), await this.#document.check()];
+    const worst = query.cosine_min - query.threshold < document.cosine_min - document.threshold ? query : document;
+    return { ...worst, texts: query.texts + document.texts };
+  }
+
+  async checkIds() {
+    for (const encoder of this.encoders) await encoder.checkIds();
+  }
+
+  async compare(inBatches = true) {
+    const [query, document] = [await this.#query.compare(inBatches), await this.#document.compare(inBatches)];
+    const worse = query.cosine_min - query.cosine_at_least < document.cosine_min - document.cosine_at_least ? query : document;
+    const failed = [query, document].find((each) => !each.ok) ?? worse;
+    return { ...failed, texts: query.texts + document.texts };
+  }
+
+  async close() {
+    for (const encoder of this.encoders) await encoder.close();
   }
 }
 

@@ -14,6 +14,7 @@ const LARGEST_GRAPH = 2 ** 31 - 1;
 const LONGEST_NAME = 200; // characters of a file's name
 const LONGEST_PROMPT = 10_000;
 export const ROLES = ["text", "query", "document"]; // what a text may be
+export const PAIR = "pair"; // the kind of a bundle of two encoders, each in the folder of its role
 
 const isText = (value) => typeof value === "string";
 const isWhole = (value, least, most) => Number.isSafeInteger(value) && value >= least && value <= most;
@@ -37,7 +38,7 @@ const KEYS = {
   files: (value) => isObject(value) && Object.values(value).every(isSha256),
 };
 
-/** The manifest of an encoder's bundle. Throws UserError for what is none, for a newer schema, and for names outside the folder. */
+/** The manifest of an encoder's bundle, or of a pair's. Throws UserError for what is none, for a newer schema, and for names outside the folder. */
 export async function readManifest(source) {
   const bytes = await source.read("manifest.json", LARGEST_BYTES["manifest.json"]);
   if (bytes === null) {
@@ -55,9 +56,10 @@ function manifestProblem(manifest) {
   if (!isWhole(manifest?.schema, 1, Infinity)) return "no schema number, so it is not a bundle's manifest; copy the bundle again";
   if (manifest.schema > SCHEMA) return `schema ${manifest.schema}, this runner reads up to ${SCHEMA}; get a newer edgedistill`;
   if (manifest.labels?.length > 0) return "a classifier, which has no embeddings; classify with edgedistill in Python";
-  const wrong = Object.keys(KEYS).filter((key) => !KEYS[key](manifest[key]));
+  const needed = manifest.kind === PAIR ? ["name", "kind", "files"] : Object.keys(KEYS);
+  const wrong = needed.filter((key) => !KEYS[key](manifest[key]));
   if (wrong.length > 0) return `${wrong.join(", ")} missing or of the wrong type, truncated or edited; copy the bundle again`;
-  const entries = Object.entries(manifest.precisions);
+  const entries = Object.entries(manifest.kind === PAIR ? {} : manifest.precisions);
   const outside = [...Object.keys(manifest.files), ...entries.map(([, entry]) => entry.file)].find((name) => !isInside(name));
   if (outside !== undefined) return `names ${JSON.stringify(outside)}, which is not a file inside the bundle; do not use this bundle`;
   const agrees = ({ file, sha256, size_bytes }) => sha256 === manifest.files[file] && isWhole(size_bytes, 1, LARGEST_GRAPH);
@@ -94,6 +96,12 @@ export async function readTrusted(source, manifest, name, most = LARGEST_BYTES[n
   const sha256 = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
   if (sha256 === manifest.files[name]) return bytes;
   throw new CheckFailed(`${place}: changed since export (its sha256 differs from manifest.json); copy the bundle again`);
+}
+
+/** A folder of a bundle as the source of the bundle in it. */
+export function within(source, folder) {
+  const read = (name, most, progress) => source.read(`${folder}/${name}`, most, progress);
+  return { place: `${source.place}/${folder}`, read };
 }
 
 /** The value of a trusted JSON file. */

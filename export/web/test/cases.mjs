@@ -1,7 +1,8 @@
 // What the page and the runner must do, and refuse, in a browser.
 
 import assert from "node:assert/strict";
-import { readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { cpSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { request } from "node:http";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -9,7 +10,7 @@ import { fileURLToPath } from "node:url";
 import { BM25, joined } from "../../node/core/bm25.js";
 import { DIMS, dot, edit, GOLDEN, MANIFEST, PRECISION } from "../../node/test/bundles.js";
 import { GIVES, REFUSED } from "../../node/test/cases.js";
-import { broken, browser, errorOf, few, inBrowser, opened, origin, page, port, refused, shown, text } from "./harness.mjs";
+import { FEW, broken, browser, errorOf, few, inBrowser, opened, origin, page, port, refused, shown, text } from "./harness.mjs";
 
 export const cases = {
   async url() {
@@ -195,6 +196,38 @@ export const cases = {
     );
     const { error, length } = await inBrowser(on, "/cut64/", { dim: 64 }, "async (encoder) => ({ length: (await encoder.encode('a')).length })");
     assert.deepEqual([error, length], [undefined, 64]);
+  },
+
+  async pair_by_roles() {
+    broken("pair", (folder) => {
+      const files = {};
+      for (const role of ["query", "document"]) {
+        cpSync(few, join(folder, role), { recursive: true });
+        edit("manifest.json", (value) => (value[`${role}_prompt`] = `${role} `))(join(folder, role));
+        const bytes = readFileSync(join(folder, role, "manifest.json"));
+        files[`${role}/manifest.json`] = createHash("sha256").update(bytes).digest("hex");
+      }
+      writeFileSync(join(folder, "manifest.json"), JSON.stringify({ schema: 1, name: "pair", kind: "pair", files }));
+    });
+    const on = await page("/");
+    const use = `async (encoder) => ({
+      rows: [await encoder.encodeQuery("a cat"), (await encoder.encodeDocument(["a cat"]))[0]].map((row) => [...row]),
+      refused: await encoder.encode("a cat").catch((error) => error.message),
+      checked: await encoder.check(),
+      size: encoder.size_bytes,
+    })`;
+    const options = { backend: "wasm", precision: PRECISION };
+    const found = await inBrowser(on, "/pair/", options, use);
+    assert.equal(found.error, undefined);
+    const plain = "async (encoder) => (await encoder.encode(['query a cat', 'document a cat'])).map((row) => [...row])";
+    const expected = await inBrowser(on, "/few/", options, plain);
+    found.rows.forEach((row, at) => assert.ok(dot(row, expected[at]) > 0.9999));
+    assert.ok(dot(...expected) < 0.99);
+    assert.match(found.refused, /^pair: a pair of encoders, for queries and documents; call encodeQuery or encodeDocument/);
+    assert.deepEqual([found.checked.ok, found.checked.texts], [true, 2 * FEW]);
+    assert.equal(found.size, 2 * MANIFEST.precisions[PRECISION].size_bytes);
+    rmSync(join(few, "..", "pair", "document", "manifest.json"));
+    assert.match((await inBrowser(on, "/pair/", options, use)).error, /document\/manifest\.json: not there/);
   },
 
   async webgpu() {

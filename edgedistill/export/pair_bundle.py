@@ -1,0 +1,126 @@
+"""Two encoders of one space -> a pair bundle: queries by one, documents by the other."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from edgedistill import files, resolve
+from edgedistill.errors import UserError, raise_failed
+from edgedistill.evaluation import teacher_agreement
+from edgedistill.export import bundle_writer, model_card
+from edgedistill.export.model_source import Source
+from edgedistill.quantization import sample_texts
+from edgedistill.runtime import bundle
+from edgedistill.runtime import manifest as manifests
+from edgedistill.runtime.bundle import SIDES
+from edgedistill.session import Log
+
+TEXTS = 100  # English sentences, by which the two encoders are compared
+ROUTER = "sentence_transformers.models.Router"
+
+
+def export(query: Source, document: Source, precisions: list[str], out: Path, log: Log) -> dict[str, Any]:
+    """Write a pair bundle at `out`, atomically. Returns {name, dims, cosine, precisions: {query, document}}
+    with the sizes in bytes of their graphs.
+
+    Each source is a run or a model, which is exported in these precisions, or a bundle, which is copied
+    whole. Raises as `bundle_writer.export`, and UserError for a classifier, a pair, and where the two
+    encoders do not give about the same embedding of a text, so that no query would find its documents.
+    """
+    if out.exists() and not (out / "manifest.json").exists():
+        raise UserError(f"{out}: already exists and is not a bundle; choose another name")
+    with files.new_folder(out) as folder:
+        for side, source in zip(SIDES, (query, document), strict=True):
+            _write_side(source, precisions, folder / side, log)
+        opened = [bundle.load(folder / side) for side in SIDES]
+        cosine = _checked_space(opened, (query.name, document.name))
+        pair = {
+            "schema": manifests.SCHEMA,
+            "name": out.name,
+            "kind": manifests.PAIR,
+            "made_at": bundle_writer.made_at(),
+            "cosine": round(cosine, 4),
+        }
+        graphs = _write_router(folder, opened)
+        sides = [each.manifest for each in opened]
+        files.write_text(folder / "README.md", model_card.pair_card(pair, sides, graphs))
+        bundle_writer.seal(folder, pair)
+        bundle.load(folder)
+        if out.exists():
+            log(f"{out}: replaces the existing bundle")
+    sizes = {
+        side: {name: entry["size_bytes"] for name, entry in each["precisions"].items()}
+        for side, each in zip(SIDES, sides, strict=True)
+    }
+    log(f"{out}: {_summary(sizes)}; mean cosine of the two on {TEXTS} sentences {cosine:.3f}")
+    return {"name": out.name, "dims": opened[0].dims, "cosine": pair["cosine"], "precisions": sizes}
+
+
+def _summary(sizes: dict[str, dict[str, int]]) -> str:
+    """queries int8 4.31 MB, documents fp32 90.9 MB"""
+    titles = {"query": "queries", "document": "documents"}
+    return ", ".join(
+        f"{titles[side]} {' or '.join(f'{name} {size / 1e6:.2f} MB' for name, size in each.items())}"
+        for side, each in sizes.items()
+    )
+
+
+def _write_side(source: Source, precisions: list[str], folder: Path, log: Log) -> None:
+    """Export a run or a model, or copy a bundle."""
+    found = resolve.resolve(source.name)
+    if not isinstance(found, resolve.BundleFolder):
+        bundle_writer.export(source, precisions, folder, log)
+        return
+    about = manifests.read(found.folder)
+    if found.precision is not None:
+        raise UserError(f"{source.name}: a bundle is copied whole; leave :{found.precision} out")
+    if about["kind"] == manifests.PAIR or about.get("labels"):
+        kind = "a classifier" if about.get("labels") else "a pair itself"
+        raise UserError(f"{source.name}: {kind}; a pair is made of two encoders, give one")
+    raise_failed(manifests.changes(found.folder, about, sorted(about["files"])))
+    for name in (*about["files"], "manifest.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(found.folder / name, folder / name)
+
+
+def _checked_space(opened: list[bundle.Bundle], names: tuple[str, str]) -> float:
+    """The mean cosine of the two encoders' embeddings of the same sentences, as queries. Raises UserError for
+    encoders of two spaces."""
+    texts = sample_texts.suite_sentences()[:TEXTS]
+    query, document = (each.encode_query(texts) for each in opened)
+    cosine, fact = teacher_agreement.space(query, document)
+    if fact is not None:
+        way_out = "pair a student with its teacher, or with another student of that teacher"
+        raise UserError(f"{names[0]} for {names[1]}: {fact}; {way_out}")
+    return cosine
+
+
+def _write_router(folder: Path, opened: list[bundle.Bundle]) -> list[str] | None:
+    """Write sentence-transformers' Router, where it can open both: their modules by the task, query or
+    document, without which it raises an error.
+
+    Returns the graphs of which one is named to open the transformers among them, none where there is no
+    transformer; None where it cannot open both.
+    """
+    types, structure, graphs = dict[str, str](), dict[str, list[str]](), list[set[str]]()
+    for side, each in zip(SIDES, opened, strict=True):
+        if not (folder / side / "modules.json").exists():
+            return None
+        modules = files.read_json(folder / side / "modules.json")
+        structure[side] = ["/".join(filter(None, (side, module["path"]))) for module in modules]
+        types |= zip(structure[side], (module["type"] for module in modules), strict=True)
+        if modules[0]["type"].endswith("Transformer"):
+            graphs.append({entry["file"] for entry in each.manifest["precisions"].values()})
+    common = sorted(set.intersection(*graphs)) if graphs else []
+    if graphs and not common:
+        return None
+    parameters = {"default_route": None, "allow_empty_key": False}
+    router = {"types": types, "structure": structure, "parameters": parameters}
+    files.write_json(folder / "router_config.json", router)
+    files.write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": ROUTER}])
+    prompts = {side: each.prompts.of(side) for side, each in zip(SIDES, opened, strict=True)}
+    settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    files.write_json(folder / "config_sentence_transformers.json", settings)
+    return common

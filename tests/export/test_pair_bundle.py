@@ -1,0 +1,271 @@
+"""Pair bundles: two encoders of one space in one folder, queries by one and documents by the other, in every
+runner and in sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedistill import bundle_run, files
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.evaluation import bench, scoring, speed
+from edgedistill.export import bundle_writer, pair_bundle
+from edgedistill.export.bundle_writer import seal
+from edgedistill.export.model_source import Source
+from edgedistill.runtime import bundle, verify
+from edgedistill.session import Session
+from tests.conftest import World, sentences
+from tests.export.test_export import make_run, quiet
+
+EMBED = Path(__file__).resolve().parents[2] / "export" / "python" / "embed.py"
+QUERY, DOCUMENT, TEXTS = "the dog ", "a child ", sentences(12, seed=3)
+
+
+def paired(query: Path, document: Path, out: Path, precisions: tuple[str, ...] = ("fp32",)) -> dict[str, Any]:
+    return pair_bundle.export(Source(str(query)), Source(str(document)), list(precisions), out, quiet)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Queries by a run in two precisions, documents by a bundle in one: the same weights behind two
+    prompts."""
+    root = tmp_path_factory.mktemp("pair")
+    queries = make_run(root / "queries", "static", query_prompt=QUERY, max_tokens=12)
+    documents = make_run(root / "documents", "static", document_prompt=DOCUMENT)
+    bundle_writer.export(documents, ["fp32"], root / "d", quiet)
+    found = paired(queries, root / "d", root / "pair", ("fp32", "int8"))
+    sizes = {
+        side: {name: entry["size_bytes"] for name, entry in about["precisions"].items()}
+        for side in ("query", "document")
+        for about in [files.read_json(root / "pair" / side / "manifest.json")]
+    }
+    assert found["precisions"] == sizes and [*sizes["query"]] == ["fp32", "int8"]
+    assert (found["name"], found["dims"]) == ("pair", [24]) and found["cosine"] > 0.9
+    return root / "pair"
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    shutil.copytree(folder, tmp_path / "pair")
+    return tmp_path / "pair"
+
+
+def test_queries_by_one_and_documents_by_the_other(folder: Path) -> None:
+    opened = bundle.load(folder, "int8")
+    query, document = bundle.load(folder / "query", "int8"), bundle.load(folder / "document")
+    assert (opened.precision, opened.document.precision, opened.dims) == ("int8", "fp32", [24])
+    assert np.array_equal(opened.encode_query(TEXTS), query.encode_query(TEXTS))
+    assert np.array_equal(opened.encode_document(TEXTS[0]), document.encode_document(TEXTS[0]))
+    long = "the cat " * 20
+    assert [len(opened.tokenize([long], role)[0]) for role in ("query", "document")] == [12, 32]
+    again = pickle.loads(pickle.dumps(opened))
+    assert np.array_equal(again.encode_query(TEXTS), query.encode_query(TEXTS))
+    for ask in (opened.encode, opened.tokenize, opened.encode_ids):
+        with pytest.raises(UserError) as caught:
+            ask(TEXTS)
+        way_out = f"call encode_query or encode_document, or open one of {folder}/query and /document"
+        assert str(caught.value) == f"pair: a pair of encoders, for queries and documents; {way_out}"
+
+
+def test_each_side_is_a_bundle_of_its_own(folder: Path) -> None:
+    assert (folder.parent / "d" / "manifest.json").read_bytes() == (
+        folder / "document" / "manifest.json"
+    ).read_bytes()
+    found, sides = verify.verify(folder), [verify.verify(folder / side) for side in ("query", "document")]
+    assert [*found["precisions"]] == ["query/fp32", "query/int8", "document/fp32"]
+    assert found["texts"] == sum(side["texts"] for side in sides) == 68
+    assert found["files"] == sum(path.is_file() for path in folder.rglob("*")) - 1, "all but manifest.json"
+    assert ": OK, " in verify.summary("x", found)
+
+
+def test_the_card_says_what_is_in_it(folder: Path) -> None:
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert card.count("| static | 24 |") == 3 and "encode_query" in card and "Router" in card
+
+
+def test_sentence_transformers_opens_it_as_a_router(folder: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    library, opened = SentenceTransformer(str(folder), device="cpu"), bundle.load(folder, "fp32")
+    assert np.abs(library.encode_query(TEXTS) - opened.encode_query(TEXTS)).max() < 1e-5
+    assert np.abs(library.encode_document(TEXTS) - opened.encode_document(TEXTS)).max() < 1e-5
+    with pytest.raises(ValueError, match="Could not determine route"):
+        library.encode(TEXTS)
+
+
+def test_transformers_behind_the_router(world: World, tmp_path: Path) -> None:
+    """Two transformers, of which the library reads the model's weights in place of our graphs."""
+    from sentence_transformers import SentenceTransformer
+
+    for name, prompts in (("a", {"query": QUERY}), ("b", {"document": DOCUMENT})):
+        shutil.copytree(world.teacher, tmp_path / name)
+        files.write_json(tmp_path / name / "config_sentence_transformers.json", {"prompts": prompts})
+    paired(tmp_path / "a", tmp_path / "b", tmp_path / "pair")
+    opened = bundle.load(tmp_path / "pair")
+    assert 'model_kwargs={"file_name": "onnx/model.onnx"}' in (tmp_path / "pair" / "README.md").read_text()
+    for side in ("query", "document"):
+        shutil.copy(world.teacher / "model.safetensors", tmp_path / "pair" / side)
+    library = SentenceTransformer(str(tmp_path / "pair"), device="cpu")
+    assert np.abs(library.encode_query(TEXTS) - opened.encode_query(TEXTS)).max() < 1e-5
+    assert np.abs(library.encode_document(TEXTS) - opened.encode_document(TEXTS)).max() < 1e-5
+    assert np.abs(opened.encode_query(TEXTS) - opened.encode_document(TEXTS)).max() > 1e-3
+
+
+def test_no_router_where_a_side_is_unknown_to_it(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, "bilstm") for name in ("a", "b")]
+    paired(*runs, tmp_path / "pair")
+    assert not (tmp_path / "pair" / "modules.json").exists()
+    assert "cannot open the pair" in (tmp_path / "pair" / "README.md").read_text()
+
+
+def test_two_spaces_are_refused(world: World, folder: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", "bert")
+    for query, document, fact in (
+        (folder / "query", other, "embeds a query at a mean cosine of "),
+        (folder / "query", world.teacher, "has 24 dimensions, not 32, so they are not in one space; "),
+    ):
+        with pytest.raises(UserError) as caught:
+            paired(query, document, tmp_path / "x")
+        assert str(caught.value).startswith(f"{query} for {document}: {fact}")
+        assert "not in one space; pair a student with its teacher" in str(caught.value)
+        assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "fact"),
+    [
+        ("pair", "a pair itself; a pair is made of two encoders, give one"),
+        ("pair/query:int8", "a bundle is copied whole; leave :int8 out"),
+    ],
+)
+def test_what_a_pair_is_not_made_of(folder: Path, tmp_path: Path, source: str, fact: str) -> None:
+    name = str(folder.parent / source)
+    with pytest.raises(UserError) as caught:
+        paired(Path(name), folder / "document", tmp_path / "x")
+    assert str(caught.value) == f"{name}: {fact}"
+
+
+def test_a_changed_file_is_noticed(copy: Path) -> None:
+    table = copy / "document" / "onnx" / "model.onnx"
+    table.write_bytes(table.read_bytes() + b"\0")
+    with pytest.raises(CheckFailed, match=r"document/onnx/model\.onnx: changed since export"):
+        verify.verify(copy)
+    with pytest.raises(CheckFailed, match=r"document/onnx/model\.onnx: changed since export"):
+        bundle.load(copy)
+
+
+def test_another_encoder_in_its_place_is_noticed(copy: Path, tmp_path: Path) -> None:
+    """A whole bundle whose own hashes are right; and where the pair is signed again, one of other
+    dimensions, or a pair."""
+    shutil.rmtree(copy / "query")
+    bundle_writer.export(make_run(tmp_path / "other", "static", head=None), ["fp32"], copy / "query", quiet)
+    with pytest.raises(CheckFailed, match=r"query/manifest\.json: changed since export"):
+        bundle.load(copy)
+    manifest = files.read_json(copy / "manifest.json")
+    del manifest["digest"]
+    seal(copy, manifest)
+    with pytest.raises(UserError, match="64 dimensions for queries, 24 for documents"):
+        bundle.load(copy)
+    with pytest.raises(UserError, match="64 dimensions for queries, 24 for documents"):
+        verify.verify(copy)
+    shutil.rmtree(copy / "query")
+    shutil.copytree(copy / "document", copy / "query" / "query")
+    shutil.copytree(copy / "document", copy / "query" / "document")
+    seal(copy / "query", manifest)
+    seal(copy, manifest)
+    with pytest.raises(UserError, match=r"query: a pair itself, not an encoder"):
+        bundle.load(copy)
+
+
+def test_golden_texts_of_both_are_compared(copy: Path) -> None:
+    """The document side loses its prompt, and everything is signed again."""
+    side = files.read_json(copy / "document" / "manifest.json")
+    del side["digest"], side["document_prompt"]
+    seal(copy / "document", side)
+    manifest = files.read_json(copy / "manifest.json")
+    del manifest["digest"]
+    seal(copy, manifest)
+    with pytest.raises(CheckFailed, match="text 33 of 34 .*: token ids differ"):
+        verify.verify(copy)
+
+
+def collection(folder: Path) -> Path:
+    """A retrieval suite of the tiny world's sentences, each to be found by its own first words."""
+    texts = sentences(30, seed=5)
+    (folder / "set").mkdir(parents=True)
+    rows = {
+        "corpus.jsonl": [{"_id": f"d{at}", "text": text} for at, text in enumerate(texts)],
+        "queries.jsonl": [{"_id": f"q{at}", "text": text} for at, text in enumerate(texts[:10])],
+    }
+    for name, each in rows.items():
+        (folder / "set" / name).write_text("".join(json.dumps(row) + "\n" for row in each))
+    judged = "".join(f"q{at}\td{at}\t1\n" for at in range(10))
+    (folder / "set" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    (folder / "suite.yaml").write_text("name: own\nkind: retrieval\ntasks: [{name: set, folder: set}]\n")
+    return folder / "suite.yaml"
+
+
+def test_bench_asks_with_one_and_searches_the_other(folder: Path, tmp_path: Path) -> None:
+    suite, lines = collection(tmp_path), list[str]()
+    plan = speed.MeasurementPlan(queries=4, warmups=1, rounds=1, seconds=0.01, resamples=10)
+    found = bench.bench([f"{folder}:int8"], [str(suite)], Session(log=lines.append, threads=1), plan=plan)
+    (report,) = found["reports"]
+    query, document = bundle.load(folder / "query", "int8"), bundle.load(folder / "document")
+    by_hand = scoring.Encoder(document.encode, query.encode_query, document.encode_document)
+    expected = scoring.evaluate(scoring.suite(suite), by_hand)["average"]
+    assert report["quality"]["own"]["average"] == expected > 0.3
+    about, sides = (
+        report["bundle"],
+        {side: files.read_json(folder / side / "manifest.json") for side in ("query", "document")},
+    )
+    assert (about["name"], about["precision"], about["documents"]["precision"]) == ("pair", "int8", "fp32")
+    graphs = sides["query"]["precisions"]["int8"], sides["document"]["precisions"]["fp32"]
+    assert [about["sha256"], about["documents"]["sha256"]] == [graph["sha256"] for graph in graphs]
+    assert [report["size_bytes"]["graph"], about["documents"]["size_bytes"]] == [
+        g["size_bytes"] for g in graphs
+    ]
+    assert any("documents are embedded by documents:fp32" in line for line in lines)
+    with pytest.raises(
+        UserError, match="--suite mini: its texts are no queries and documents, and pair is a pair"
+    ):
+        bench.bench([str(folder)], ["mini"], Session(threads=1), plan=plan)
+
+
+def test_the_smallest_runner(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main, opened = runpy.run_path(str(EMBED))["main"], bundle.load(folder, "fp32")
+
+    def run(*options: str) -> Any:
+        monkeypatch.setattr("sys.argv", ["embed.py", str(folder), "fp32", *options])
+        monkeypatch.setattr("sys.stdin", [f"{text}\n" for text in TEXTS])
+        return main()
+
+    for role in ("query", "document"):
+        assert run("--as", role) == 0
+        rows = np.array([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+        assert np.abs(rows - opened.encode(TEXTS, role=role)).max() < 1e-5
+    assert run("--check") == 0
+    assert [json.loads(line)["texts"] for line in capsys.readouterr().out.splitlines()] == [34, 34]
+    with pytest.raises(SystemExit):
+        run()
+    assert "a pair of encoders; add --as query or --as document" in capsys.readouterr().err
+
+
+def test_what_takes_one_encoder_names_the_folders(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="x: .*pair is a pair of encoders; give the folder of one of them"):
+        bundle_run.open_finished(str(folder), "x")
+    pytest.importorskip("onnxruntime_extensions", reason="needs edgedistill[mobile]")
+    from edgedistill.mobile import package
+
+    with pytest.raises(
+        UserError, match=f"a pair of encoders, and a package has one; give one of them, {folder}"
+    ):
+        package.write(folder, tmp_path / "phone", None, quiet)
