@@ -247,7 +247,7 @@ def check(
 
 
 @app.command(
-    epilog=_example("edgedistill train bert-2x128 bert-1x384-b64 --data ~/texts --set stages.0.epochs=1")
+    epilog=_example("edgedistill train bert-2x128 tinybert-4x312 --data ~/texts --set stages.0.epochs=1")
 )
 def train(
     names: Recipes,

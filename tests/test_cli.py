@@ -372,7 +372,7 @@ def test_a_wrong_name_is_answered_with_the_nearest_and_the_others(tmp_path: Path
     done = call("recipes", "bert2-128", folder=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(
-        "no recipe 'bert2-128'; did you mean 'bert-2x128'? (bert-1x384-b64, bert-2x128, "
+        "no recipe 'bert2-128'; did you mean 'bert-2x128'? (bert-2x128, bert-2x128-256, "
     )
     assert all(name in done.stderr for name in files.shipped("recipe"))
     many = [f"name-{number}" for number in range(MAX_NAMES + 1)]

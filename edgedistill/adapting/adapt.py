@@ -120,9 +120,9 @@ def _search(
                 session.log(f"searching with {len(queries.texts):,} queries {queries.title}")
                 (Path(folder) / name).mkdir()
                 found = measured[name] = search.Measured(queries, Path(folder) / name)
+                found.add("teacher", search.by_roles(teacher, found.collection, session))
                 for each, encoder in students.items():
                     found.add(each, encoder)
-                found.add("teacher", search.by_roles(teacher, found.collection, session))
         if not measured:
             return {}
         weight = next(iter(measured.values())).weight("after")
@@ -150,7 +150,7 @@ def _table(measured: dict[str, dict[str, float | None]], found: dict[str, Any], 
         if measured["after"][key] is not None:
             sheet.add_row(name, *(_shown(measured[each][key]) for each in ("before", "after")))
     for title, values in search.lines(found):
-        sheet.add_row(title, *(_shown(values[each]) for each in ("before", "after", "teacher")))
+        sheet.add_row(title, *(_shown(values.get(each)) for each in ("before", "after", "teacher")))
     return plain(sheet)
 
 

@@ -87,14 +87,19 @@ class Measured:
     def __init__(self, queries: Queries, folder: Path) -> None:
         self.queries = queries
         self.collection = queries.write(folder)
+        self.teacher: retrieval.Index | None = None
         self.alone: dict[str, float] = {}
+        self.asymmetric: dict[str, float] = {}  # queries by the encoder, documents by the teacher
         self.beside: dict[str, dict[float, float]] = {}  # by encoder, by BM25's weight
         self.bm25 = 0.0
 
     def add(self, name: str, encoder: Encoder) -> None:
-        """Measure an encoder."""
+        """Measure an encoder; the first one is the teacher."""
         index = retrieval.indexed(self.collection, encoder.document)
         asked = unit(encoded(encoder.query, self.queries.texts))
+        self.teacher = self.teacher or index
+        if asked.shape[1] == self.teacher.embeddings.shape[1]:
+            self.asymmetric[name] = self._ndcg(retrieval.ranked(self.collection, asked, self.teacher))
         self.alone[name] = self._ndcg(retrieval.ranked(self.collection, asked, index))
         self.beside[name] = {
             weight: self._ndcg(retrieval.ranked(self.collection, asked, index, weight)) for weight in WEIGHTS
@@ -112,7 +117,8 @@ class Measured:
         """What is reported, with one weight of BM25."""
         beside = {name: each[weight] for name, each in self.beside.items()}
         sizes = {"queries": len(self.queries.texts), "texts": len(retrieval_texts(self.collection))}
-        return {**sizes, "ndcg_at_10": self.alone, "with_bm25": beside, "bm25": self.bm25}
+        of_teacher = {"teachers_documents": self.asymmetric, "with_bm25": beside, "bm25": self.bm25}
+        return {**sizes, "ndcg_at_10": self.alone, **of_teacher}
 
 
 def retrieval_texts(collection: retrieval.Collection) -> list[str]:
@@ -143,5 +149,6 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
     for name in (each for each in titles if each in found):
         of = found[name]
         yield f"nDCG@10 of {of['queries']:,} queries {titles[name]}", of["ndcg_at_10"]
+        yield "  among the teacher's embeddings of the texts", of["teachers_documents"]
         beside = f"  with BM25 (weight {found['bm25_weight']:g}; alone {100 * of['bm25']:.1f})"
         yield beside, of["with_bm25"]

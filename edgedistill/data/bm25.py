@@ -14,7 +14,6 @@ import numpy.typing as npt
 from edgedistill.errors import UserError, require
 
 Floats = npt.NDArray[np.floating[Any]]
-Ints = npt.NDArray[np.int64]
 
 K1, B = 0.9, 0.4  # Anserini's defaults, used for BEIR: Thakur et al. 2021
 # Of BM25's z-scores, beside those of the cosines: the best of 0.25, 0.5, 0.75 and 1 for `nano` and its
@@ -111,18 +110,6 @@ class BM25:
         terms = (self.index.get_tokens_ids(self._stems(words(query))) for query in queries)
         rows = [self.index.get_scores_from_ids(each) for each in terms]
         return np.stack(rows) if rows else np.zeros((0, len(self)), np.float32)
-
-    def candidate_scores(
-        self, queries: Sequence[str], candidates: Ints, standardized: bool = False
-    ) -> Floats:
-        """Return BM25 of each query and its candidates, (q, m) float32; `candidates` (q, m) are numbers of
-        texts. Where `standardized`, these are z-scores over the whole collection."""
-        found = np.zeros(candidates.shape, np.float32)
-        for taken in blocks(len(queries), len(self)):
-            scores = self.scores(queries[taken])
-            scores = z_scores(scores) if standardized else scores
-            found[taken] = np.take_along_axis(scores, candidates[taken], axis=1)
-        return found
 
 
 def blocks(queries: int, texts: int) -> Iterator[slice]:
