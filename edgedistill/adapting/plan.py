@@ -34,8 +34,9 @@ AFTER_TRAINING = 0.12  # of the minutes: export, comparison, and steps that take
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where not all are taken
 DOCUMENTATION_SHARE = 0.15  # of the texts trained on
 PAIR_BATCH, PAIR_WEIGHT, PAIR_RATE = 32, 0.4, 0.75  # the rate: of the learning rate on the texts
-PAIR_SHARE, PAIR_EPOCHS = 0.3, 10.0  # of the steps on texts; at most so many passes
+PAIR_SHARE, PAIR_EPOCHS = 0.2, 6.0  # of the steps on texts; at most so many passes
 FEWEST_PAIRS = 20
+PAIR_INITIAL_SHARE = 0.3
 INITIAL_SHARE = 0.45  # of the weights, so that little is forgotten: see bench/LOG.md
 # So that nine texts in ten are read to their end; longer ones take too long to learn from.
 TOKENS_PER_WORD, MOST_TOKENS = 1.4, 256
@@ -120,7 +121,8 @@ def planned(request: Request, source: run.Run, session: Session, started: float)
 
     session.log("measuring how fast teacher and student are here")
     spec, seconds = timed(request.steps)
-    for _ in range(2):  # of fewer texts, more are whole and long: their steps are timed again
+    # Of fewer texts, more are whole and long: their steps are timed again; and those on pairs stay as many.
+    for _ in range(2 if request.pairs is None else 3):
         left = 60 * (1 - AFTER_TRAINING) * request.minutes - (time.perf_counter() - started)
         if seconds <= left:
             break
@@ -250,6 +252,7 @@ def _pair_stage(pairs: Pairs, before: dict[str, Any]) -> dict[str, Any]:
         "batch": batch,
         "steps": max(1, steps),
         "learning_rate": PAIR_RATE * before["learning_rate"],
+        "initial_share": PAIR_INITIAL_SHARE,
         **{key: before[key] for key in ("max_tokens", "optimizer") if key in before},
     }
 
