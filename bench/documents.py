@@ -63,7 +63,7 @@ def adapted(found: dict[str, Any]) -> str:
     student kept of STS."""
     name, lines = found["student"], list[str]()
     head = (
-        f"| collection | `{name}` learned | minutes | nDCG@10 | of its teacher's | with BM25 | of it | sts7 |"
+        f"| collection | `{name}` learned | minutes | nDCG@10 | of its teacher's | with BM25 | of its teacher's alone | sts7 |"
     )
     lines += [head, "| --- | --- " + "| ---: " * 6 + "|"]
     for collection, runs in found["adapted"].items():
