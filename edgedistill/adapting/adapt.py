@@ -105,7 +105,8 @@ def _search(
     session: Session,
 ) -> dict[str, Any]:
     """nDCG@10 of both students and the teacher on held-out queries, {"bm25_weight", "made", "own"}: the
-    weight is the best one of the adapted student on the queries that were made of the texts."""
+    weight is the best one of the adapted student on the user's own queries, else on those made of the
+    texts."""
     assert spec.corpus is not None
     own = texts.own - spec.corpus.held_out
     asked = {"made": search.made(texts, own, spec.corpus.held_out)}
@@ -125,7 +126,8 @@ def _search(
                     found.add(each, encoder)
         if not measured:
             return {}
-        weight = next(iter(measured.values())).weight("after")
+        judged = measured.get("own") or measured["made"]
+        weight = judged.weight("after")
         return {"bm25_weight": weight, **{name: each.record(weight) for name, each in measured.items()}}
 
 
