@@ -62,7 +62,9 @@ def adapted(found: dict[str, Any]) -> str:
     """The table of adaptations: nDCG@10 of a collection for each number of its documents, and what the
     student kept of STS."""
     name, lines = found["student"], list[str]()
-    head = f"| collection | `{name}` learned | minutes | nDCG@10 | of its teacher's | with BM25 | of its teacher's alone | sts7 |"
+    titles = ["collection", f"`{name}` learned", "minutes", "nDCG@10", "of its teacher's", "with BM25"]
+    titles += ["of its teacher's alone", "sts7"]
+    head = f"| {' | '.join(titles)} |"
     lines += [head, "| --- | --- " + "| ---: " * 6 + "|"]
     for collection, runs in found["adapted"].items():
         teacher, before = (found[who][collection] for who in ("teacher", "unadapted"))
