@@ -432,7 +432,7 @@ def test_version(tmp_path: Path) -> None:
 
 
 def test_a_pair_of_encoders(world: World, tmp_path: Path) -> None:
-    """Export, verify and embed by role; what a pair does not do is said with the way out."""
+    """Export, verify and embed by role; what a pair does not do raises with the way out."""
     asked = ("export", world.teacher, "--documents", world.teacher, "--precision", "fp32")
     without = call(*asked, folder=tmp_path)
     assert without.returncode == 2

@@ -41,7 +41,7 @@ MEASURES = {
 
 def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
     """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds,
-    before, after, weak, table}.
+    before, after, search, weak, table}.
 
     With `resume`, an interrupted adaptation goes on. Raises UserError for an unknown student or precision,
     too few texts, a student without its teacher.
@@ -120,8 +120,7 @@ def _search(
             if queries is not None:
                 session.log(f"searching with {len(queries.texts):,} queries {queries.title}")
                 (Path(folder) / name).mkdir()
-                found = measured[name] = search.Measured(queries, Path(folder) / name)
-                found.add("teacher", search.by_roles(teacher, found.collection, session))
+                found = measured[name] = search.Measured(queries, Path(folder) / name, teacher, session)
                 for each, encoder in students.items():
                     found.add(each, encoder)
         if not measured:

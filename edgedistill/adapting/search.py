@@ -84,27 +84,30 @@ def _spread(texts: Corpus, first: int, most: int) -> list[str]:
 class Measured:
     """nDCG@10 of several encoders on the same queries, alone and beside BM25."""
 
-    def __init__(self, queries: Queries, folder: Path) -> None:
+    def __init__(self, queries: Queries, folder: Path, teacher: TeacherEncoder, session: Session) -> None:
+        """Measures BM25 and the teacher; the collection is written to `folder`."""
         self.queries = queries
         self.collection = queries.write(folder)
-        self.teacher: retrieval.Index | None = None
         self.alone: dict[str, float] = {}
         self.asymmetric: dict[str, float] = {}  # queries by the encoder, documents by the teacher
         self.beside: dict[str, dict[float, float]] = {}  # by encoder, by BM25's weight
-        self.bm25 = 0.0
+        encoder = by_roles(teacher, self.collection, session)
+        self.documents = retrieval.indexed(self.collection, encoder.document)
+        self.bm25 = self._ndcg(retrieval.ranked_by_bm25(self.collection, self.documents))
+        self._rank("teacher", encoder, self.documents)
 
     def add(self, name: str, encoder: Encoder) -> None:
-        """Measure an encoder; the first one is the teacher."""
-        index = retrieval.indexed(self.collection, encoder.document)
+        """Measure an encoder."""
+        self._rank(name, encoder, retrieval.indexed(self.collection, encoder.document))
+
+    def _rank(self, name: str, encoder: Encoder, index: retrieval.Index) -> None:
         asked = unit(encoded(encoder.query, self.queries.texts))
-        self.teacher = self.teacher or index
-        if asked.shape[1] == self.teacher.embeddings.shape[1]:
-            self.asymmetric[name] = self._ndcg(retrieval.ranked(self.collection, asked, self.teacher))
+        if asked.shape[1] == self.documents.embeddings.shape[1]:
+            self.asymmetric[name] = self._ndcg(retrieval.ranked(self.collection, asked, self.documents))
         self.alone[name] = self._ndcg(retrieval.ranked(self.collection, asked, index))
         self.beside[name] = {
             weight: self._ndcg(retrieval.ranked(self.collection, asked, index, weight)) for weight in WEIGHTS
         }
-        self.bm25 = self._ndcg(retrieval.ranked_by_bm25(self.collection, index))
 
     def _ndcg(self, ranking: list[retrieval.Ranking]) -> float:
         return retrieval.measures(ranking, self.collection)["ndcg_at_10"]
@@ -116,14 +119,9 @@ class Measured:
     def record(self, weight: float) -> dict[str, Any]:
         """What is reported, with one weight of BM25."""
         beside = {name: each[weight] for name, each in self.beside.items()}
-        sizes = {"queries": len(self.queries.texts), "texts": len(retrieval_texts(self.collection))}
+        sizes = {"queries": len(self.queries.texts), "texts": len(self.documents.names)}
         of_teacher = {"teachers_documents": self.asymmetric, "with_bm25": beside, "bm25": self.bm25}
         return {**sizes, "ndcg_at_10": self.alone, **of_teacher}
-
-
-def retrieval_texts(collection: retrieval.Collection) -> list[str]:
-    """The texts of a collection."""
-    return [text for _, texts in collection.chunks() for text in texts]
 
 
 def by_roles(teacher: TeacherEncoder, collection: retrieval.Collection, session: Session) -> Encoder:
@@ -139,7 +137,9 @@ def by_roles(teacher: TeacherEncoder, collection: retrieval.Collection, session:
         return lambda asked: rows[index.find(text_hashes(asked))]
 
     queries = in_role("query", collection.queries)
-    return Encoder(queries, queries, in_role("document", retrieval_texts(collection)))
+    return Encoder(
+        queries, queries, in_role("document", [text for _, texts in collection.chunks() for text in texts])
+    )
 
 
 def lines(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:

@@ -121,12 +121,23 @@ def blocks(queries: int, texts: int) -> Iterator[slice]:
 def z_scores(scores: Floats) -> Floats:
     """Standardize each row of (q, n) to mean 0 and standard deviation 1, float32; a row whose scores are all
     equal becomes zeros."""
+    return standardized(scores, moments(scores))
+
+
+def moments(scores: Floats) -> Floats:
+    """Return for each row of (q, n) its mean and 1 / its standard deviation, (q, 2) float32; 0 in place of
+    the second where all scores are equal."""
     spread = scores.std(axis=1, keepdims=True, dtype=np.float64)
     constant = spread <= RESOLUTION * np.abs(scores).max(axis=1, keepdims=True, initial=0)
     mean = scores.mean(axis=1, keepdims=True, dtype=np.float64)
     factor = np.where(constant, 0, 1 / np.where(constant, 1, spread))
-    standardized: Floats = (scores - mean.astype(np.float32)) * factor.astype(np.float32)
-    return standardized
+    return np.concatenate([mean, factor], axis=1).astype(np.float32)
+
+
+def standardized(scores: Floats, of: Floats) -> Floats:
+    """Return z-scores (q, n) of rows with these `moments` (q, 2)."""
+    found: Floats = (scores - of[:, :1]) * of[:, 1:]
+    return found
 
 
 def joined(dense: Floats, bm25: Floats, weight: float = WEIGHT) -> Floats:

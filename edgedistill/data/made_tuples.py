@@ -3,7 +3,6 @@ task, Lee et al. 2019), so that a student meets short texts beside the long ones
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,11 @@ from edgedistill.data import corpus, deduplicate
 from edgedistill.data.added_texts import sentences
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import SIDES, ParallelCorpus
+from edgedistill.data.parallel_corpus import SIDES, ParallelCorpus, write_rows
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 
-FORMAT = 1  # part of every cache key: raise it when what is written changes
+FORMAT = 2  # part of every cache key: raise it when what is written changes
 MIN_WORDS = 4  # of a sentence; a shorter one is joined to the next
 CHUNK = 4_096  # texts read at a time
 
@@ -50,13 +49,9 @@ def build(
         if len(np.unique(documents)) < 2:
             fact = f"{len(np.unique(documents))} of {count:,} texts have two sentences or more"
             raise UserError(f"{place}: {fact}, so there is nothing to ask for; add longer texts")
-        index = np.stack([np.arange(len(documents)), documents], 1).tobytes()
-        (folder / "index.bin").write_bytes(index)
-        fingerprint = hashlib.sha256(index)
-        for name in SIDES:
-            fingerprint.update(files.read_json(folder / name / "corpus.json")["fingerprint"].encode())
+        fingerprint = write_rows(folder, np.stack([np.arange(len(documents)), documents], 1))
         counts = {"pairs": len(documents), "trained": len(documents)}
-        meta = {"fingerprint": fingerprint.hexdigest(), "sources": sources, **counts}
+        meta = {"fingerprint": fingerprint, "sources": sources, **counts}
         files.write_json(folder / "parallel.json", meta)
         session.log(f"{place}: {len(documents):,} queries made from {count:,} texts")
 

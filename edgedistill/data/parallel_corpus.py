@@ -280,28 +280,21 @@ def _write(rows: _Rows, spool: Spool, kept: np.ndarray, seed: int, folder: Path)
     content of parallel.json. kept (n,): the lines of the spool that are the rows."""
     sides = _split(_digests(spool, kept, rows.scores), rows, seed)
     sources = [{"name": table.name} for table in rows.tables]
-    fingerprint = hashlib.sha256()
     for number, side in enumerate(sides):
         own = folder / SIDES[number]
         own.mkdir()
         cells = np.split(side.first, [side.training_count])
         texts = chain.from_iterable(_texts(spool, kept, part, side.rows.shape[1], number) for part in cells)
         corpus.write(own, texts, side.training_count, sources)
-        fingerprint.update(files.read_json(own / "corpus.json")["fingerprint"].encode())
     is_late = sides[0].rows[:, 0] >= sides[0].training_count
     order = np.argsort(is_late, kind="stable")
-    index = np.concatenate([side.rows for side in sides], 1)[order].tobytes()
-    fingerprint.update(index)
-    (folder / "index.bin").write_bytes(index)
-    if rows.scores:
-        scores = _scores(spool, kept, rows)[order].tobytes()
-        fingerprint.update(scores)
-        (folder / "scores.bin").write_bytes(scores)
+    index = np.concatenate([side.rows for side in sides], 1)[order]
+    fingerprint = write_rows(folder, index, _scores(spool, kept, rows)[order] if rows.scores else None)
     counts = spool.counts(kept)
     late = [int(part.sum()) for part in np.split(is_late, np.cumsum(counts)[:-1])]
     return {
         "format": FORMAT,
-        "fingerprint": fingerprint.hexdigest(),
+        "fingerprint": fingerprint,
         "read": spool.read,
         "leaked": spool.leaked,
         "pairs": len(kept),
@@ -317,6 +310,18 @@ def _write(rows: _Rows, spool: Spool, kept: np.ndarray, seed: int, folder: Path)
             for table, count, held in zip(rows.tables, counts, late, strict=True)
         ],
     }
+
+
+def write_rows(folder: Path, index: np.ndarray, scores: np.ndarray | None = None) -> str:
+    """Write index.bin and scores.bin beside the corpora of both sides. Returns the fingerprint of all."""
+    fingerprint = hashlib.sha256()
+    for side in SIDES:
+        fingerprint.update(files.read_json(folder / side / "corpus.json")["fingerprint"].encode())
+    for name, values in (("index.bin", index), ("scores.bin", scores)):
+        if values is not None:
+            fingerprint.update(content := values.tobytes())
+            (folder / name).write_bytes(content)
+    return fingerprint.hexdigest()
 
 
 def _texts(spool: Spool, kept: np.ndarray, cells: np.ndarray, width: int, side: int) -> Iterator[str]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax, normalize
+from torch.nn.functional import log_softmax
 
-from edgedistill.objectives.ranking import Ranking
+from edgedistill.objectives.ranking import Ranking, cosines
 
 
 class OneSide(nn.Module):
@@ -39,7 +39,7 @@ def mcl(source: Tensor, target: Tensor, teacher: Tensor) -> Tensor:
     Relation: `gram` compares one view with itself and leaves the diagonal out. The loss is 0 where both sides
         are the teacher's embeddings.
     """
-    return (_cosines(teacher, teacher) - _cosines(source, target)).square().mean()
+    return (cosines(teacher, teacher) - cosines(source, target)).square().mean()
 
 
 def mcl_bool(source: Tensor, target: Tensor, teacher: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def mcl_bool(source: Tensor, target: Tensor, teacher: Tensor) -> Tensor:
     """
     _, group = torch.unique(teacher, dim=0, return_inverse=True)
     same = (group[:, None] == group[None]).to(source.dtype)
-    return (same - _cosines(source, target)).square().mean()
+    return (same - cosines(source, target)).square().mean()
 
 
 def mcl_ce(source: Tensor, target: Tensor, teacher: Tensor, scale: float, reduction: str = "mean") -> Tensor:
@@ -62,10 +62,5 @@ def mcl_ce(source: Tensor, target: Tensor, teacher: Tensor, scale: float, reduct
     that by B², as their Eq. 5 and 8 do.
     Relation: with the identity matrix as weights it is InfoNCE, `simcse`.
     """
-    total = -(_cosines(teacher, teacher) * log_softmax(scale * _cosines(source, target), dim=-1)).sum()
+    total = -(cosines(teacher, teacher) * log_softmax(scale * cosines(source, target), dim=-1)).sum()
     return total / {"mean": len(source), "sum": 1, "pairs": len(source) ** 2}[reduction]
-
-
-def _cosines(one: Tensor, other: Tensor) -> Tensor:
-    """Cosines of all rows of one with all of the other, (B, B)."""
-    return normalize(one, dim=-1) @ normalize(other, dim=-1).T

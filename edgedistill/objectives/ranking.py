@@ -13,9 +13,9 @@ class Ranking(NamedTuple):
     """What a batch of B queries and M distinct documents is compared with.
 
     `positives` (B,) holds for each query the document that answers it, `answers` (B, M) bool which other ones
-    are known to, where any are. `queries` (B, e) and `documents`
-    (M, e) are the teacher's embeddings, where an objective reads them; `scores` (B, M) are the teacher's
-    scores, NaN where it has given none. They are arrays until they are on the student's device.
+    are known to, where any are. `queries` (B, e) and `documents` (M, e) are the teacher's embeddings, where
+    an objective reads them; `scores` (B, M) are the teacher's scores, NaN where it has given none. They are
+    arrays until they are on the student's device.
     """
 
     positives: Any
@@ -45,7 +45,7 @@ def listwise(
         return 0 * queries.sum()
     others = ~ranked[compared]
     wanted = teacher_scale * ranking.scores[compared]
-    found = scale * _cosines(queries[compared], documents)
+    found = scale * cosines(queries[compared], documents)
     wanted, found = (each.masked_fill(others, -torch.inf).log_softmax(1) for each in (wanted, found))
     return (wanted.exp() * (wanted - found).masked_fill(others, 0)).sum(1).mean()
 
@@ -60,13 +60,14 @@ def margin_mse(queries: Tensor, documents: Tensor, ranking: Ranking, scale: floa
     """
     assert ranking.scores is not None
     at = ranking.positives[:, None]
-    cosines = _cosines(queries, documents)
+    found = cosines(queries, documents)
     compared = ~ranking.scores.isnan() & ~ranking.scores.gather(1, at).isnan()
     compared = compared.scatter(1, at, False)
     wanted = scale * (ranking.scores.gather(1, at) - ranking.scores).nan_to_num()
-    errors = (cosines.gather(1, at) - cosines - wanted).square()
+    errors = (found.gather(1, at) - found - wanted).square()
     return errors.masked_fill(~compared, 0).sum() / compared.sum().clamp_min(1)
 
 
-def _cosines(one: Tensor, other: Tensor) -> Tensor:
+def cosines(one: Tensor, other: Tensor) -> Tensor:
+    """Cosines of all rows of one with all of the other, (B, M)."""
     return normalize(one, dim=-1) @ normalize(other, dim=-1).T

@@ -20,7 +20,7 @@ def of_unit_length(vectors: np.ndarray) -> bool:
 
 def reads_teacher(spec: recipe.Objective) -> bool:
     """Whether any of its terms compares the student's embeddings with the teacher's."""
-    return any(not isinstance(leaf, recipe.Simcse | recipe.Ranking) for leaf in leaves(spec))
+    return any(not isinstance(leaf, recipe.OwnEmbeddings) for leaf in leaves(spec))
 
 
 def queue_prefill(spec: recipe.Objective) -> int:

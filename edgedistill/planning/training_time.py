@@ -22,6 +22,7 @@ from edgedistill import objectives, recipe
 from edgedistill.classification.labelled_rows import ItemTokens
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.runtime.bundle import SIDES
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.output import own
@@ -69,7 +70,7 @@ def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
         for stage, ahead in zip(spec.distilling, opened.stages, strict=True)
         if ahead.tuples is not None
         for teacher in tuple_batches.teachers_of(stage)
-        for column, role in zip(ahead.tuples.columns, tuple_batches.SIDES, strict=True)
+        for column, role in zip(ahead.tuples.columns, SIDES, strict=True)
     ]
     unit = not (isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw)
     if isinstance(corpus, ParallelCorpus):
@@ -199,9 +200,7 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
         flat = tokens.batch(order.at(number)[0], device)
         columns = list(zip(flat[::2], flat[1::2], strict=True))
         views = [columns[at % len(columns)] for at in range(stage.views)]
-        if (
-            stage.tuples is not None
-        ):  # the queries, and as many documents as tuples without one in common have
+        if stage.tuples is not None:  # the queries, and their documents, none of which two tuples share
             ids, mask = (torch.cat([each] * (stage.views - 1)) for each in columns[1])
             views = [columns[0], (ids, mask)]
         with accelerator.autocast():

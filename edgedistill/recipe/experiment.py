@@ -8,7 +8,7 @@ from pydantic import Field, Tag, model_validator
 
 from edgedistill.recipe.corpus import Corpus, Parallel
 from edgedistill.recipe.finetuning import Finetune
-from edgedistill.recipe.objectives import leaves
+from edgedistill.recipe.objectives import OwnEmbeddings, leaves
 from edgedistill.recipe.section import Precision, Section, by_kind
 from edgedistill.recipe.stages import Stage, stage_of_pairs
 from edgedistill.recipe.students import BuiltStudent, Finished, Static, Student, TeacherItself, drops_head
@@ -148,7 +148,7 @@ class Recipe(Section):
                 f"{place}.view: without dropout both views give the same embedding; set student.dropout, or "
                 "choose another view"
             )
-        own = kinds & {"simcse", "info_nce", "listwise", "margin_mse"}
+        own = {leaf.kind for leaf in leaves(stage.objective) if isinstance(leaf, OwnEmbeddings)}
         if own and kinds - own and drops_head(student):
             named = ", ".join(sorted(own))
             raise ValueError(

@@ -296,6 +296,7 @@ Objective = Annotated[
 
 
 Ranking = InfoNce | Listwise | MarginMse  # what compares queries with documents
+OwnEmbeddings = Simcse | Ranking  # what compares the student's embeddings with each other alone
 
 
 def leaves(objective: Objective) -> list[Objective]:

@@ -120,7 +120,7 @@ class Bundle:
         `dims`, an unknown role or precision, and for what is no such iterable; CheckFailed where the graph
         returns anything but embeddings of unit length.
         """
-        dim, _ = self.embedding_dim(dim), self.prompts.of(role)
+        encoder, dim = self.of(role), self.embedding_dim(dim)
         layout(precision, dim)
         if isinstance(texts, str):
             return np.asarray(self.encode([texts], dim, batch_tokens, progress, role, precision)[0])
@@ -128,8 +128,8 @@ class Bundle:
         embeddings = np.zeros((len(texts), dim), np.float32)
         with progress_bar(len(texts), progress) as advance:
             for start in range(0, len(texts), WINDOW):
-                ids = self._tokenize(texts[start : start + WINDOW], start, role)
-                self._run([ids], embeddings[start : start + len(ids)], batch_tokens, advance)
+                ids = encoder._tokenize(texts[start : start + WINDOW], start, role)
+                encoder._run([ids], embeddings[start : start + len(ids)], batch_tokens, advance)
         return compact(embeddings, precision)
 
     def encode_query(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> np.ndarray:
@@ -155,14 +155,14 @@ class Bundle:
     def tokenize(self, texts: Iterable[str], role: str = "text") -> list[np.ndarray]:
         """The token ids of each text, (T,) int64: with the role's prompt and special tokens, truncated to
         `max_tokens`. Raises as `encode`."""
-        return self._tokenize(given_texts(texts), 0, role)
+        return self.of(role)._tokenize(given_texts(texts), 0, role)
 
     def encode_ids(
         self, ids: Sequence[np.ndarray], dim: int | None = None, batch_tokens: int | None = None
     ) -> np.ndarray:
         """(n, d) float32 unit rows of texts given as token ids. Raises UserError for one without tokens or
         above `max_tokens`."""
-        return self._rows([ids], self.embedding_dim(dim), batch_tokens)
+        return self.of("text")._rows([ids], self.embedding_dim(dim), batch_tokens)
 
     def golden_ids(self, texts: list[Any], roles: list[str]) -> list[Any]:
         """The token ids of golden texts in their roles, as parity.json holds them."""
@@ -285,27 +285,6 @@ class PairBundle(Bundle):
     @property
     def encoders(self) -> list[Bundle]:
         return [self.query, self.document]
-
-    @border()
-    def encode(
-        self,
-        texts: str | Iterable[str],
-        dim: int | None = None,
-        batch_tokens: int | None = None,
-        progress: bool = False,
-        role: str = "text",
-        precision: str = "float32",
-    ) -> np.ndarray:
-        """`Bundle.encode` of the role's encoder. Raises UserError as `of`."""
-        return self.of(role).encode(texts, self.embedding_dim(dim), batch_tokens, progress, role, precision)
-
-    def tokenize(self, texts: Iterable[str], role: str = "text") -> list[np.ndarray]:
-        """`Bundle.tokenize` of the role's encoder. Raises UserError as `of`."""
-        return self.of(role).tokenize(texts, role)
-
-    def encode_ids(self, *arguments: Any, **options: Any) -> np.ndarray:
-        """Raises UserError as `of`: token ids are those of one of the two encoders."""
-        return self.of("text").encode_ids(*arguments, **options)
 
     @property
     def unknown_id(self) -> int | None:

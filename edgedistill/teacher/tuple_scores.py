@@ -15,17 +15,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from edgedistill import files, recipe, resolve
-from edgedistill.data.bm25 import BM25
+from edgedistill.data import bm25
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.session import Session, progress_bar
 from edgedistill.teacher.targets import EmbeddingRows
 
-FORMAT = 1  # part of every cache key: raise it when what is written changes
+FORMAT = 2  # part of every cache key: raise it when what is written changes
 CHUNK = 512  # queries scored at a time
 MOMENTS = 20_000  # documents, spread evenly, from which the mean and deviation of a query's scores are taken
-SMALLEST_SPREAD = 1e-6  # of the scores of a query; below it they say nothing
 
 
 class Embedded(NamedTuple):
@@ -85,9 +84,10 @@ def build(
     """
     of, index = spec.scores, np.asarray(tuples.index[: tuples.training_count])
     identity = [each.identity for each in teachers]
-    scorer = None
+    near, scorer = cosines(teachers[:1]), None
     if not of.of_the_tuple and (scored or spec.negatives is not None):
-        scorer = _scorer(of, tuples, teachers, session, place)
+        dense = cosines(teachers[1:]) if of.teachers else near
+        scorer = _scorer(of, tuples, dense, identity, session, place)
     if spec.negatives is not None:
         key = files.cache_key(
             format=FORMAT,
@@ -96,8 +96,7 @@ def build(
             negatives=spec.negatives.model_dump(),
             teachers=identity,
         )
-        ranked = scorer or cosines(teachers[:1])
-        draw = _Draw(spec.negatives, tuples, index, ranked, cosines(teachers[:1]), f"{place}.negatives")
+        draw = _Draw(spec.negatives, tuples, index, scorer or near, near, f"{place}.negatives")
         folder = cached_folder(
             session.cache / "negatives" / key, lambda new: draw.write(new / "index.npy", session), session.log
         )
@@ -122,60 +121,48 @@ def cosines(teachers: list[Embedded]) -> Scorer:
     return score
 
 
-class Hybrid:
-    """z-scores of the teachers' cosines plus `weight` times those of BM25, each over all documents.
-
-    The means and deviations of every query, (n,) each, are computed once.
-    """
-
-    def __init__(self, dense: Scorer, tuples: ParallelCorpus, weight: float, place: str) -> None:
-        self.dense, self.tuples, self.weight = dense, tuples, weight
-        self.bm25 = BM25(tuples.target_side, place)
-        self.moments = np.empty((0, 4), np.float32)
-
-    def fit(self, folder: Path, session: Session) -> None:
-        """Write the moments of all queries to `folder`: (n, 4) float32, the mean and deviation of the
-        cosines, then of BM25."""
-        documents = len(self.tuples.target_side)
-        sample = np.linspace(0, documents - 1, min(MOMENTS, documents)).astype(np.int64)
-        found = []
-        with progress_bar(len(self.tuples.source_side), session.progress, "scoring", "queries") as advance:
-            for queries in _chunks(len(self.tuples.source_side)):
-                both = self.dense(queries, sample), self._lexical(queries, sample)
-                found.append(np.stack([f(each, axis=1) for each in both for f in (np.mean, np.std)], 1))
-                advance(len(queries))
-        np.save(folder / "moments.npy", np.concatenate(found).astype(np.float32))
-
-    def _lexical(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
-        return np.asarray(self.bm25.scores(self.tuples.source_side.texts(queries))[:, documents])
-
-    def __call__(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
-        moments = self.moments[queries]
-        dense = _standardized(self.dense(queries, documents), moments[:, :2])
-        lexical = _standardized(self._lexical(queries, documents), moments[:, 2:])
-        return np.asarray(dense + np.float32(self.weight) * lexical)
-
-
-def _standardized(scores: np.ndarray, moments: np.ndarray) -> np.ndarray:
-    """z-scores; zeros where a query's scores do not differ, as those of BM25 for a query without words."""
-    spread = moments[:, 1:]
-    known = spread > SMALLEST_SPREAD
-    return np.where(known, (scores - moments[:, :1]) / np.where(known, spread, 1), 0).astype(np.float32)
+def _bm25(tuples: ParallelCorpus, place: str) -> Scorer:
+    """BM25 over all documents. Raises UserError where they have no words."""
+    index = bm25.BM25(tuples.target_side, place)
+    return lambda queries, documents: index.scores(tuples.source_side.texts(queries))[:, documents]
 
 
 def _scorer(
-    of: recipe.Scores, tuples: ParallelCorpus, teachers: list[Embedded], session: Session, place: str
+    of: recipe.Scores,
+    tuples: ParallelCorpus,
+    dense: Scorer,
+    identity: list[Any],
+    session: Session,
+    place: str,
 ) -> Scorer:
-    """What scores any query and document of the tuples."""
-    dense = cosines(teachers[1:] if of.teachers else teachers[:1])
+    """What scores any query and document of the tuples: the cosines `dense`, of teachers with this identity,
+    or with `bm25` the sum of their z-scores and the weighted ones of BM25, each over all documents."""
     if of.bm25 is None:
         return dense
-    hybrid = Hybrid(dense, tuples, of.bm25.weight, f"{place}.scores.bm25")
-    identity = [each.identity for each in teachers]
+    parts, weight = (dense, _bm25(tuples, f"{place}.scores.bm25")), np.float32(of.bm25.weight)
     key = files.cache_key(format=FORMAT, tuples=tuples.fingerprint, teachers=identity, of=len(of.teachers))
-    folder = cached_folder(session.cache / "scores" / key, lambda new: hybrid.fit(new, session), session.log)
-    hybrid.moments = np.load(folder / "moments.npy")
-    return hybrid
+
+    def write(new: Path) -> None:
+        """The moments of all queries: (n, 4), those of the cosines, then of BM25."""
+        documents = len(tuples.target_side)
+        sample, found = np.linspace(0, documents - 1, min(MOMENTS, documents)).astype(np.int64), []
+        with progress_bar(len(tuples.source_side), session.progress, "scoring", "queries") as advance:
+            for queries in _chunks(len(tuples.source_side)):
+                found.append(np.concatenate([bm25.moments(part(queries, sample)) for part in parts], 1))
+                advance(len(queries))
+        np.save(new / "moments.npy", np.concatenate(found))
+
+    moments = np.load(cached_folder(session.cache / "scores" / key, write, session.log) / "moments.npy")
+
+    def score(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        known = np.split(moments[queries], 2, axis=1)
+        cosine, lexical = (
+            bm25.standardized(part(queries, documents), of_part)
+            for part, of_part in zip(parts, known, strict=True)
+        )
+        return np.asarray(cosine + weight * lexical)
+
+    return score
 
 
 class _Draw(NamedTuple):
@@ -203,7 +190,7 @@ class _Draw(NamedTuple):
             for rows in _chunks(len(self.rows)):
                 queries = self.rows[rows, 0]
                 scores = self.ranked(queries, documents)
-                cosine = self.near(queries, documents)
+                cosine = scores if self.ranked is self.near else self.near(queries, documents)
                 nearest = cosine[np.arange(len(rows)), self.rows[rows, 1]][:, None]
                 scores = np.where(cosine > self.spec.most_share * nearest, -np.inf, scores)
                 for row, query in enumerate(queries.tolist()):

@@ -158,6 +158,7 @@ def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[s
     if search.documents is not None:
         indexes[f"{DOCUMENTS}{search.documents.name}"] = search.documents.index(collection)
     own = next(iter(indexes.values())) if search.same else indexed(collection, encoder.document)
+    alone = {} if search.weight is None else measures(ranked_by_bm25(collection, own), collection)
     for title, index in {"": own, **indexes}.items():
         ranking = {title: ranked(collection, queries, index)}
         if search.weight is not None:
@@ -166,7 +167,7 @@ def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[s
             found[name] = {**measures(pools, collection), "queries": len(queries), "texts": len(index.names)}
             found[name]["each"] = _of_each(pools, collection)
         if search.weight is not None:
-            found[name]["bm25"] = measures(ranked_by_bm25(collection, index), collection)
+            found[name]["bm25"] = alone
     if search.precisions:
         found[""]["embeddings"] = _in_fewer_bytes(collection, queries, own, search.precisions)
     return found

@@ -13,6 +13,7 @@ from edgedistill import objectives, recipe
 from edgedistill.data import file_patterns, made_tuples, parallel_corpus
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.runtime.bundle import SIDES
 from edgedistill.session import Session
 from edgedistill.teacher import tuple_scores
 from edgedistill.teacher.embedding_cache import embed_corpus
@@ -23,8 +24,6 @@ from edgedistill.training.inputs import batch_order
 from edgedistill.training.inputs.text_batches import Batches, ColumnTokens, Ids
 from edgedistill.training.load_models import AnyTeacher, Models
 from edgedistill.training.stages import NumberedStage
-
-SIDES = ("query", "document")  # the roles of the texts of both columns
 
 
 def corpus_of(
@@ -66,14 +65,19 @@ class TupleTargets:
         self._starts = np.searchsorted(asked[order], np.arange(int(asked.max()) + 2))
 
     def __getitem__(self, rows: np.ndarray) -> objectives.Ranking:
+        return self.batch(rows)[-1]
+
+    def batch(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, objectives.Ranking]:
+        """(the queries (B,) of tuples, their distinct documents (M,) ascending, the ranking)."""
         index = self.scored.index[rows]
-        documents, positions = batch_documents(index)
+        documents, positions = np.unique(index[:, 1:], return_inverse=True)
+        positions = positions.reshape(len(index), -1)
         scores = self.scored.scores(rows, documents, positions)
         answers = self._other_answers(index, documents)
         found = objectives.Ranking(positions[:, 0], scores=scores, answers=answers)
-        if self.queries is None or self.documents is None:
-            return found
-        return found._replace(queries=self.queries[index[:, 0]], documents=self.documents[documents])
+        if self.queries is not None and self.documents is not None:
+            found = found._replace(queries=self.queries[index[:, 0]], documents=self.documents[documents])
+        return index[:, 0], documents, found
 
     def _other_answers(self, index: np.ndarray, documents: np.ndarray) -> np.ndarray | None:
         """Which documents (M,) of a batch answer the queries of its tuples (B, 1 + m), without those that are
@@ -87,39 +91,27 @@ class TupleTargets:
 
     def similar(self, stage: recipe.Stage, seed: int) -> batch_order.Groups:
         """Groups of tuples whose positives are similar, those of one document side by side."""
-        assert stage.group is not None and self.similar_by is not None
+        assert self.similar_by is not None, "the stage has `similar_texts`"
         positives = self.scored.index[:, 1]
         documents = int(positives.max()) + 1
-        count = max(1, stage.sorting_window * stage.batch // (batch_order.GROUPS * stage.group))
-        clusters = batch_order.clusters(self.similar_by, documents, count, seed)
-        return batch_order.Groups(stage.group, clusters[positives] * documents + positives)
-
-
-def batch_documents(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """((M,) the distinct documents of tuples, ascending; (B, m) where the documents of each tuple are among
-    them). index (B, 1 + m)."""
-    documents, positions = np.unique(index[:, 1:], return_inverse=True)
-    return documents, positions.reshape(len(index), -1)
+        found = batch_order.similar_texts(stage, self.similar_by, documents, seed)
+        return found._replace(clusters=found.clusters[positives] * documents + positives)
 
 
 @dataclass(frozen=True)
 class TupleBatches(Batches):
-    """Batches of tuples: two views, the queries (B, T) and the distinct documents (M, T) of the batch.
+    """Batches of tuples: two views, the queries (B, T) and the distinct documents (M, T) of the batch, of at
+    most `max_tokens` each."""
 
-    `index` (n, 1 + m) holds each tuple's query and documents, `columns` their tokens.
-    """
-
-    columns: ColumnTokens | None = None
     max_tokens: int = 0
 
     def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], objectives.Ranking]:
         """(ids and mask of both views, the ranking)."""
-        assert self.columns is not None and isinstance(self.targets, TupleTargets)
-        index = self.targets.scored.index[rows]
-        queries, documents = self.columns.columns
-        found = batch_documents(index)[0]
-        views = [queries.batch(index[:, 0], self.max_tokens), documents.batch(found, self.max_tokens)]
-        return views, self.targets[rows]
+        (tokens,) = self.tokens
+        assert isinstance(tokens, ColumnTokens) and isinstance(self.targets, TupleTargets)
+        *texts, ranking = self.targets.batch(rows)
+        of_columns = zip(tokens.columns, texts, strict=True)
+        return [column.batch(each, self.max_tokens) for column, each in of_columns], ranking
 
 
 def of_tuples(tuples: ParallelCorpus, tokenizer: StudentTokenizer, session: Session) -> TupleBatches:
@@ -127,7 +119,7 @@ def of_tuples(tuples: ParallelCorpus, tokenizer: StudentTokenizer, session: Sess
     roles = zip(tuples.columns, SIDES, strict=True)
     columns = [tokenizer.tokenize(each, session, role) for each, role in roles]
     tokens = ColumnTokens(columns, np.asarray(tuples.index))
-    return TupleBatches([], [tokens], tuples.training_count, columns=tokens, max_tokens=tokenizer.max_tokens)
+    return TupleBatches([], [tokens], tuples.training_count, max_tokens=tokenizer.max_tokens)
 
 
 def targets_of(
@@ -145,24 +137,22 @@ def targets_of(
     assert spec.tuples is not None
     vectors, scored = objectives.reads_teacher(spec.objective), recipe.reads_scores(spec.objective)
     of = spec.tuples.scores
-    queries, documents = tuples.columns
 
-    def embedded(corpus: Corpus) -> Callable[[recipe.Teacher | None], EmbeddingRows]:
-        role = SIDES[tuples.columns.index(corpus)]
+    def embedded(side: int) -> Callable[[recipe.Teacher | None], EmbeddingRows]:
+        corpus, role = tuples.columns[side], SIDES[side]
         return lambda which: embed_corpus(models.of(which).in_role(role), corpus, session)
 
     teachers = list[Embedded]()
     if needs_cosines(spec):
         named: list[recipe.Teacher | None] = [None, *of.teachers]
         teachers = [
-            Embedded(embedded(queries)(each), embedded(documents)(each), _identity(models.of(each)))
-            for each in named
+            Embedded(embedded(0)(each), embedded(1)(each), _identity(models.of(each))) for each in named
         ]
     found = tuple_scores.build(spec.tuples, tuples, teachers, scored, session, f"{stage.place}.tuples")
-    similar_by = embedded(documents)(None) if spec.group is not None else None
+    similar_by = embedded(1)(None) if spec.group is not None else None
     if not vectors:
         return TupleTargets(found, None, None, similar_by)
-    return TupleTargets(found, mapped(embedded(queries)), mapped(embedded(documents)), similar_by)
+    return TupleTargets(found, mapped(embedded(0)), mapped(embedded(1)), similar_by)
 
 
 def _identity(teacher: AnyTeacher) -> dict[str, Any]:
