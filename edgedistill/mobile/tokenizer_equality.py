@@ -1,4 +1,4 @@
-"""Whether a tokenizer's graph gives the token ids of tokenizer.json, text by text."""
+"""Whether what stands for a bundle's tokenizer gives the token ids of tokenizer.json, text by text."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import lzma
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice, takewhile
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from edgedistill.errors import quote
-from edgedistill.mobile.string_graph import StringGraph, open_session, strings
-from edgedistill.mobile.tokenizer_graph import INPUT, TextTokenizer, tokenizer_model
 
 TEXTS = Path(__file__).with_name("adversarial_texts.json.xz")  # made by bench/adversarial_texts.py
 LINES = 10_000
@@ -20,6 +21,23 @@ WORD, SPECIAL = "\ufdd0", "\ufdd1"  # in these texts: a token of the vocabulary,
 BATCH = 64  # texts of all lengths, so that padding is checked too
 SHOWN = 12  # token ids of a list
 TOKENS = 2_000  # of the vocabulary, to make texts of
+
+
+@dataclass(frozen=True)
+class TextTokenizer:
+    """A bundle's tokenizer and what its manifest says about the texts."""
+
+    tokenizer: Tokenizer
+    prompt: str
+    max_tokens: int
+    pad_id: int
+
+    @property
+    def template(self) -> tuple[list[int], list[int]]:
+        """The ids that the tokenizer puts before and after those of a text."""
+        with_, without = (self.tokenizer.encode("a", add_special_tokens=each).ids for each in (True, False))
+        start = next(at for at in range(len(with_)) if with_[at : at + len(without)] == without)
+        return with_[:start], with_[start + len(without) :]
 
 
 def adversarial_texts(special: Sequence[str], words: Sequence[str], max_tokens: int) -> list[str]:
@@ -39,28 +57,27 @@ def adversarial_texts(special: Sequence[str], words: Sequence[str], max_tokens: 
     return list(dict.fromkeys([*changed, *near_the_limit, *texts]))[:LINES]
 
 
-def first_difference(graph: StringGraph, text: TextTokenizer, lines: int = LINES) -> tuple[int, str | None]:
-    """(number of texts, None) where the graph gives tokenizer.json's ids for every text of the adversarial
-    corpus; otherwise (index of the first text that differs, a sentence with both lists of ids).
+def first_difference(
+    ids_of: Callable[[list[str]], list[list[int]]], text: TextTokenizer, place: str, lines: int = LINES
+) -> tuple[int, str | None]:
+    """(number of texts, None) where `ids_of` gives tokenizer.json's ids for every text of the adversarial
+    corpus, a batch at a time; otherwise (index of the first text that differs, a sentence with both lists of
+    ids, which says `place` of the one by `ids_of`).
     """
     special = [token.content for token in text.tokenizer.get_added_tokens_decoder().values()]
     vocabulary = sorted(text.tokenizer.get_vocab())
     words = vocabulary[:: max(1, len(vocabulary) // TOKENS)]
     corpus = adversarial_texts(special, words, text.max_tokens)[:lines]
-    session = open_session(tokenizer_model(graph).SerializeToString())
     for start in range(0, len(corpus), BATCH):
         texts = corpus[start : start + BATCH]
-        ids, mask = session.run(["input_ids", "attention_mask"], {INPUT: strings(texts)})
         encodings = text.tokenizer.encode_batch([text.prompt + each for each in texts])
-        for at, encoding in enumerate(encodings):
-            length, expected = mask[at].sum(), encoding.ids
-            found = ids[at, :length].tolist()
-            if found != expected or (ids[at, length:] != text.pad_id).any():
-                place = f"text {start + at + 1:,} of {len(corpus):,} ({quote(texts[at])})"
+        for at, (found, encoding) in enumerate(zip(ids_of(texts), encodings, strict=True), start):
+            if found != encoding.ids:
+                name = f"text {at + 1:,} of {len(corpus):,} ({quote(corpus[at])})"
                 return (
-                    start + at,
-                    f"{place} has the token ids {_short(found, expected)} in the graph, "
-                    f"{_short(expected, found)} by tokenizer.json",
+                    at,
+                    f"{name} has the token ids {_short(found, encoding.ids)} {place}, "
+                    f"{_short(encoding.ids, found)} by tokenizer.json",
                 )
     return len(corpus), None
 

@@ -8,29 +8,19 @@ expressions and a map do the same in the graph.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import onnx
 from onnx import TensorProto, compose, helper
-from tokenizers import Tokenizer
 
 from edgedistill.mobile.character_classes import changed_characters, regex_class
-from edgedistill.mobile.string_graph import EXTENSIONS, NoSuchGraph, StringGraph
+from edgedistill.mobile.string_graph import EXTENSIONS, NoSuchGraph, StringGraph, open_session, strings
+from edgedistill.mobile.tokenizer_equality import TextTokenizer
 
 INPUT = "texts"
 # the characters of the longest word that BertTokenizer looks up; tokenizers' own default too
 WORD_LIMIT = 100
-
-
-@dataclass(frozen=True)
-class TextTokenizer:
-    """A bundle's tokenizer and what its manifest says about the texts."""
-
-    tokenizer: Tokenizer
-    prompt: str
-    max_tokens: int
-    pad_id: int
 
 
 def tokenizer_graph(text: TextTokenizer) -> StringGraph:
@@ -199,13 +189,6 @@ def _split_into_words(graph: StringGraph, text: str, changed: dict[str, str], al
     return graph.strings("StringJoin", mapped, graph.text(""), graph.integers([1]))
 
 
-def _template(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The ids that the tokenizer puts before and after those of a text."""
-    with_, without = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
-    start = next(at for at in range(len(with_)) if with_[at : at + len(without)] == without)
-    return with_[:start], with_[start + len(without) :]
-
-
 def _quoted(text: str) -> str:
     """A text as an RE2 pattern that matches nothing else."""
     return "".join(f"\\x{{{ord(each):x}}}" for each in text)
@@ -216,7 +199,7 @@ def _padded_batch(graph: StringGraph, flat: str, end_of_text: int, text: TextTok
 
     `flat` (n) int64 holds the ids of all texts of the batch, `end_of_text` after each text.
     """
-    before, after = _template(text.tokenizer)
+    before, after = text.template
     added = len(before) + len(after)
     zero, one, axis = graph.integers(0), graph.integers(1), graph.integers([1])
     ends = graph.where(graph("Equal", flat, graph.integers(end_of_text)))  # (batch)
@@ -251,6 +234,17 @@ def tokenizer_model(graph: StringGraph) -> onnx.ModelProto:
     opsets = [helper.make_opsetid(*each) for each in (("", 17), (EXTENSIONS, 1), ("com.microsoft", 1))]
     made = helper.make_graph(graph.nodes, "tokenizer", [texts], batch, constants)
     return helper.make_model(made, opset_imports=opsets, ir_version=8)
+
+
+def ids_by(graph: StringGraph, pad_id: int) -> Callable[[list[str]], list[list[int]]]:
+    """What gives the token ids of texts by the graph. Padding with another id than `pad_id` counts as ids."""
+    session = open_session(tokenizer_model(graph).SerializeToString())
+
+    def ids_of(texts: list[str]) -> list[list[int]]:
+        ids, mask = session.run(["input_ids", "attention_mask"], {INPUT: strings(texts)})
+        return [row[kept].tolist() for row, kept in zip(ids, (mask == 1) | (ids != pad_id), strict=True)]
+
+    return ids_of
 
 
 def joined(graph: StringGraph, encoder: onnx.ModelProto, output: str) -> onnx.ModelProto:

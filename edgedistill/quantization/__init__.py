@@ -18,10 +18,12 @@ __all__ = [
     "converted",
     "converter",
     "dequantize",
+    "eight_bits",
     "graph_editor",
     "int8",
     "mixed_precision",
     "sample_texts",
     "simulated",
+    "w4",
     "w8",
 ]

@@ -12,8 +12,8 @@ pytest.importorskip("onnxruntime_extensions", reason="needs edgedistill[mobile]"
 
 from edgedistill.mobile.character_classes import changed_characters
 from edgedistill.mobile.string_graph import NoSuchGraph, StringGraph, open_session, strings
-from edgedistill.mobile.tokenizer_equality import first_difference
-from edgedistill.mobile.tokenizer_graph import TextTokenizer, tokenizer_graph, tokenizer_model
+from edgedistill.mobile.tokenizer_equality import TextTokenizer, first_difference
+from edgedistill.mobile.tokenizer_graph import ids_by, tokenizer_graph, tokenizer_model
 
 WordPiece = Callable[..., Tokenizer]
 LINES = 1_000
@@ -41,6 +41,10 @@ def graph_ids(graph: StringGraph, texts: list[str], pad_id: int = 0) -> list[lis
     return [row[:length].tolist() for row, length in zip(ids, mask.sum(1), strict=True)]
 
 
+def difference_of(graph: StringGraph, text: TextTokenizer) -> tuple[int, str | None]:
+    return first_difference(ids_by(graph, text.pad_id), text, "in the graph", LINES)
+
+
 @pytest.mark.parametrize(
     "normalizer",
     [
@@ -61,7 +65,7 @@ def test_the_same_ids_as_the_tokenizer(wordpiece: WordPiece, normalizer: normali
     graph = tokenizer_graph(text)
     assert graph_ids(graph, TEXTS) == expected
     assert [graph_ids(graph, [each])[0] for each in TEXTS] == expected  # alone as in a batch
-    assert first_difference(graph, text, LINES) == (LINES, None)
+    assert difference_of(graph, text) == (LINES, None)
 
 
 def test_prompt_padding_and_special_tokens_of_other_names(wordpiece: WordPiece) -> None:
@@ -75,7 +79,7 @@ def test_prompt_padding_and_special_tokens_of_other_names(wordpiece: WordPiece) 
     found = graph_ids(graph, texts, 7)
     assert found == [tokenizer.encode(prompt + each).ids for each in texts]
     assert tokenizer.token_to_id("[X]") in found[1]
-    assert first_difference(graph, text, LINES) == (LINES, None)
+    assert difference_of(graph, text) == (LINES, None)
 
 
 def test_what_depends_on_neighbours_is_found_and_quoted(wordpiece: WordPiece) -> None:
@@ -87,7 +91,7 @@ def test_what_depends_on_neighbours_is_found_and_quoted(wordpiece: WordPiece) ->
         16,
         0,
     )
-    at, difference = first_difference(tokenizer_graph(text), text, LINES)
+    at, difference = difference_of(tokenizer_graph(text), text)
     assert difference is not None
     assert difference.startswith(f'text {at + 1:,} of {LINES:,} ("')
     assert "in the graph" in difference and difference.endswith("by tokenizer.json")
@@ -99,12 +103,11 @@ def test_a_graph_of_another_tokenizer_is_found(wordpiece: WordPiece) -> None:
     uncased = TextTokenizer(wordpiece(), "", 16, 0)
     cased = TextTokenizer(wordpiece(normalizers.BertNormalizer(lowercase=False)), "", 16, 0)
     graph = tokenizer_graph(uncased)
-    at, difference = first_difference(graph, cased, LINES)
+    at, difference = difference_of(graph, cased)
     assert difference is not None and 0 < at < LINES
-    assert first_difference(graph, TextTokenizer(uncased.tokenizer, "the ", 16, 0), LINES)[0] == 0
-    assert (
-        first_difference(graph, TextTokenizer(uncased.tokenizer, "", 16, 1), LINES)[0] == 0
-    )  # another padding
+    assert difference_of(graph, TextTokenizer(uncased.tokenizer, "the ", 16, 0))[0] == 0
+    padded = TextTokenizer(uncased.tokenizer, "", 16, 1)
+    assert first_difference(ids_by(graph, 1), padded, "in the graph", LINES)[0] == 0
 
 
 def test_what_has_no_graph(wordpiece: WordPiece) -> None:
@@ -145,4 +148,4 @@ def test_a_pre_tokenizer_that_joins_is_found(wordpiece: WordPiece) -> None:
     tokenizer = wordpiece()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     text = TextTokenizer(tokenizer, "", 16, 0)
-    assert first_difference(tokenizer_graph(text), text, LINES)[1] is not None
+    assert difference_of(tokenizer_graph(text), text)[1] is not None

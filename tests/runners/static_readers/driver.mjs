@@ -1,0 +1,35 @@
+// driver.mjs READER ids|all FILE…: what student.js makes of the texts on stdin, as tests/runners/test_static.py sends and reads them.
+import { readFileSync } from "node:fs";
+
+const [reader, mode, ...files] = process.argv.slice(2);
+const { Student, StudentError } = await import(reader);
+const input = readFileSync(0);
+const texts = [];
+for (let at = 4; texts.length < input.readUInt32LE(0);) {
+  const [role, size] = [input.readInt32LE(at), input.readInt32LE(at + 4)];
+  texts.push({ role: ["text", "query", "document"][role], text: input.toString("utf16le", at + 8, at + 8 + size) });
+  at += 8 + size;
+}
+
+const lines = [];
+function say(make) {
+  try {
+    lines.push(make());
+    return true;
+  } catch (error) {
+    if (!(error instanceof StudentError)) throw error;
+    lines.push(`error ${error.message}`);
+    return false;
+  }
+}
+for (const file of files) {
+  let student;
+  const opened = say(() => {
+    student = new Student(readFileSync(file));
+    return `open ${student.check().worst}`;
+  });
+  for (const { role, text } of opened ? texts : []) {
+    say(() => `${student.tokenize(text, role).join(" ")} | ${mode === "all" ? student.encode(text, role).join(" ") : ""}`);
+  }
+}
+process.stdout.write(`${lines.join("\n")}\n`);
