@@ -653,6 +653,51 @@ def verify(
     print_result(found, as_json, verification.summary(bundle, found))
 
 
+def _number(default: int, help: str) -> Any:
+    """A whole number from 1, of an option that needs no more words."""
+    return typer.Option(default, metavar="N", help=help, min=1)
+
+
+@app.command(epilog=_example("edgedistill serve nano --port 8000 --cors https://example.org"))
+def serve(
+    name: OneBundle,
+    host: Annotated[str, _option("ADDRESS", "0.0.0.0 for all interfaces.", "--host")] = "127.0.0.1",
+    port: Annotated[int, _option("N", "0 for any free one.", "--port", min=0, max=65_535)] = 8000,
+    cors: Annotated[
+        list[str] | None,
+        _option("ORIGIN", "A web page whose scripts may ask: https://example.org; * for all. Repeatable."),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        _option("KEY", "Requests must bear it. Better in the environment.", envvar="EDGEDISTILL_API_KEY"),
+    ] = None,
+    workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each."),
+    threads: Threads = None,
+    batch_tokens: int = _number(4096, "Estimated tokens of a batch."),
+    max_body_mb: int = _number(8, "Megabytes of a request's body, else 413."),
+    max_texts: int = _number(2048, "Texts of a request, else 400."),
+    max_chars: int = _number(100_000, "Characters of a text, else 400."),
+    queue_texts: int = _number(2048, "Texts that may wait, else 429."),
+    timeout: int = _number(60, "Seconds to answer a request, else 503."),
+    header_timeout: int = _number(10, "Seconds for the headers of a request, and of an idle connection."),
+    stop_timeout: int = _number(30, "Seconds to finish what waits after SIGTERM."),
+) -> None:
+    """Serve a bundle over HTTP, with OpenAI's embeddings API.
+
+    POST /v1/embeddings; GET /v1/models, /health and /metrics. SIGTERM stops it once what it has accepted is
+    answered. --threads is of each worker; by default the workers share the processors.
+    """
+    for needed in ("starlette", "uvicorn", "orjson", "prometheus_client"):
+        require(needed, "serve", "server")
+    from edgedistill.serving import server
+
+    limits = server.Limits(
+        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_texts, batch_tokens),
+        *(timeout, header_timeout, stop_timeout, tuple(cors or ()), api_key),
+    )
+    server.serve(name, host, port, limits, workers, threads, typer.echo)
+
+
 @app.command(epilog=_example("edgedistill mobile bundles/bert-2x128:int8 --out phone"))
 def mobile(
     name: OneBundle,

@@ -35,6 +35,7 @@ EDGE = [
     "classification.bundle",
     "embed_file",
     "resolve",
+    "serving",
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
 TORCH += ["teacher", "vocabulary", "training", "views", "export", "mobile", "fitting"]
@@ -69,7 +70,7 @@ ROOMS = [
         "adapting",
         "demo",
     ],
-    *["embed_file", "cli", "__main__"],
+    *["embed_file", "serving", "cli", "__main__"],
 ]
 
 DOORS = {  # where the line enters a room beside it
