@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from edgedistill import files
+from edgedistill.data.input_file import KINDS
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS
 from edgedistill.session import Session
@@ -306,7 +307,8 @@ def adapt(
     texts: Annotated[
         list[str],
         _option(
-            "GLOB", "Your texts, 50 or more: .txt .md .rst .tsv .csv .jsonl .parquet, also .gz. Repeatable."
+            "GLOB",
+            f"Your texts, 50 or more: a folder, or files ({' '.join(KINDS)}), also .gz. Repeatable.",
         ),
     ],
     out: Annotated[
@@ -383,7 +385,9 @@ def fit(
     texts: Annotated[
         list[str] | None,
         _option(
-            "GLOB", "Texts like those to embed, 200 or more; or documentation, which is Python's. Repeatable."
+            "GLOB",
+            "Texts like those to embed, 200 or more, as for adapt; or documentation, which is Python's. "
+            "Repeatable.",
         ),
     ] = None,
     minutes: Annotated[
@@ -586,9 +590,8 @@ def embed(
         str,
         _argument(
             "FILE",
-            ".txt (one text per line), .md, .rst, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
-            "also .gz. "
-            "Default: - (lines from stdin).",
+            f"One of {' '.join(KINDS)}, each also .gz; a .txt file has one text per line. Default: - (lines "
+            "from stdin).",
             show_default=False,
         ),
     ] = "-",

@@ -35,6 +35,7 @@ COMMANDS = (
     "export",
     "bench",
     "embed",
+    "serve",
     "verify",
     "mobile",
     "trim",

@@ -91,7 +91,7 @@ def _nothing_left_of(out: Path, new: bool) -> Iterator[None]:
     try:
         yield
     except UserError:
-        if new and not (out / race.TRIALS).exists():
+        if new and not (out / record.TRIALS).exists():
             shutil.rmtree(out)
         raise
 
@@ -108,6 +108,10 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
     if done is not None and before == settings:
         session.log(f"{out}: finished already")
         return done
+    if before != settings and (study.user_attrs.get("schedule") or {}).get("enough"):
+        session.log(f"{out}: its minutes were too few to learn in; planning and racing again")
+        study = record.emptied(study, out)
+    study.set_user_attr("settings", settings)
     flush_denormals()
     at_work = Fit(request, out, study, replace(session, device="cuda" if gpu else "cpu"), pace)
     plan.make(at_work, started)
@@ -151,7 +155,7 @@ def choose(at_work: Fit) -> dict[str, Any]:
         named = {**finalist["recipe"], "name": NAME}
         _write_recipe(at_work, finalist, named)
         with files.new_folder(at_work.folder / RUN) as folder:
-            shutil.copytree(at_work.folder / race.TRIALS / finalist["name"], folder, dirs_exist_ok=True)
+            shutil.copytree(at_work.folder / record.TRIALS / finalist["name"], folder, dirs_exist_ok=True)
             files.write_text(folder / "recipe.yaml", recipe.dump(recipe.parse(named, record.RECIPE)))
         fits = Cost(**finalist["cost"]).fitting(at_work.request.budget)
         for precision in dict.fromkeys([finalist["precision"], *fits]):  # first the one that raced
@@ -210,7 +214,7 @@ def _certified(at_work: Fit, finalist: dict[str, Any], precision: str) -> dict[s
         "score": at_work.judge.score(opened.encode),
         "suite": suite.name,
         "kept": round(suite_score(suite, opened) / whole, 5) if whole else None,
-        "steps": finalist["recipe"]["stages"][0]["steps"],
+        "steps": sum(stage["steps"] for stage in finalist["recipe"]["stages"]),
     }
 
 
@@ -230,7 +234,10 @@ def summary(done: dict[str, Any]) -> str:
     """The result in a few lines."""
     won, score = done["winner"], done["winner"]["score"]
     parts = f"nearest neighbours in common {score['neighbours']:.3f}, cosines {score['cosines']:.3f}"
-    kept = ""
+    kept = more = ""
+    if done["schedule"]["enough"]:
+        fact = "weak: its minutes were too few to learn in; it is planned and raced again with"
+        more = f"\n{fact} --resume --minutes {done['schedule']['enough']}"
     if won["kept"] is not None:
         kept = f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}"
     size = f"{won['size_mb']:.2f} MB with tokenizer.json (graph {won['graph_mb']:.2f})"
@@ -239,7 +246,7 @@ def summary(done: dict[str, Any]) -> str:
         f"agreement {score['agreement']:.3f} ({parts}){kept}\n"
         f"{done['bundle']}  the bundle\n"
         f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}\n"
-        f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost"
+        f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost{more}"
     )
 
 

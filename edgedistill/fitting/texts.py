@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import files, recipe
 from edgedistill.data import corpus, file_patterns, readers
 from edgedistill.data.corpus import Corpus
+from edgedistill.data.input_file import KINDS
 from edgedistill.errors import UserError
 from edgedistill.fitting.candidates import MAX_TOKENS
 from edgedistill.session import Session
@@ -43,7 +44,7 @@ WORD = re.compile(r"[^\W\d_]+")
 NONE_GIVEN = (
     "--texts: none given; a fit needs texts of the kind that the student will embed: "
     f"{LEAST_TEXTS:,} at least, {ENOUGH_TEXTS:,} are better, no labels, one text per line: --texts "
-    "'folder/*.txt' (also .md, .rst, .tsv, .csv, .jsonl, .parquet, each also .gz); to try it without any, "
+    f"'folder/*.txt' (also {', '.join(KINDS[1:])}, each also .gz), or a folder; to try it without any, "
     "--texts documentation takes the sentences of Python's documentation that come with this package"
 )
 
