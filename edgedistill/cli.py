@@ -359,9 +359,8 @@ def adapt(
             _refuse_existing(str(folder), "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
         found = adapting.adapt(request, _session(data, device, remote_code), resume)
-    print_result(
-        {key: value for key, value in found.items() if key != "table"}, as_json, f"{found['table']}\n{out}"
-    )
+    text = f"{found['table']}\n{adapting.usage(found)}"
+    print_result({key: value for key, value in found.items() if key != "table"}, as_json, text)
 
 
 @app.command(
@@ -779,8 +778,8 @@ def demo(
 ) -> None:
     """Train, export and measure two small students.
 
-    Takes about a quarter of an hour on two cores. The texts are sentences of Python's documentation and come
-    with the package, the teacher comes with edgedistill[demo]: nothing is downloaded.
+    Takes about six minutes: a slower machine trains on fewer texts. They are sentences of Python's
+    documentation and come with the package, the teacher comes with edgedistill[demo]: nothing is downloaded.
     """
     require("torch", "demo", "demo")
     from edgedistill import demo as demonstration

@@ -63,8 +63,6 @@ class TextFile:
             )
         if kind == ".parquet":
             require("pyarrow", f"embed {path}", "train")
-        if kind == ".pdf":
-            require("pypdf", f"embed {path}", "documents")
         if self.role not in ROLES:
             raise UserError(f"--as: {unknown_name('role', self.role, ROLES)}")
 

@@ -220,34 +220,30 @@ def _certified(at_work: Fit, finalist: dict[str, Any], precision: str) -> dict[s
 
 def check_kept(winner: dict[str, Any], min_kept: float | None, result: dict[str, Any]) -> None:
     """Raise CheckFailed where the winner keeps less of its teacher's score than was asked for."""
-    kept = winner["kept"]
-    if min_kept is None or (kept is not None and kept >= min_kept):
+    if min_kept is None or (winner["kept"] or 0.0) >= min_kept:
         return
-    found = "was not measured" if kept is None else f"is {kept:.4f}"
-    share = f"the share of the teacher's score kept on {winner['suite']} {found}"
-    way_out = "give it more minutes, a larger budget or more texts"
-    fact = f"{winner['candidate']} in {winner['precision']}: {share}, at least {min_kept:g} was asked for"
-    raise CheckFailed(f"{fact}; {way_out}", result)
+    fact = f"{winner['candidate']} in {winner['precision']}: its share of the teacher's score on "
+    fact += f"{winner['suite']} is {winner['kept'] or 0.0:.4f}, at least {min_kept:g} was asked for"
+    raise CheckFailed(f"{fact}; give it more minutes, a larger budget or more texts", result)
 
 
 def summary(done: dict[str, Any]) -> str:
     """The result in a few lines."""
-    won, score = done["winner"], done["winner"]["score"]
-    parts = f"nearest neighbours in common {score['neighbours']:.3f}, cosines {score['cosines']:.3f}"
-    kept = more = ""
-    if done["schedule"]["enough"]:
-        fact = "weak: its minutes were too few to learn in; it is planned and raced again with"
-        more = f"\n{fact} --resume --minutes {done['schedule']['enough']}"
+    won, enough = done["winner"], done["schedule"]["enough"]
+    lines = [
+        f"{won['candidate']} in {won['precision']}: {won['size_mb']:.2f} MB with tokenizer.json (graph "
+        f"{won['graph_mb']:.2f}), p50 {won['p50_ms']:.3f} ms",
+        f"agreement with the teacher {won['score']['agreement']:.3f}",
+        f"{done['bundle']}  the bundle",
+        f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}",
+        f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost",
+    ]
     if won["kept"] is not None:
-        kept = f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}"
-    size = f"{won['size_mb']:.2f} MB with tokenizer.json (graph {won['graph_mb']:.2f})"
-    return (
-        f"{won['candidate']} in {won['precision']}: {size}, p50 {won['p50_ms']:.3f} ms\n"
-        f"agreement {score['agreement']:.3f} ({parts}){kept}\n"
-        f"{done['bundle']}  the bundle\n"
-        f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}\n"
-        f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost{more}"
-    )
+        lines[1] += f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}"
+    if enough is not None:
+        fact = "weak: its minutes were too few to learn in"
+        lines.append(f"{fact}; it is planned and raced again with --resume --minutes {enough}")
+    return "\n".join(lines)
 
 
 def teacher(model: str, revision: str | None, pooling: str | None) -> recipe.Teacher:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +26,10 @@ from edgedistill.evaluation import scoring
 from edgedistill.fitting import candidates, pace, record, starts, texts
 from edgedistill.fitting import cost as costs
 from edgedistill.fitting.candidates import Choice, StartingPoint, Vocabulary
-from edgedistill.fitting.cost import Cost
+from edgedistill.fitting.cost import Cost, Survey
 from edgedistill.fitting.pace import Pace, Schedule
 from edgedistill.fitting.record import FitRequest
 from edgedistill.fitting.score import Judge
-from edgedistill.fitting.survey import Survey
 from edgedistill.planning import training_time
 from edgedistill.session import Session, silent
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
@@ -186,11 +186,9 @@ def _choose_texts(fit: Fit) -> None:
     whole = texts.section(request.texts, request.column, request.data)
     found = texts.read({**whole, "limit": texts.MOST_TEXTS}, texts.LEAST_TEXTS, session, request.seed)
     report = texts.check(found, fit.teacher)
-    for line in [
-        *(f"texts: {each}" for each in report["facts"]),
-        *(f"weak: {each}" for each in report["weak"]),
-    ]:
-        session.log(line)
+    for name, lines in (("texts", report["facts"]), ("weak", report["weak"])):
+        for each in lines:
+            session.log(f"{name}: {each}")
     sample = training_time.sample(found)
     rate = training_time.seconds_per_text(fit.teacher, sample, device, TEACHER_SECONDS)
     most = int(60 * request.minutes * fit.pace.teacher_share / rate)
@@ -199,10 +197,7 @@ def _choose_texts(fit: Fit) -> None:
         fact = f"the teacher embeds {1 / rate:.0f} texts/s here, {most:,} in its share of the time"
         needed = f"{texts.LEAST_TEXTS} are needed"
         raise UserError(f"--minutes: too few for the teacher's pass: {fact}, and {needed}; give {least}")
-    joined, cost = texts.paragraphs(found), 1.0
-    if joined:
-        cost = training_time.seconds_per_text(fit.teacher, joined, device, TEACHER_SECONDS) / rate
-    section = texts.training_section(whole, found, most, cost)
+    section = texts.training_section(whole, found, most)
     if section.get("limit", len(found)) < len(found):
         fact = "spread evenly: what the teacher can embed in its share of the time"
         session.log(f"texts: {section['limit']:,} of them, {fact}")
@@ -223,18 +218,12 @@ def first_choices(survey: Survey) -> list[Choice]:
         bits = candidates.PRECISIONS.index(survey.costs[choice].best(survey.budget)) // 2
         return bits, -candidates.products(choice, survey.start)
 
-    families: dict[tuple[str, int], list[Choice]] = {}
+    turns, found = Counter[tuple[str, int]](), list[tuple[int, int, float, Choice]]()
     for choice in sorted(survey.fitting, key=rank):
-        families.setdefault((choice.kind, choice.layers), []).append(choice)
-
-    def order(members: list[Choice]) -> tuple[int, float]:
-        most = max(candidates.products(each, survey.start) for each in members)
-        return candidates.KINDS.index(members[0].kind), -most
-
-    turns = [
-        (turn, *order(members), each) for members in families.values() for turn, each in enumerate(members)
-    ]
-    return [each for *_, each in sorted(turns, key=lambda turn: turn[:3])]
+        family = (choice.kind, choice.layers)
+        found.append((turns[family], candidates.KINDS.index(choice.kind), rank(choice)[1], choice))
+        turns[family] += 1
+    return [choice for *_, choice in sorted(found, key=lambda each: each[:3])]
 
 
 def _schedule(fit: Fit, started: float) -> None:

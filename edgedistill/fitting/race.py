@@ -120,10 +120,8 @@ def expected_score(scores: Sequence[dict[str, Any]]) -> float:
 def described(name: str, scores: Sequence[dict[str, Any]]) -> str:
     """The result of the last rung in a line."""
     score = scores[-1]
-    kept = f", keeps {score['kept']:.1%} of the suite" if "kept" in score else ""
-    parts = f"neighbours {score['neighbours']:.3f}, cosines {score['cosines']:.3f}{kept}"
     at = f"rung {len(scores)} of {len(SHARES)}, {score['step']:,} of {score['steps']:,} steps"
-    return f"{name}: {at}: score {score['score']:.3f} ({parts}), {score['seconds']:.0f} s"
+    return f"{name}: {at}: score {score['score']:.3f}, {score['seconds']:.0f} s"
 
 
 def why_it_fell(study: optuna.Study, number: int, rung: int) -> str:

@@ -159,31 +159,21 @@ def _all_short(words: np.ndarray) -> bool:
     return float(np.quantile(words, 0.95)) < LONG_WORDS
 
 
-def paragraphs(read: Corpus) -> list[str]:
-    """Texts as long as the paragraphs that short ones are joined to, to time the teacher with; none where
-    long ones are among them."""
-    if not _all_short(_words(read)):
-        return []
-    words, size = " ".join(sample(read)).split(" "), sum(recipe.Paragraphs(texts=1).words) // 2
-    return [" ".join(words[start : start + size]) for start in range(0, len(words), size)]
-
-
-def training_section(
-    whole: dict[str, Any], read: Corpus, most: int, paragraph_cost: float = 1.0
-) -> dict[str, Any]:
-    """The corpus that all candidates train on, with held-out texts. The teacher can embed `most` texts, and a
-    paragraph costs it as much as `paragraph_cost` of them.
+def training_section(whole: dict[str, Any], read: Corpus, most: int) -> dict[str, Any]:
+    """The corpus that all candidates train on, with held-out texts. The teacher can embed `most` texts, and
+    paragraphs in proportion to their words.
 
     Sentences are joined to paragraphs too, and passages of long texts are added, so that the student knows
     short texts and long ones.
     """
     words = _words(read)
-    name, share = "passages", 0.0
+    name, share, cost = "passages", 0.0, 1.0
     if _all_short(words):
         name, share = "paragraphs", PARAGRAPHS_SHARE
+        cost = sum(recipe.Paragraphs(texts=1).words) / 2 / float(words.mean())
     elif float(np.median(words)) >= LONG_WORDS and "texts" in whole:
         share = min(PASSAGES_SHARE, float(words.mean()) / WORDS_OF_A_PASSAGE)
-    texts = int(min(len(read), most / (1 + share * paragraph_cost)))
+    texts = int(min(len(read), most / (1 + share * cost)))
     added = round(share * texts)
     limited = {"limit": texts} if texts < len(read) or len(read) == MOST_TEXTS else {}
     held_out = min(MOST_HELD_OUT, round(HELD_OUT_SHARE * texts))

@@ -3,6 +3,10 @@ atomically."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,8 @@ import onnx
 
 from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError, quote, require
-from edgedistill.mobile import ort_format, tokenizer_equality
-from edgedistill.mobile.string_graph import EXTENSIONS, NoSuchGraph, open_session, strings
+from edgedistill.mobile import tokenizer_equality
+from edgedistill.mobile.string_graph import EXTENSIONS, NoSuchGraph, extensions_library, open_session, strings
 from edgedistill.mobile.tokenizer_graph import INPUT, TextTokenizer, joined, tokenizer_graph
 from edgedistill.runtime import bundle as bundles
 from edgedistill.runtime.onnx_session import open_in_memory
@@ -24,6 +28,8 @@ SCHEMA = 1
 MANIFEST, README = "mobile.json", Path(__file__).with_name("readme.md.jinja")
 SAME_COSINE = 0.9999  # a graph in the package and the bundle's own, for the same text
 SMALL_TYPES = {"INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1"}
+BUNDLED, CALLERS = ("tokenizer.json", "parity.json"), ("Encoder.kt", "Encoder.swift")  # files that are copied
+CONFIG, USABILITY = "required_operators.config", "mobile_usability.txt"
 TEXTS_MODEL, IDS_MODEL = "model_with_tokenizer.onnx", "model.onnx"
 
 
@@ -73,8 +79,8 @@ class _Package:
         self._refuse_small_types(encoder)
         (self.folder / IDS_MODEL).write_bytes(source.read_bytes())
         tokenizer = None if ids else self._add_tokenizer(encoder)
-        ort_format.convert(sorted(self.folder.glob("*.onnx")), self.folder)
-        ort_format.write_usability(self.folder / IDS_MODEL)
+        _convert(sorted(self.folder.glob("*.onnx")), self.folder)
+        _write_usability(self.folder / IDS_MODEL)
         (self.folder / IDS_MODEL).unlink()  # it is the bundle's own
         found = {
             "schema": SCHEMA,
@@ -91,8 +97,9 @@ class _Package:
             "tokenizer": tokenizer,
             "parity": {path.name: self._check(path) for path in sorted(self.folder.glob("*.o*"))},
         }
-        for name in ("tokenizer.json", "parity.json"):
-            (self.folder / name).write_bytes((self.opened.folder / name).read_bytes())
+        callers = files.shipped("runner")["mobile"].parent
+        for path in (*(self.opened.folder / name for name in BUNDLED), *(callers / name for name in CALLERS)):
+            (self.folder / path.name).write_bytes(path.read_bytes())
         readme = jinja2.Template(README.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True)
         (self.folder / "README.md").write_text(readme.render(found), encoding="utf-8")
         found["files"] = {
@@ -177,3 +184,50 @@ class _Package:
             f"{cosines[at]:.6f} at least"
         )
         return float(np.floor(cosines[at] * 1e6) / 1e6)
+
+
+# ---- onnxruntime's own tools for phones
+
+
+def _convert(models: list[Path], folder: Path) -> None:
+    """Write each X.onnx as X.ort into the folder, and CONFIG with what a reduced build of onnxruntime needs.
+
+    They are optimized for every CPU alike: onnxruntime's layout for x86 is left out, as onnxruntime's own
+    converter does.
+    """
+    from onnxruntime.tools import convert_onnx_models_to_ort as converter
+
+    logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
+    with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()):
+        source, target = Path(temporary) / "onnx", Path(temporary) / "ort"
+        source.mkdir()
+        for model in models:
+            (source / model.name).write_bytes(model.read_bytes())
+        converter.convert_onnx_models_to_ort(
+            source,
+            target,
+            [converter.OptimizationStyle.Fixed],
+            Path(extensions_library()),
+            "arm",
+            enable_type_reduction=True,
+        )
+        for path in target.glob("*.ort"):
+            (folder / path.name).write_bytes(path.read_bytes())
+        written = (target / "required_operators_and_types.config").read_text(encoding="utf-8")
+    # without the converter's paths, and without the operators that onnxruntime-extensions brings itself
+    kept = [line for line in written.splitlines() if line and not line.startswith(("#", EXTENSIONS))]
+    names = ", ".join(model.with_suffix(".ort").name for model in models)
+    head = f"# What {names} need: build.sh --include_ops_by_config {CONFIG} …"
+    (folder / CONFIG).write_text("\n".join([head, *kept, ""]), encoding="utf-8")
+
+
+def _write_usability(graph: Path) -> None:
+    """Write beside an ONNX graph which share of it NNAPI and CoreML could run, in how many partitions."""
+    from onnxruntime.tools.mobile_helpers import usability_checker
+
+    written = io.StringIO()
+    logger = logging.Logger("mobile usability", logging.INFO)
+    logger.addHandler(logging.StreamHandler(written))
+    usability_checker.analyze_model(graph, logger=logger)
+    text = written.getvalue().replace(str(graph), graph.name).strip() + "\n"
+    graph.with_name(USABILITY).write_text(text, encoding="utf-8")

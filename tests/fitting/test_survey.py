@@ -12,7 +12,7 @@ import pytest
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
-from edgedistill.fitting import candidates, fit, record, starts, survey
+from edgedistill.fitting import candidates, cost, fit, record, starts
 from edgedistill.fitting.candidates import Choice, FinishedStudent, StartingPoint, Vocabulary
 from edgedistill.fitting.cost import Budget, Cost
 from edgedistill.fitting.plan import Fit
@@ -148,8 +148,8 @@ def measured(
     return names, measure
 
 
-def the_survey(budget: Budget, measure: Callable[[Choice], Cost]) -> survey.Survey:
-    return survey.Survey(START, VOCABULARIES, budget, measure)
+def the_survey(budget: Budget, measure: Callable[[Choice], Cost]) -> cost.Survey:
+    return cost.Survey(START, VOCABULARIES, budget, measure)
 
 
 def exact(choice: Choice) -> float:
@@ -198,7 +198,7 @@ def test_no_candidates(world: World) -> None:
     with pytest.raises(
         UserError, match="no candidate: nothing that this teacher allows can be built; give another teacher"
     ):
-        survey.Survey(START, {}, BIG, impossible)
+        cost.Survey(START, {}, BIG, impossible)
     with pytest.raises(
         UserError,
         match="no candidate: none can be built for this teacher: student.width: too wide; give less;",
