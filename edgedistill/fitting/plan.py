@@ -17,7 +17,7 @@ from typing import Any
 
 import optuna
 import torch
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import TrialState, create_trial
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
@@ -238,6 +238,10 @@ def _schedule(fit: Fit, started: float) -> None:
     fit.session.log(
         f"race: {found.counts[0]} candidates, about {found.counts[-1]} of them to the end; {minutes}"
     )
+    raced = {trial.user_attrs["name"] for trial in fit.study.get_trials(deepcopy=False)}
+    for choice in ranked[: found.counts[0]]:
+        if choice.name not in raced:  # it may have been killed in this loop
+            enter(fit, choice, found)
     if found.enough is not None:
         steps = f"there is time for {int(found.seconds / step):,} steps of {slowest.name}"
         weak = f"{steps}, and a student hardly learns in fewer than {pace.FEW_STEPS}"
@@ -245,10 +249,6 @@ def _schedule(fit: Fit, started: float) -> None:
         fit.session.log(f"weak: {weak}")
         known = fit.known("texts")
         fit.study.set_user_attr("texts", {**known, "weak": [*known["weak"], weak]})
-    raced = {trial.user_attrs["name"] for trial in fit.study.get_trials(deepcopy=False)}
-    for choice in ranked[: found.counts[0]]:
-        if choice.name not in raced:  # it may have been killed in this loop
-            enter(fit, choice, found)
     fit.study.set_user_attr("planned_s", time.time() - started)
     fit.study.set_user_attr("schedule", asdict(found))
 
@@ -261,17 +261,13 @@ def enter(fit: Fit, choice: Choice, schedule: Schedule) -> None:
     add(fit, choice, choice.name, fit.recipe(choice, steps), TrialState.RUNNING)
 
 
-def add(
-    fit: Fit, choice: Choice, name: str, made: dict[str, Any], state: TrialState, **more: Any
-) -> FrozenTrial:
+def add(fit: Fit, choice: Choice, name: str, made: dict[str, Any], state: TrialState, **more: Any) -> None:
     """Record a candidate of a shape: its name, its recipe, what it costs."""
     cost = fit.survey.costs[choice]
     known = {"name": name, "kind": choice.kind, "recipe": made, "cost": asdict(cost), "scores": [], **more}
     known["precision"] = cost.best(fit.request.budget)
     value = known["scores"][-1]["score"] if known["scores"] else None
-    trial = create_trial(state=state, value=value, user_attrs=known)
-    fit.study.add_trial(trial)
-    return trial
+    fit.study.add_trial(create_trial(state=state, value=value, user_attrs=known))
 
 
 def _step_seconds(fit: Fit, choice: Choice) -> float:

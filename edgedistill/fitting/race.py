@@ -128,11 +128,7 @@ def why_it_fell(study: optuna.Study, number: int, rung: int) -> str:
     """Why a candidate was not trained on."""
     trials, step = record.candidates(study), FACTOR**rung
     mine = trials[number]
-    score, value, kind = (
-        mine.user_attrs["scores"][rung],
-        mine.intermediate_values[step],
-        mine.user_attrs["kind"],
-    )
+    score, value = mine.user_attrs["scores"][rung], mine.intermediate_values[step]
     came = [each for each in trials if step in each.intermediate_values]
     expects, among = f", {value:.3f} to be expected at the end", ""
     if rung == 0:

@@ -119,6 +119,10 @@ def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "some.txt").write_text("A line.\nAnother.\n", encoding="utf-8")
     assert section(asked) == {"texts": [str(tmp_path / "a" / "*.txt")]}  # so that the recipe needs no --data
+    assert texts.read(section(request(world, texts=("a",))), 2, Session()).texts([0, 1]) == [
+        "A line.",
+        "Another.",
+    ]
     inside = FitRequest(
         asked.teacher, ("a/*.txt", "documentation"), Budget(1, 1), column="body", data=tmp_path
     )
