@@ -255,15 +255,9 @@ class Survey:
         choice, cost = min(self.costs.items(), key=lambda item: item[1].nearest(self.budget))
         _, precision = cost.nearest(self.budget)
         size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms[precision]
-        need = [f"--max-mb {_up(size)}"] if size > self.budget.max_mb else []
-        need += [f"--max-p50-ms {_up(p50)}"] if p50 > self.budget.max_p50_ms else []
+        need = [f"--max-mb {1.05 * size:.2g}"] if size > self.budget.max_mb else []
+        need += [f"--max-p50-ms {1.05 * p50:.2g}"] if p50 > self.budget.max_p50_ms else []
         return (
             f"budget: nothing fits {self.budget} ({len(self.costs)} candidates measured); the nearest is "
             f"{choice.name}: {cost.described(precision)}, graph and tokenizer together; give {' '.join(need)}"
         )
-
-
-def _up(value: float) -> str:
-    """Rounded up to two digits."""
-    digits = 1 - int(np.floor(np.log10(value)))
-    return f"{np.ceil(value * 10**digits) / 10**digits:g}"

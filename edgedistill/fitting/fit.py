@@ -64,8 +64,8 @@ def _check_request(request: FitRequest) -> None:
         try:
             folder = resolve.teacher_files(request.teacher, "--teacher")
         except UserError as error:
-            named = (each.replace("--teacher.model", "--teacher") for each in error.problems)
-            raise UserError(*(each.replace("set --teacher.", "give --") for each in named)) from None
+            named = "\n".join(error.problems).replace("--teacher.model", "--teacher")
+            raise UserError(named.replace("set --teacher.", "give --")) from None
         model_source.check_encoder(folder, str(request.teacher.model), request.teacher.pooling, "teach")
 
 
@@ -174,7 +174,6 @@ def _write_recipe(at_work: Fit, finalist: dict[str, Any], named: dict[str, Any])
     head = (
         f"# Found by edgedistill fit: {finalist['name']} in {finalist['precision']}, the best of "
         f"{len(record.candidates(at_work.study))} candidates of at most {at_work.request.budget}.\n"
-        f"# Agreement with the teacher on held-out texts: {finalist['scores'][-1]['agreement']:.4f}.\n"
         f"# The same bytes again, on this machine: OMP_NUM_THREADS={torch.get_num_threads()} edgedistill "
         f"train {record.RECIPE}{data}\n"
     )

@@ -59,11 +59,6 @@ class Schedule:
         """How many candidates there may be in a fit of so many minutes."""
         return int(self.counts[0] * minutes / self.minutes)
 
-    @property
-    def first_rung(self) -> int:
-        """The first rung at which candidates fall."""
-        return first_rung(self.counts)
-
 
 def first_rung(counts: list[int] | tuple[int, ...]) -> int:
     """The first rung of a race after which fewer candidates are trained on; the last one where all are

@@ -184,7 +184,7 @@ def test_nothing_fits_and_the_nearest_is_named() -> None:
     message = str(caught.value)
     assert message.startswith("budget: nothing fits 0.1 MB and 0.01 ms (") and "the nearest is " in message
     size = float(message.rpartition("--max-mb ")[2].split()[0])
-    assert f"; give --max-mb {size:g} --max-p50-ms 0.05" in message
+    assert f"; give --max-mb {size:g} --max-p50-ms 0.053" in message
     name = message.rpartition("the nearest is ")[2].split(":")[0]
     found = the_survey(Budget(size, 0.05), measure)
     found.run(1, 60)
