@@ -162,7 +162,7 @@ def suites(fit: Any, names: list[str], hand_made: dict[str, Any]) -> dict[str, d
 def report(fit: Any, folder: Path, names: list[str]) -> dict[str, Any]:
     """Everything that was found, as one object."""
     from edgedistill import files
-    from edgedistill.fitting import pace
+    from edgedistill.fitting import pace, record
 
     done, won = finished(fit), winner(fit)
     hand_made = (
@@ -179,6 +179,7 @@ def report(fit: Any, folder: Path, names: list[str]) -> dict[str, Any]:
     scores = {
         name: [each["score"] for each in trial.user_attrs["scores"]]
         for name, trial in candidates(fit).items()
+        if record.is_trained(trial)
     }
     ends = {}
     for name, found in scores.items():

@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 
 from edgedistill import files
-from edgedistill.data import readers, restructured_text
+from edgedistill.data import document_text, readers
 
 MOST_BYTES = 3_000_000
 SKIPPED = {
@@ -85,7 +85,7 @@ def package_docstrings(name: str) -> Iterator[str]:
 
 def sentences(document: str) -> Iterator[str]:
     """The English sentences of a document in reStructuredText."""
-    for _, paragraph in restructured_text.restructured(document, titles=False):
+    for _, paragraph in document_text.restructured(document, titles=False):
         for text in split_sentences(readers.normalize(paragraph.replace("“", '"').replace("”", '"'))):
             if is_sentence(text):
                 yield text

@@ -25,7 +25,7 @@ import general_corpus
 import numpy as np
 
 from edgedistill import files, machine, run
-from edgedistill.data import restructured_text
+from edgedistill.data import document_text
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites.cosines import Encoder
 from edgedistill.evaluation.suites.retrieval import each_query
@@ -55,9 +55,9 @@ def docstrings(package: str) -> Iterator[tuple[str, str]]:
     once."""
     seen = set[str]()
     for string in general_corpus.package_docstrings(package):
-        first, *rest = [
-            paragraph for _, paragraph in restructured_text.restructured(string, titles=False)
-        ] or [""]
+        first, *rest = [paragraph for _, paragraph in document_text.restructured(string, titles=False)] or [
+            ""
+        ]
         text = " ".join(rest)
         fits = (
             QUERY_WORDS[0] <= len(first.split()) <= QUERY_WORDS[1]

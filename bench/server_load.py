@@ -1,4 +1,5 @@
-"""Texts per second through export/server beside those in-process, and latencies under load and overload.
+"""Texts per second through `edgedistill serve` beside those in-process, and latencies under load and
+overload.
 
 python bench/server_load.py nano [--precision w8] [--clients 32] [--texts-per-request 8] [--seconds 10]
 [--json]
@@ -39,7 +40,6 @@ import edgedistill
 from edgedistill import machine
 from edgedistill.evaluation import scoring
 
-SERVER = Path(__file__).resolve().parent.parent / "export" / "server" / "server.py"
 PAUSE_S = 1.0  # of a refused client: the least Retry-After
 WARM_S = 0.5  # of each phase, not counted
 STUCK_S = 60.0  # after a phase's end; answers that come later are not waited for
@@ -181,15 +181,16 @@ def running_server(asked: argparse.Namespace) -> Iterator[tuple[subprocess.Popen
     """A server process of its own and its address; stopped by SIGTERM, upon which it must exit with 0."""
     command = [
         sys.executable,
-        str(SERVER),
-        asked.bundle,
+        "-m",
+        "edgedistill",
+        "serve",
+        asked.bundle + (f":{asked.precision}" if asked.precision else ""),
         "--port",
         "0",
         "--threads",
         str(asked.threads),
         *asked.server_arguments,
     ]
-    command += ["--precision", asked.precision] if asked.precision else []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from edgedistill import files
+from edgedistill.data.input_file import KINDS
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS
 from edgedistill.session import Session
@@ -306,7 +307,8 @@ def adapt(
     texts: Annotated[
         list[str],
         _option(
-            "GLOB", "Your texts, 50 or more: .txt .md .rst .tsv .csv .jsonl .parquet, also .gz. Repeatable."
+            "GLOB",
+            f"Your texts, 50 or more: a folder, or files ({' '.join(KINDS)}), also .gz. Repeatable.",
         ),
     ],
     out: Annotated[
@@ -357,9 +359,8 @@ def adapt(
             _refuse_existing(str(folder), "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
         found = adapting.adapt(request, _session(data, device, remote_code), resume)
-    print_result(
-        {key: value for key, value in found.items() if key != "table"}, as_json, f"{found['table']}\n{out}"
-    )
+    text = f"{found['table']}\n{adapting.usage(found)}"
+    print_result({key: value for key, value in found.items() if key != "table"}, as_json, text)
 
 
 @app.command(
@@ -383,7 +384,9 @@ def fit(
     texts: Annotated[
         list[str] | None,
         _option(
-            "GLOB", "Texts like those to embed, 200 or more; or documentation, which is Python's. Repeatable."
+            "GLOB",
+            "Texts like those to embed, 200 or more, as for adapt; or documentation, which is Python's. "
+            "Repeatable.",
         ),
     ] = None,
     minutes: Annotated[
@@ -611,9 +614,8 @@ def embed(
         str,
         _argument(
             "FILE",
-            ".txt (one text per line), .md, .rst, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
-            "also .gz. "
-            "Default: - (lines from stdin).",
+            f"One of {' '.join(KINDS)}, each also .gz; a .txt file has one text per line. Default: - (lines "
+            "from stdin).",
             show_default=False,
         ),
     ] = "-",
@@ -676,6 +678,51 @@ def verify(
 
     found = verification.verify(bundle)
     print_result(found, as_json, verification.summary(bundle, found))
+
+
+def _number(default: int, help: str) -> Any:
+    """A whole number from 1, of an option that needs no more words."""
+    return typer.Option(default, metavar="N", help=help, min=1)
+
+
+@app.command(epilog=_example("edgedistill serve nano --port 8000 --cors https://example.org"))
+def serve(
+    name: OneBundle,
+    host: Annotated[str, _option("ADDRESS", "0.0.0.0 for all interfaces.", "--host")] = "127.0.0.1",
+    port: Annotated[int, _option("N", "0 for any free one.", "--port", min=0, max=65_535)] = 8000,
+    cors: Annotated[
+        list[str] | None,
+        _option("ORIGIN", "A web page whose scripts may ask: https://example.org; * for all. Repeatable."),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        _option("KEY", "Requests must bear it. Better in the environment.", envvar="EDGEDISTILL_API_KEY"),
+    ] = None,
+    workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each."),
+    threads: Threads = None,
+    batch_tokens: int = _number(4096, "Estimated tokens of a batch."),
+    max_body_mb: int = _number(8, "Megabytes of a request's body, else 413."),
+    max_texts: int = _number(2048, "Texts of a request, else 400."),
+    max_chars: int = _number(100_000, "Characters of a text, else 400."),
+    queue_texts: int = _number(2048, "Texts that may wait, else 429."),
+    timeout: int = _number(60, "Seconds to answer a request, else 503."),
+    header_timeout: int = _number(10, "Seconds for the headers of a request, and of an idle connection."),
+    stop_timeout: int = _number(30, "Seconds to finish what waits after SIGTERM."),
+) -> None:
+    """Serve a bundle over HTTP, with OpenAI's embeddings API.
+
+    POST /v1/embeddings; GET /v1/models, /health and /metrics. SIGTERM stops it once what it has accepted is
+    answered. --threads is of each worker; by default the workers share the processors.
+    """
+    for needed in ("starlette", "uvicorn", "orjson", "prometheus_client"):
+        require(needed, "serve", "server")
+    from edgedistill.serving import server
+
+    limits = server.Limits(
+        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_texts, batch_tokens),
+        *(timeout, header_timeout, stop_timeout, tuple(cors or ()), api_key),
+    )
+    server.serve(name, host, port, limits, workers, threads, typer.echo)
 
 
 @app.command(epilog=_example("edgedistill mobile bundles/bert-2x128:int8 --out phone"))
@@ -756,8 +803,8 @@ def demo(
 ) -> None:
     """Train, export and measure two small students.
 
-    Takes about a quarter of an hour on two cores. The texts are sentences of Python's documentation and come
-    with the package, the teacher comes with edgedistill[demo]: nothing is downloaded.
+    Takes about six minutes: a slower machine trains on fewer texts. They are sentences of Python's
+    documentation and come with the package, the teacher comes with edgedistill[demo]: nothing is downloaded.
     """
     require("torch", "demo", "demo")
     from edgedistill import demo as demonstration

@@ -1,4 +1,4 @@
-"""The whole pipeline in a quarter of an hour: two students of the packaged teacher are trained, exported,
+"""The whole pipeline in six minutes: two students of the packaged teacher are trained, exported,
 measured and used for search."""
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from edgedistill import recipe, resolve
 from edgedistill.data import corpus
 from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
-from edgedistill.planning.cost import duration
+from edgedistill.planning import cost
 from edgedistill.precisions import DEFAULT
 from edgedistill.runtime import bundle, similarity
-from edgedistill.session import Session
+from edgedistill.session import Session, silent
 from edgedistill.training import train
 
 # The teacher comes first: the students are compared with it.
 RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")
 PLAN = speed.MeasurementPlan(rounds=2, seconds=0.5)
+MINUTES, TRAINING_SHARE = 6.0, 0.6  # for all of it; of them for the teacher's pass and training
+LEAST_TEXTS = 200  # that are trained on, however slow the machine is
 MAX_SEARCHED_TEXTS = 20_000
 SHOWN_LETTERS = 100  # of a text that was found
 QUESTIONS = (
@@ -35,21 +37,31 @@ QUESTIONS = (
 )
 
 
+NEXT = """
+With your own texts:
+  edgedistill adapt nano --texts FOLDER --out bundles/mine   a student that ships learns them, without labels
+  edgedistill recipes starter > mine.yaml                    a recipe to begin a student of your own with
+  edgedistill serve nano                                     or embed; README.md has browsers and phones"""
+
+
 def demo(
     out: Path,
     session: Session,
     recipes: Sequence[str | Path] = RECIPES,
     plan: speed.MeasurementPlan = PLAN,
+    minutes: float = MINUTES,
 ) -> dict[str, Any]:
     """Train the students of the recipes, export them, measure them together with the teacher, and search with
     the smallest.
+
+    All of it may take about so many `minutes`: a slow machine trains on fewer texts.
 
     `out` is the folder for runs, bundles, report.html and reports.json. Earlier runs and bundles of the same
     names are replaced, nothing else is changed. Returns {seconds, runs{}, reports, searches{}, html, json}.
     """
     started = time.perf_counter()
     training = replace(session, data=None, device="auto", progress=sys.stderr.isatty())
-    specs = [recipe.read(each) for each in recipes]
+    specs = shortened(recipes, 60 * TRAINING_SHARE * minutes, training)
     students = [spec.name for spec in specs if spec.stages]
     _clear(out, [spec.name for spec in specs])
     runs = {spec.name: train.train(spec, out / "runs" / spec.name, training) for spec in specs}
@@ -65,10 +77,26 @@ def demo(
     seconds = round(time.perf_counter() - started, 1)
     session.log(
         f"\n{outputs.html} has the table and the plots, {outputs.json} the raw samples. "
-        f"{duration(seconds)} in total."
+        f"{cost.duration(seconds)} in total.\n{NEXT}"
     )
     files = {"html": str(outputs.html), "json": str(outputs.json)}
     return {"seconds": seconds, "runs": runs, **found, "searches": searches, **files}
+
+
+def shortened(recipes: Sequence[str | Path], most: float, session: Session) -> list[recipe.Recipe]:
+    """The recipes, with so few of their texts that the teacher's pass and their training take about `most`
+    seconds here."""
+    specs = [recipe.read(each) for each in recipes]
+    session.log("measuring how fast teacher and students are here")
+    found = cost.costs([spec for spec in specs if spec.stages], replace(session, log=silent))
+    seconds, texts = [each["estimated_seconds"] for each in found], found[0]["texts"]
+    total = max(each["teacher"] for each in seconds) + sum(each["student"] for each in seconds)
+    if total <= most:
+        return specs
+    count = max(LEAST_TEXTS, int(texts["train"] * most / total))
+    fact = f"training would take {cost.duration(total)} on this machine"
+    session.log(f"{fact}; {count:,} of {texts['train']:,} texts are trained on")
+    return [recipe.read(each, [f"corpus.limit={texts['held_out'] + count}"]) for each in recipes]
 
 
 def _size(report: dict[str, Any]) -> int:
@@ -85,12 +113,8 @@ def search(bundles: Path, report: dict[str, Any], spec: recipe.Recipe, session: 
     rows = np.linspace(0, len(built) - 1, min(MAX_SEARCHED_TEXTS, len(built))).astype(int)
     texts, opened = built.texts(rows), bundle.load(bundles / name, precision=precision)
     session.log(f"\nThe smallest, {name}:{precision}, searches {len(texts):,} sentences of documentation.")
-    started = time.perf_counter()
-    index = opened.encode(texts)
-    seconds = time.perf_counter() - started
-    session.log(f"It embedded them in {seconds:.1f} s, {len(texts) / seconds:,.0f} texts/s.")
     asked = []
-    found = similarity.search(opened.encode(QUESTIONS), index, k=3)
+    found = similarity.search(opened.encode(QUESTIONS), opened.encode(texts), k=3)
     for question, nearest, cosines in zip(QUESTIONS, *found, strict=True):
         pairs = zip(cosines.tolist(), nearest.tolist(), strict=True)
         hits = [{"cosine": cosine, "text": texts[at]} for cosine, at in pairs]

@@ -69,6 +69,11 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout.splitlines()[-1])
     opened: Any = run.open_run(Path(found["run"]))
+    lines, names = adapting.usage(found).splitlines(), dict[str, Any]()
+    exec("\n".join(line[4:] for line in lines if line.startswith("    ")), names)
+    assert names["embeddings"].shape == (2, 32)
+    assert lines[0].startswith(found["bundle"]) and f"train {found['recipe']} " in lines[-1]
+    assert Path(found["recipe"]).exists()
     assert isinstance(CliRunner().invoke(cli.app, arguments).exception, UserError), (
         "an earlier bundle is not replaced unasked"
     )
@@ -77,8 +82,8 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
     assert opened.recipe.student.weights == str(student) and opened.info["weights"]["bundle"] == "bundle"
     corpus: Any = opened.recipe.corpus
     assert corpus.passages is not None and corpus.held_out == 10, "texts of many words are cut into sentences"
-    names = [source["name"] for source in opened.info["corpus"]["sources"]]
-    assert names == ["own.txt", "Python's documentation", "passages of their texts"]
+    sources = [source["name"] for source in opened.info["corpus"]["sources"]]
+    assert sources == ["own.txt", "Python's documentation", "passages of their texts"]
     assert (
         sum(source["texts"] for source in opened.info["corpus"]["sources"]) == opened.info["corpus"]["texts"]
     )

@@ -35,6 +35,7 @@ COMMANDS = (
     "export",
     "bench",
     "embed",
+    "serve",
     "verify",
     "mobile",
     "trim",
@@ -317,12 +318,15 @@ def test_recipes_lists_and_prints(tmp_path: Path) -> None:
     assert "name: bert-2x128" in printed.stdout
 
 
-def test_a_missing_extra_is_named(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text(
-        "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n", encoding="utf-8"
-    )
+@pytest.mark.parametrize(
+    ("command", "module", "extra"),
+    [("train teacher-minilm", "torch", "train"), ("serve nano", "uvicorn", "server")],
+)
+def test_a_missing_extra_is_named(tmp_path: Path, command: str, module: str, extra: str) -> None:
+    missing = f"raise ModuleNotFoundError(\"No module named '{module}'\", name='{module}')\n"
+    (tmp_path / f"{module}.py").write_text(missing, encoding="utf-8")
     code = (
-        "import sys; sys.path.insert(0, '.'); sys.argv = ['edgedistill', 'train', 'teacher-minilm']\n"
+        f"import sys; sys.path.insert(0, '.'); sys.argv = {['edgedistill', *command.split()]}\n"
         "from edgedistill.cli import main; main()"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -335,10 +339,8 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert (
-        "edgedistill train needs torch, which is not installed; pip install 'edgedistill[train]'"
-        in done.stderr
-    )
+    fact = f"needs {module}, which is not installed; pip install 'edgedistill[{extra}]'"
+    assert f"edgedistill {command.split()[0]} {fact}" in done.stderr
 
 
 def test_json_prints_its_object_however_the_command_ends(

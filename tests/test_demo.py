@@ -67,6 +67,16 @@ def test_from_recipes_to_searches_twice(
     ]
 
 
+def test_a_slow_machine_trains_on_fewer_texts(world: World, recipes: list[Path]) -> None:
+    logged: list[str] = []
+    session = Session(data=world.data, log=logged.append)
+    whole = demo.shortened(recipes, 1e9, session)
+    assert whole == [recipe.read(each) for each in recipes]
+    less = demo.shortened(recipes, 1e-4, session)
+    assert [spec.corpus.limit for spec in less] == [240] * 3  # type: ignore[union-attr]
+    assert logged[-1].endswith("on this machine; 200 of 400 texts are trained on")
+
+
 def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> None:
     reports = report.read(out / "reports.json")
     assert len(reports) == 3 * len(recipes)
@@ -97,6 +107,7 @@ def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> No
         assert {hit["text"] for hit in each["found"]} < set(texts)
         assert any(each["found"][0]["text"][:60] in line for line in logged)
     assert result["seconds"] > 0
+    assert "edgedistill adapt nano --texts" in logged[-1].split("With your own texts:")[1]
     json.dumps(result)
 
 
@@ -119,7 +130,6 @@ def test_the_real_demo(tmp_path: Path) -> None:
     assert by_name["demo-teacher", "fp32"]["quality"]["mini"]["average"] > 0.7
     assert by_name["demo-bert2", "w8"]["kept"]["mini"] > 0.8
     info = run.open_run(tmp_path / "demo" / "runs" / "demo-bert2").info
-    assert info["corpus"]["texts"] >= 30_000
-    spec = recipe.read("demo-bert2")
+    spec = run.open_run(tmp_path / "demo" / "runs" / "demo-bert2").recipe
     assert spec.corpus is not None
     assert info["corpus"]["fingerprint"] == corpus.build(spec.corpus, QUIET, spec.seed).fingerprint

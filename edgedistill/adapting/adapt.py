@@ -88,6 +88,17 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     }
 
 
+def usage(found: dict[str, Any]) -> str:
+    """What to do with an adapted student, in lines: the result of `adapt` has its bundle and its recipe."""
+    return (
+        f"{found['bundle']}  the bundle:\n"
+        "    import edgedistill\n"
+        f'    encoder = edgedistill.load("{found["bundle"]}")\n'
+        '    embeddings = encoder.encode(["A text.", "Another one."])\n'
+        f"{found['recipe']}  its recipe: edgedistill train {found['recipe']} --out runs/again"
+    )
+
+
 def _encoder(name: str, source: run.Run) -> scoring.Encoder:
     """What embeds texts as the student did before: the bundle, or the run in torch."""
     if isinstance(source, bundle_run.BundleRun):

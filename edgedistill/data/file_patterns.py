@@ -1,4 +1,5 @@
-"""Find files by paths and globs. What exists under a name is that file: brackets in it are no pattern."""
+"""Find files by paths, globs and folders. What exists under a name is that file: brackets in it are no
+pattern."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from edgedistill.errors import UserError
 
 def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
     """The files that match any of the globs, in order, each once. Relative globs start from the folder
-    `data`; `**` stands for a folder and all below it, linked ones too.
+    `data`; `**` stands for a folder and all below it, linked ones too. A folder is all that is text in it,
+    WHOLE_TEXT and packed files of these, but for what hides behind a dot, and tables.
 
     The option `place` names the globs, for errors. Raises UserError: no file matches, unknown file type, no
     data folder.
@@ -25,8 +27,13 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
         expanded = set(_expanded(Path(path.anchor), parts))
         paths = sorted(each for each in expanded if os.path.isfile(each))
         if not paths and os.path.isdir(path):
-            files = str(Path(pattern) / "**/*.txt")
-            raise UserError(f"{place}: {pattern!r} is a folder; give a pattern of files, such as {files!r}")
+            paths = [each for folder in _folders(path) for each in _texts_in(folder, path)]
+            if not paths:
+                tables = str(Path(pattern) / "**/*.csv")
+                fact = f"{pattern!r} is a folder without texts ({', '.join(input_file.WHOLE_TEXT)})"
+                raise UserError(
+                    f"{place}: {fact}; give files of other types by a pattern, such as {tables!r}"
+                )
         if not paths and Path(pattern).is_absolute():
             raise UserError(f"{place}: no file matches {pattern!r}; check the pattern")
         if not paths:
@@ -51,6 +58,21 @@ def in_data(name: str, data: Path | None, place: str) -> Path:
 def from_here(patterns: list[str]) -> list[str]:
     """Globs that start from the current folder, absolute: a recipe's relative ones start from --data."""
     return [os.path.abspath(each) for each in patterns]
+
+
+def _texts_in(folder: Path, top: Path) -> Iterator[Path]:
+    """The files of a folder below `top` that are text, by their endings."""
+    below = folder.relative_to(top).parts
+    if any(part.startswith(".") or part == "node_modules" for part in below):
+        return
+    for name in sorted(os.listdir(folder)):
+        plain = name.lower().removesuffix(".gz")
+        if (
+            plain.endswith(input_file.WHOLE_TEXT)
+            and not name.startswith(".")
+            and os.path.isfile(folder / name)
+        ):
+            yield folder / name
 
 
 def _expanded(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:

@@ -16,10 +16,11 @@ from edgedistill.errors import UserError, first_line, unknown_name
 
 MAX_LINE_BYTES = 16_000_000  # of a .jsonl, .tsv or .csv row, which may hold more than the text
 
-KINDS = (".txt", ".md", ".rst", ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet")
-WHOLE_TEXT = (".txt", ".md", ".rst")  # all of it is text; the others have columns
+WHOLE_TEXT = (".txt", ".md", ".rst", ".html", ".htm", ".pdf")  # all of it is text; the others have columns
+KINDS = (*WHOLE_TEXT, ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 # what is counted in a file, where it is not lines
-NUMBERED = {".parquet": "row", ".json": "item", ".rst": "paragraph"}
+NUMBERED = {".parquet": "row", ".json": "item", ".rst": "paragraph", ".pdf": "page"}
+CONVERTED = (".docx", ".odt", ".epub", ".rtf", ".tex", ".ipynb", ".adoc", ".org")  # by pandoc
 
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
 _UTF16 = ("UTF-16 or UTF-32", "save it as UTF-8, for example with iconv")
@@ -30,13 +31,13 @@ SIGNATURES = {  # the first bytes of what is no text: (its name, way out)
     GZIP: ("gzip within gzip", "unpack it once"),
     PARQUET: ("a parquet file", "rename it to end in .parquet"),
     b"PK\x03\x04": ("a zip archive, as .xlsx and .docx are", "unpack it, or save it as .csv or .txt"),
-    b"%PDF-": ("a PDF", "save its text as .txt"),
+    b"%PDF-": ("a PDF", "rename it to end in .pdf"),
 }
 MOST_NULS = 0.1  # of a file's first line; UTF-16 without a byte order mark has more
 
 
 def kind(path: Path) -> str:
-    """The type of a file, one of KINDS but for .ndjson, which is .jsonl.
+    """The type of a file, one of KINDS but for .ndjson and .htm, which are .jsonl and .html.
 
     By its ending in any case, without .gz. A .json file that is no array is read as .jsonl. A stream without
     ending, such as /dev/stdin, is .txt. Raises UserError for any other.
@@ -45,6 +46,9 @@ def kind(path: Path) -> str:
     suffix = plain.suffix.lower()
     if not suffix and path.exists() and not path.is_file():
         return ".txt"
+    if suffix in CONVERTED:
+        command = f"pandoc --to plain --wrap none {path} --output {plain.with_suffix('.txt').name}"
+        raise UserError(f"{path}: {suffix} files are not read; convert it first, for example: {command}")
     if suffix not in KINDS:
         way_out = "rename it if it is one of them, or pipe its lines to a command that reads stdin"
         raise UserError(f"{path}: {unknown_name('file type', suffix, KINDS)}, each also .gz; {way_out}")
@@ -52,7 +56,7 @@ def kind(path: Path) -> str:
         with opened(path) as file, damage_as_user_error(str(path), lambda: "at its start"):
             start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
         return ".json" if start.startswith(b"[") else ".jsonl"
-    return ".jsonl" if suffix == ".ndjson" else suffix
+    return {".ndjson": ".jsonl", ".htm": ".html"}.get(suffix, suffix)
 
 
 def numbered(path: Path) -> str:

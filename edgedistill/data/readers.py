@@ -1,12 +1,13 @@
-"""Read texts and table rows from files (.txt, .md, .rst, .tsv, .csv, .jsonl, .json, .parquet, each also .gz)
-and from hub data sets.
+"""Read texts and table rows from files (input_file.KINDS, each also .gz) and from hub data sets. Here it is
+decided how each is read.
 
-Everything but .md, .rst and a .json array is streamed: memory does not grow with the file.
+Everything but documents with markup, .pdf and a .json array is streamed: memory does not grow with the file.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from edgedistill import recipe
-from edgedistill.data import input_file
+from edgedistill.data import document_text, input_file
 from edgedistill.data.input_file import MAX_LINE_BYTES, damage_as_user_error, lines
 from edgedistill.errors import UserError, require, unknown_name
 
@@ -39,8 +40,8 @@ def texts_in(
     unit: str = "line",
     longest: int = MAX_TEXT_CHARACTERS,
 ) -> Iterator[str]:
-    """The texts of one file, unchanged: a .txt file's lines, the passages of a .md or .rst file, one column
-    of any other.
+    """The texts of one file, unchanged: a .txt file's lines, the passages of a .md, .rst, .html or .pdf file,
+    one column of any other.
 
     `field` is the option that names the column, for errors. The unit `paragraph` joins the lines of a .txt
     file up to a blank one, `auto` does so where they are wrapped. `longest` is the most characters of a text.
@@ -53,7 +54,7 @@ def texts_in(
             numbered = _paragraphs(path, longest)
         case ".txt":
             numbered = lines(path, min(4 * longest, MAX_LINE_BYTES))
-        case ".md" | ".rst" as kind:
+        case ".md" | ".rst" | ".html" | ".pdf" as kind:
             numbered = _passages(path, kind)
         case _:
             numbered = ((number, text) for number, (text,) in _cells(path, (column,), field))
@@ -80,7 +81,7 @@ def columns_in(
 
 
 def is_text_file(path: Path) -> bool:
-    """Whether this is a .txt, .md or .rst file, which is all text; others have columns."""
+    """Whether all of this file is text; others have columns."""
     return input_file.kind(path) in input_file.WHOLE_TEXT
 
 
@@ -152,21 +153,30 @@ def _paragraphs(path: Path, longest: int) -> Numbered:
 
 
 def _passages(path: Path, kind: str) -> Numbered:
-    """The passages of a document with markup, which is read whole."""
+    """The passages of a document with markup, or of a PDF, which is read whole."""
+    if kind == ".pdf":
+        with input_file.opened(path) as file:
+            data = file.read(MAX_LINE_BYTES * 4 + 1)
+        if len(data) > MAX_LINE_BYTES * 4:
+            raise UserError(f"{path}: over {MAX_LINE_BYTES * 4:,} bytes, and a PDF is read whole; split it")
+        yield from document_text.portable(io.BytesIO(data), str(path), MAX_DOCUMENT)
+        return
     gathered: list[str] = []
     size = 0
-    for _, line in lines(path, 4 * MAX_TEXT_CHARACTERS):
+    for _, line in lines(path, MAX_DOCUMENT):
         gathered.append(line)
         size += len(line) + 1
         if size > MAX_DOCUMENT:
             raise UserError(
                 f"{path}: over {MAX_DOCUMENT:,} characters, and a {kind} file is read whole; split it"
             )
+    passages = {
+        ".md": document_text.markdown,
+        ".rst": document_text.restructured,
+        ".html": document_text.hypertext,
+    }
     with damage_as_user_error(str(path), lambda: "its markup"):
-        from edgedistill.data import markup_text, restructured_text
-
-        passages = markup_text.markdown if kind == ".md" else restructured_text.restructured
-        yield from passages("\n".join(gathered))
+        yield from passages[kind]("\n".join(gathered))
 
 
 def _cells(

@@ -1,25 +1,41 @@
-"""What a student may cost, and what a candidate does cost before it is trained: it is built, exported and
-timed."""
+"""What a student may cost, what a candidate costs before it is trained (it is built, exported and timed), and
+which keep to the budget: from the largest shapes downwards, measured until there are enough."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnx
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import quantization
+from edgedistill.errors import UserError
 from edgedistill.export import library_files
-from edgedistill.fitting.candidates import PRECISIONS
+from edgedistill.fitting.candidates import (
+    KINDS,
+    PRECISIONS,
+    Choice,
+    StartingPoint,
+    Vocabulary,
+    choices,
+    estimated_bytes,
+    products,
+)
 from edgedistill.planning.cost import least_median_ms, size_and_latency
-from edgedistill.quantization.mixed_precision import int8_with_w8
+from edgedistill.precisions import PRECISIONS as ROWS
 from edgedistill.quantization.sample_texts import Reader, samples
-from edgedistill.students import graph
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
+
+SIZE_SLACK, LATENCY_SLACK = 0.08, 0.25  # an estimate above the budget by more than this is believed
+HOPELESS = 30  # shapes that cannot be built, before the first that can
+USUAL = "kept 3"  # the vocabulary of the best hand-made recipes
+NEAREST = 4  # of the smallest shapes are measured where none is estimated to fit
 
 
 @dataclass(frozen=True)
@@ -93,11 +109,155 @@ def tokenizer_bytes(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:
     return len(json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()) + 1
 
 
-def in_precision(student: PreparedStudent, precision: str) -> onnx.ModelProto:
-    """A trained student's graph in a precision, as `export` makes it."""
-    reader = Reader(student.tokenizer, student.prompt, student.max_tokens)
-    model, golden = graph.build(student.module.eval()), reader.token_ids(reader.golden_texts())
-    drawn = samples(reader, golden)
-    if precision == "int8":
-        return int8_with_w8(model, drawn, golden)[0]
-    return quantization.convert(model, precision, drawn)
+# ---- which candidates keep to the budget
+
+
+@dataclass
+class Survey:
+    """What has been found out about the shapes.
+
+    `measure` builds a shape and measures it, or raises UserError; `each` is called with every shape after
+    that. `costs` are of those measured; `impossible` says why others could not be built.
+    """
+
+    start: StartingPoint
+    vocabularies: dict[str, Vocabulary]
+    budget: Budget
+    measure: Callable[[Choice], Cost]
+    each: Callable[[Choice], None] = lambda choice: None
+    costs: dict[Choice, Cost] = field(default_factory=dict)
+    impossible: dict[Choice, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.choices = choices(self.start, self.vocabularies)
+        if not self.choices:
+            fact = "nothing that this teacher allows can be built"
+            raise UserError(f"no candidate: {fact}; give another teacher")
+        self._row = {choice: row for row, choice in enumerate(self.choices)}
+        self._bytes = np.array(
+            [
+                [estimated_bytes(each, self.start, self.vocabularies, name) for name in PRECISIONS]
+                for each in self.choices
+            ]
+        )
+        self._sizes = np.array([self._all_sizes(each) for each in self.choices])
+        transformers = np.array([each.kind in ("bert", "recurrent") for each in self.choices])
+        self._work = transformers * [products(each, self.start) for each in self.choices]
+        kinds = [(each.kind, each.activation) for each in self.choices]
+        self._kind = np.array([kinds.index(each) for each in kinds])
+
+    def _all_sizes(self, choice: Choice) -> list[float]:
+        """What makes a shape larger: more of each. What its latency depends on comes first."""
+        vocabulary = self.vocabularies[choice.vocabulary].size if choice.kind != "finished" else 0
+        dims = choice.dims or self.start.dims
+        return [choice.layers, choice.width, choice.neurons, choice.table, dims, vocabulary]
+
+    @property
+    def fitting(self) -> list[Choice]:
+        """The measured shapes that keep to the budget, in the order in which they were found."""
+        return [choice for choice, cost in self.costs.items() if cost.fitting(self.budget)]
+
+    def likely(self) -> list[Choice]:
+        """The shapes still to be measured that probably fit, and than which no other that fits, or probably
+        does, is larger.
+
+        Shapes that fit in 4 bits only stand apart: a smaller one in 8 bits may be the better one.
+        """
+        bits = self._expected_bits()
+        rows = np.flatnonzero(bits)
+        found = []
+        for row in rows.tolist():
+            choice = self.choices[row]
+            if choice in self.costs or choice in self.impossible:
+                continue
+            others = rows[(self._kind[rows] == self._kind[row]) & (bits[rows] == bits[row]) & (rows != row)]
+            if choice.kind == "finished" or not (self._sizes[others] >= self._sizes[row]).all(1).any():
+                found.append(choice)
+        return found
+
+    def _expected_bits(self) -> np.ndarray:
+        """(n,) int: the bits of the weights in which a shape fits, or probably does; 0 where it does not."""
+        size, p50 = 1e6 * self.budget.max_mb * (1 + SIZE_SLACK), self.budget.max_p50_ms * (1 + LATENCY_SLACK)
+        probable = (self._bytes <= size) & (self._latencies() <= p50)
+        found = (probable * np.array([ROWS[name].bits for name in PRECISIONS])).max(1)
+        found[[self._row[choice] for choice in self.impossible]] = 0
+        for choice, cost in self.costs.items():
+            fits = cost.fitting(self.budget)
+            found[self._row[choice]] = max((ROWS[name].bits for name in fits), default=0)
+        return found
+
+    def _latencies(self) -> np.ndarray:
+        """(n, precisions): the least p50 to expect, from those measured; 0 where nothing is known, infinite
+        where less is too slow."""
+        found = np.zeros(self._bytes.shape)
+        rows = np.array([self._row[choice] for choice in self.costs], int)
+        for at, name in enumerate(PRECISIONS):
+            p50 = np.array([cost.p50_ms[name] for cost in self.costs.values()])
+            for row in rows[p50 > self.budget.max_p50_ms]:
+                at_least = (self._sizes[:, :3] >= self._sizes[row, :3]).all(1)
+                found[(self._kind == self._kind[row]) & at_least, at] = np.inf
+            timed = self._work[rows] > 0  # of a transformer, a product takes at least as long as anywhere
+            if timed.any():
+                least = (p50[timed] / self._work[rows[timed]]).min()
+                found[:, at] = np.maximum(found[:, at], self._work * least)
+        return found
+
+    def run(self, wanted: int, seconds: float) -> None:
+        """Measure until `wanted` shapes fit, none is likely to, or the seconds are over.
+
+        Kinds and depths take turns, so that the race begins with different students. Raises UserError where
+        nothing fits.
+        """
+        started = time.perf_counter()
+        while len(self.fitting) < wanted and (likely := self.likely()):
+            if self.fitting and time.perf_counter() - started > seconds:
+                break
+            if not self.costs and len(self.impossible) >= HOPELESS:
+                break
+            self.add(self._next(likely))
+        if not self.fitting:
+            smallest = [self.choices[row] for row in np.argsort(self._bytes.min(1), kind="stable")[:NEAREST]]
+            for choice in smallest:
+                if choice not in self.costs and len(self.impossible) < HOPELESS:
+                    self.add(choice)
+        if not self.fitting:
+            raise UserError(self._nothing_fits())
+
+    def _next(self, likely: Collection[Choice]) -> Choice:
+        """Of the kinds and depths measured least, the shape with the most products, then the largest table.
+
+        Those with the usual vocabulary come first: tokens that the texts hardly use cost as much as layers
+        do.
+        """
+        fits = Counter((choice.kind, choice.layers) for choice in self.fitting)
+        tried = Counter((choice.kind, choice.layers) for choice in [*self.costs, *self.impossible])
+
+        def order(choice: Choice) -> tuple[Any, ...]:
+            family = (choice.kind, choice.layers)
+            odd = bool(choice.activation) + (choice.dims != 0), choice.vocabulary != USUAL
+            large = -products(choice, self.start), -self._bytes[self._row[choice]].max()
+            return fits[family], tried[family], KINDS.index(choice.kind), *odd, *large, choice.name
+
+        return min(likely, key=order)
+
+    def add(self, choice: Choice) -> None:
+        """Measure a shape."""
+        try:
+            self.costs[choice] = self.measure(choice)
+        except UserError as error:
+            self.impossible[choice] = error.problems[0]
+        self.each(choice)
+
+    def _nothing_fits(self) -> str:
+        if not self.costs:
+            reason = next(iter(self.impossible.values()))
+            return f"no candidate: none can be built for this teacher: {reason}; give another teacher"
+        choice, cost = min(self.costs.items(), key=lambda item: item[1].nearest(self.budget))
+        _, precision = cost.nearest(self.budget)
+        size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms[precision]
+        need = [f"--max-mb {1.05 * size:.2g}"] if size > self.budget.max_mb else []
+        need += [f"--max-p50-ms {1.05 * p50:.2g}"] if p50 > self.budget.max_p50_ms else []
+        return (
+            f"budget: nothing fits {self.budget} ({len(self.costs)} candidates measured); the nearest is "
+            f"{choice.name}: {cost.described(precision)}, graph and tokenizer together; give {' '.join(need)}"
+        )

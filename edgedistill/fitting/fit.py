@@ -64,8 +64,8 @@ def _check_request(request: FitRequest) -> None:
         try:
             folder = resolve.teacher_files(request.teacher, "--teacher")
         except UserError as error:
-            named = (each.replace("--teacher.model", "--teacher") for each in error.problems)
-            raise UserError(*(each.replace("set --teacher.", "give --") for each in named)) from None
+            named = "\n".join(error.problems).replace("--teacher.model", "--teacher")
+            raise UserError(named.replace("set --teacher.", "give --")) from None
         model_source.check_encoder(folder, str(request.teacher.model), request.teacher.pooling, "teach")
 
 
@@ -91,7 +91,7 @@ def _nothing_left_of(out: Path, new: bool) -> Iterator[None]:
     try:
         yield
     except UserError:
-        if new and not (out / race.TRIALS).exists():
+        if new and not (out / record.TRIALS).exists():
             shutil.rmtree(out)
         raise
 
@@ -108,6 +108,10 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
     if done is not None and before == settings:
         session.log(f"{out}: finished already")
         return done
+    if before != settings and (study.user_attrs.get("schedule") or {}).get("enough"):
+        session.log(f"{out}: its minutes were too few to learn in; planning and racing again")
+        study = record.emptied(study, out)
+    study.set_user_attr("settings", settings)
     flush_denormals()
     at_work = Fit(request, out, study, replace(session, device="cuda" if gpu else "cpu"), pace)
     plan.make(at_work, started)
@@ -151,7 +155,7 @@ def choose(at_work: Fit) -> dict[str, Any]:
         named = {**finalist["recipe"], "name": NAME}
         _write_recipe(at_work, finalist, named)
         with files.new_folder(at_work.folder / RUN) as folder:
-            shutil.copytree(at_work.folder / race.TRIALS / finalist["name"], folder, dirs_exist_ok=True)
+            shutil.copytree(at_work.folder / record.TRIALS / finalist["name"], folder, dirs_exist_ok=True)
             files.write_text(folder / "recipe.yaml", recipe.dump(recipe.parse(named, record.RECIPE)))
         fits = Cost(**finalist["cost"]).fitting(at_work.request.budget)
         for precision in dict.fromkeys([finalist["precision"], *fits]):  # first the one that raced
@@ -170,7 +174,6 @@ def _write_recipe(at_work: Fit, finalist: dict[str, Any], named: dict[str, Any])
     head = (
         f"# Found by edgedistill fit: {finalist['name']} in {finalist['precision']}, the best of "
         f"{len(record.candidates(at_work.study))} candidates of at most {at_work.request.budget}.\n"
-        f"# Agreement with the teacher on held-out texts: {finalist['scores'][-1]['agreement']:.4f}.\n"
         f"# The same bytes again, on this machine: OMP_NUM_THREADS={torch.get_num_threads()} edgedistill "
         f"train {record.RECIPE}{data}\n"
     )
@@ -210,37 +213,36 @@ def _certified(at_work: Fit, finalist: dict[str, Any], precision: str) -> dict[s
         "score": at_work.judge.score(opened.encode),
         "suite": suite.name,
         "kept": round(suite_score(suite, opened) / whole, 5) if whole else None,
-        "steps": finalist["recipe"]["stages"][0]["steps"],
+        "steps": sum(stage["steps"] for stage in finalist["recipe"]["stages"]),
     }
 
 
 def check_kept(winner: dict[str, Any], min_kept: float | None, result: dict[str, Any]) -> None:
     """Raise CheckFailed where the winner keeps less of its teacher's score than was asked for."""
-    kept = winner["kept"]
-    if min_kept is None or (kept is not None and kept >= min_kept):
+    if min_kept is None or (winner["kept"] or 0.0) >= min_kept:
         return
-    found = "was not measured" if kept is None else f"is {kept:.4f}"
-    share = f"the share of the teacher's score kept on {winner['suite']} {found}"
-    way_out = "give it more minutes, a larger budget or more texts"
-    fact = f"{winner['candidate']} in {winner['precision']}: {share}, at least {min_kept:g} was asked for"
-    raise CheckFailed(f"{fact}; {way_out}", result)
+    fact = f"{winner['candidate']} in {winner['precision']}: its share of the teacher's score on "
+    fact += f"{winner['suite']} is {winner['kept'] or 0.0:.4f}, at least {min_kept:g} was asked for"
+    raise CheckFailed(f"{fact}; give it more minutes, a larger budget or more texts", result)
 
 
 def summary(done: dict[str, Any]) -> str:
     """The result in a few lines."""
-    won, score = done["winner"], done["winner"]["score"]
-    parts = f"nearest neighbours in common {score['neighbours']:.3f}, cosines {score['cosines']:.3f}"
-    kept = ""
+    won, enough = done["winner"], done["schedule"]["enough"]
+    lines = [
+        f"{won['candidate']} in {won['precision']}: {won['size_mb']:.2f} MB with tokenizer.json (graph "
+        f"{won['graph_mb']:.2f}), p50 {won['p50_ms']:.3f} ms",
+        f"agreement with the teacher {won['score']['agreement']:.3f}",
+        f"{done['bundle']}  the bundle",
+        f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}",
+        f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost",
+    ]
     if won["kept"] is not None:
-        kept = f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}"
-    size = f"{won['size_mb']:.2f} MB with tokenizer.json (graph {won['graph_mb']:.2f})"
-    return (
-        f"{won['candidate']} in {won['precision']}: {size}, p50 {won['p50_ms']:.3f} ms\n"
-        f"agreement {score['agreement']:.3f} ({parts}){kept}\n"
-        f"{done['bundle']}  the bundle\n"
-        f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}\n"
-        f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost"
-    )
+        lines[1] += f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}"
+    if enough is not None:
+        fact = "weak: its minutes were too few to learn in"
+        lines.append(f"{fact}; it is planned and raced again with --resume --minutes {enough}")
+    return "\n".join(lines)
 
 
 def teacher(model: str, revision: str | None, pooling: str | None) -> recipe.Teacher:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgedistill.errors import UserError
 
 SHARES = (1 / 16, 1 / 4, 1.0)  # of a candidate's whole training: where the rungs are
 # About how many candidates train up to each rung, the thorough races first. Where as many train to the second
 # rung as to the first, the first one is for the growth of their scores only: after so few seconds, the scores
-# themselves say little.
+# themselves say little. The last one trains a single candidate, as `adapt` does.
 RACES = ((16, 6, 2), (12, 5, 2), (8, 4, 2), (6, 6, 2), (4, 4, 2), (3, 3, 2), (2, 2, 2), (1, 1, 1))
-PROPOSED_SHARE = 1 / 4  # of the candidates of a race of eight or more
+# Of a candidate's whole training. Below, it has hardly learned: `adapt`, which takes as many at least, brings
+# more in these minutes.
+FEW_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -44,23 +46,18 @@ class Schedule:
     """A race.
 
     About so many candidates as `counts` says train up to each rung; all of the first do. The whole training
-    of one takes `seconds`. The sampler proposes `proposed` of the first, from the scores of the others. It
-    was decided for a fit of so many `minutes`; with more of them there may be more candidates.
+    of one takes `seconds`. It was decided for a fit of so many `minutes`; with more of them there may be more
+    candidates. Where these were too few to learn in, `enough` says how many would do.
     """
 
     counts: list[int]
     seconds: float
-    proposed: int
     minutes: float
+    enough: int | None = None
 
     def candidates(self, minutes: float) -> int:
         """How many candidates there may be in a fit of so many minutes."""
         return int(self.counts[0] * minutes / self.minutes)
-
-    @property
-    def first_rung(self) -> int:
-        """The first rung at which candidates fall."""
-        return first_rung(self.counts)
 
 
 def first_rung(counts: list[int] | tuple[int, ...]) -> int:
@@ -70,19 +67,33 @@ def first_rung(counts: list[int] | tuple[int, ...]) -> int:
     return next((rung for rung in range(len(counts) - 1) if counts[rung + 1] < counts[rung]), len(counts) - 1)
 
 
-def schedule(candidates: int, minutes: float, seconds: float, setup_s: float, pace: Pace = PACE) -> Schedule:
-    """The most thorough race for which there is time.
+def schedule(
+    candidates: int, minutes: float, seconds: float, setup_s: float, step_s: float, pace: Pace = PACE
+) -> Schedule:
+    """The most thorough race in which candidates learn; where there is no time for any, the one with the
+    longest training.
 
     `candidates` is how many keep to the budget. Of the `minutes` of the whole fit, `seconds` are left.
-    Setting up a run takes `setup_s`. Raises UserError where the time is too short to compare any.
+    Setting up a run takes `setup_s`, a step `step_s`. Raises UserError where the time is too short to train
+    one.
     """
-    possible = [counts for counts in RACES if min(2, candidates) <= counts[0] <= candidates]
-    for counts in possible:
+    found = None
+    for counts in RACES:
+        if counts[0] > candidates:
+            continue
         training_s = (pace.safety * seconds - _setups(counts) * setup_s) / _trainings(counts)
         if training_s * SHARES[first_rung(counts)] >= pace.shortest_rung_s:
-            proposed = math.floor(counts[0] * PROPOSED_SHARE) if counts[0] >= 8 else 0
-            return Schedule(list(counts), training_s, proposed, minutes)
-    raise UserError(_too_short(possible[-1], seconds, setup_s, pace))
+            found = Schedule(list(counts), training_s, minutes)
+            if training_s >= FEW_STEPS * step_s:
+                return found
+    least = FEW_STEPS * step_s if found else pace.shortest_rung_s
+    needed = (_setups(RACES[-1]) * setup_s + _trainings(RACES[-1]) * least) / pace.safety
+    share = 1 - pace.finish_share - pace.teacher_share - pace.survey_share  # of what is added, for training
+    enough = math.ceil(minutes + max(0.0, needed - seconds) / 60 / max(share, 0.1))
+    if found is None:
+        fact = f"{max(0.0, seconds):.0f} s are left for training, and one candidate needs {needed:.0f} s"
+        raise UserError(f"--minutes {minutes:g}: too few: {fact}; give --minutes {enough}")
+    return replace(found, enough=enough)
 
 
 def _setups(counts: tuple[int, ...]) -> float:
@@ -94,15 +105,6 @@ def _trainings(counts: tuple[int, ...]) -> float:
     """How many whole trainings a race takes as long as."""
     lengths = [share - before for share, before in zip(SHARES, (0.0, *SHARES), strict=False)]
     return sum(count * length for count, length in zip(counts, lengths, strict=True))
-
-
-def _too_short(counts: tuple[int, ...], seconds: float, setup_s: float, pace: Pace) -> str:
-    training_s = _trainings(counts) * pace.shortest_rung_s / SHARES[first_rung(counts)]
-    needed = (_setups(counts) * setup_s + training_s) / pace.safety
-    more = math.ceil(max(1.0, needed - seconds) / 60)
-    compared = f"the race of {counts[0]} candidates" if counts[0] > 1 else "training one candidate"
-    fact = f"{max(0.0, seconds):.0f} s are left for training, and {compared} needs {needed:.0f} s"
-    return f"--minutes: too few for one rung: {fact}; give {more} minutes more"
 
 
 def steps(schedule: Schedule, step_seconds: float, epoch_steps: float, pace: Pace) -> int:

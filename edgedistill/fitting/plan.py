@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,21 +17,19 @@ from typing import Any
 
 import optuna
 import torch
-from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
-from edgedistill.fitting import candidates, pace, starts, texts
+from edgedistill.fitting import candidates, pace, record, starts, texts
 from edgedistill.fitting import cost as costs
 from edgedistill.fitting.candidates import Choice, StartingPoint, Vocabulary
-from edgedistill.fitting.cost import Cost
+from edgedistill.fitting.cost import Cost, Survey
 from edgedistill.fitting.pace import Pace, Schedule
 from edgedistill.fitting.record import FitRequest
 from edgedistill.fitting.score import Judge
-from edgedistill.fitting.survey import Survey
 from edgedistill.planning import training_time
 from edgedistill.session import Session, silent
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
@@ -40,9 +39,7 @@ from edgedistill.training.load_models import Models
 from edgedistill.training.open_recipe import Opened, open_recipe
 
 TIMED_TEXTS = 48  # of the suite: those whose latency is measured
-VOCABULARIES = "vocabularies"  # the folder of their tokenizers
 TEACHER_SECONDS = 3.0  # for measuring the teacher's speed, which decides how many texts it embeds
-FEW_STEPS = 200  # of a candidate's whole training: below, a student has hardly begun to learn
 SUITE = "mini"  # measured on where no other is named
 
 
@@ -109,7 +106,7 @@ class Fit:
     def vocabularies(self) -> dict[str, Vocabulary]:
         """The vocabularies that candidates share."""
         self.session.log("vocabularies that students can have")
-        return starts.vocabularies(self.start, self.teacher, self.corpus, self.folder / VOCABULARIES)
+        return starts.vocabularies(self.start, self.teacher, self.corpus, self.folder / record.VOCABULARIES)
 
     @cached_property
     def survey(self) -> Survey:
@@ -141,7 +138,7 @@ class Fit:
         spec = recipe.parse(self.recipe(choice), choice.name)
         finished = finished_student.find(spec) if isinstance(spec.student, recipe.Finished) else None
         models = Models(self.teacher, weights=load_models.open_weights(spec.student), finished=finished)
-        folder = self.folder / VOCABULARIES
+        folder = self.folder / record.VOCABULARIES
         kept = starts.tokenizer_folder(folder, choice.vocabulary)
         tokenizer = student_tokenizer.build(spec, models, self.corpus, Session(), kept)
         student = initial_weights.build(spec, models, tokenizer, Session(), fitted=False)
@@ -189,11 +186,9 @@ def _choose_texts(fit: Fit) -> None:
     whole = texts.section(request.texts, request.column, request.data)
     found = texts.read({**whole, "limit": texts.MOST_TEXTS}, texts.LEAST_TEXTS, session, request.seed)
     report = texts.check(found, fit.teacher)
-    for line in [
-        *(f"texts: {each}" for each in report["facts"]),
-        *(f"weak: {each}" for each in report["weak"]),
-    ]:
-        session.log(line)
+    for name, lines in (("texts", report["facts"]), ("weak", report["weak"])):
+        for each in lines:
+            session.log(f"{name}: {each}")
     sample = training_time.sample(found)
     rate = training_time.seconds_per_text(fit.teacher, sample, device, TEACHER_SECONDS)
     most = int(60 * request.minutes * fit.pace.teacher_share / rate)
@@ -202,10 +197,7 @@ def _choose_texts(fit: Fit) -> None:
         fact = f"the teacher embeds {1 / rate:.0f} texts/s here, {most:,} in its share of the time"
         needed = f"{texts.LEAST_TEXTS} are needed"
         raise UserError(f"--minutes: too few for the teacher's pass: {fact}, and {needed}; give {least}")
-    joined, cost = texts.paragraphs(found), 1.0
-    if joined:
-        cost = training_time.seconds_per_text(fit.teacher, joined, device, TEACHER_SECONDS) / rate
-    section = texts.training_section(whole, found, most, cost)
+    section = texts.training_section(whole, found, most)
     if section.get("limit", len(found)) < len(found):
         fact = "spread evenly: what the teacher can embed in its share of the time"
         session.log(f"texts: {section['limit']:,} of them, {fact}")
@@ -226,81 +218,65 @@ def first_choices(survey: Survey) -> list[Choice]:
         bits = candidates.PRECISIONS.index(survey.costs[choice].best(survey.budget)) // 2
         return bits, -candidates.products(choice, survey.start)
 
-    families: dict[tuple[str, int], list[Choice]] = {}
+    turns, found = Counter[tuple[str, int]](), list[tuple[int, int, float, Choice]]()
     for choice in sorted(survey.fitting, key=rank):
-        families.setdefault((choice.kind, choice.layers), []).append(choice)
-
-    def order(members: list[Choice]) -> tuple[int, float]:
-        most = max(candidates.products(each, survey.start) for each in members)
-        return candidates.KINDS.index(members[0].kind), -most
-
-    turns = [
-        (turn, *order(members), each) for members in families.values() for turn, each in enumerate(members)
-    ]
-    return [each for *_, each in sorted(turns, key=lambda turn: turn[:3])]
+        family = (choice.kind, choice.layers)
+        found.append((turns[family], candidates.KINDS.index(choice.kind), rank(choice)[1], choice))
+        turns[family] += 1
+    return [choice for *_, choice in sorted(found, key=lambda each: each[:3])]
 
 
 def _schedule(fit: Fit, started: float) -> None:
     """Choose the race, and enter its first candidates with their steps."""
     ranked = first_choices(fit.survey)
-    # a transformer takes longest to set up: its layers and its table are fitted
+    # a transformer takes longest: its layers and its table are fitted
     slowest = next((choice for choice in ranked if choice.kind == "bert"), ranked[0])
-    setup = _setup_seconds(fit, slowest)
+    setup, step = _setup_seconds(fit, slowest), _step_seconds(fit, slowest)
     left = fit.racing_seconds - (time.time() - started) - fit.pace.timing_s * len(ranked)
-    found = pace.schedule(len(ranked), fit.request.minutes, left, setup, fit.pace)
+    found = pace.schedule(len(ranked), fit.request.minutes, left, setup, step, fit.pace)
     minutes = f"{found.seconds / 60:.1f} minutes of training for one that gets to the end"
     fit.session.log(
         f"race: {found.counts[0]} candidates, about {found.counts[-1]} of them to the end; {minutes}"
     )
     raced = {trial.user_attrs["name"] for trial in fit.study.get_trials(deepcopy=False)}
-    for choice in ranked[: found.counts[0] - found.proposed]:
+    for choice in ranked[: found.counts[0]]:
         if choice.name not in raced:  # it may have been killed in this loop
             enter(fit, choice, found)
-    _warn_of_few_steps(fit, left)
+    if found.enough is not None:
+        steps = f"there is time for {int(found.seconds / step):,} steps of {slowest.name}"
+        weak = f"{steps}, and a student hardly learns in fewer than {pace.FEW_STEPS}"
+        weak += f"; give --minutes {found.enough}, or adapt a shipped student: `edgedistill adapt`"
+        fit.session.log(f"weak: {weak}")
+        known = fit.known("texts")
+        fit.study.set_user_attr("texts", {**known, "weak": [*known["weak"], weak]})
     fit.study.set_user_attr("planned_s", time.time() - started)
     fit.study.set_user_attr("schedule", asdict(found))
 
 
-def _warn_of_few_steps(fit: Fit, left: float) -> None:
-    """Record that there is little time to train, and how much would do. The race has `left` seconds."""
-    entered = fit.study.get_trials(deepcopy=False)
-    steps = min(int(trial.user_attrs["recipe"]["stages"][0]["steps"]) for trial in entered)
-    if steps >= FEW_STEPS:
-        return
-    more = math.ceil(fit.request.minutes + left / 60 * (FEW_STEPS / steps - 1))
-    weak = (
-        f"there is time for {steps:,} training steps of the slowest candidate, and it has hardly learned "
-        f"before {FEW_STEPS}; give --minutes {more}, or use `edgedistill adapt`, which needs fewer"
-    )
-    fit.session.log(f"weak: {weak}")
-    known = fit.known("texts")
-    fit.study.set_user_attr("texts", {**known, "weak": [*known["weak"], weak]})
-
-
 def enter(fit: Fit, choice: Choice, schedule: Schedule) -> None:
     """Add a candidate to the race. Its steps are timed here."""
-    cost, opened = fit.survey.costs[choice], fit.opened(choice)
+    spec = recipe.parse(fit.recipe(choice), choice.name)
+    epoch_steps = fit.corpus.training_count / spec.distilling[0].batch
+    steps = pace.steps(schedule, _step_seconds(fit, choice), epoch_steps, fit.pace)
+    add(fit, choice, choice.name, fit.recipe(choice, steps), TrialState.RUNNING)
+
+
+def add(fit: Fit, choice: Choice, name: str, made: dict[str, Any], state: TrialState, **more: Any) -> None:
+    """Record a candidate of a shape: its name, its recipe, what it costs."""
+    cost = fit.survey.costs[choice]
+    known = {"name": name, "kind": choice.kind, "recipe": made, "cost": asdict(cost), "scores": [], **more}
+    known["precision"] = cost.best(fit.request.budget)
+    value = known["scores"][-1]["score"] if known["scores"] else None
+    fit.study.add_trial(create_trial(state=state, value=value, user_attrs=known))
+
+
+def _step_seconds(fit: Fit, choice: Choice) -> float:
+    """Seconds of a candidate's training step, measured."""
+    opened = fit.opened(choice)
     accelerator = train.accelerator_for(opened.spec, fit.session.device)
     flush_denormals()
     with torch.random.fork_rng(devices=[]):
-        step_seconds = training_time.step_seconds(opened, 0, accelerator, fit.pace.timing_s)
-    epoch_steps = fit.corpus.training_count / opened.spec.distilling[0].batch
-    made = fit.recipe(choice, pace.steps(schedule, step_seconds, epoch_steps, fit.pace))
-    known = {"name": choice.name, "recipe": made, "cost": asdict(cost), "scores": []}
-    known["precision"] = cost.best(fit.request.budget)
-    params, values = asdict(choice), distributions(fit.survey)
-    fit.study.add_trial(
-        create_trial(state=TrialState.RUNNING, params=params, distributions=values, user_attrs=known)
-    )
-
-
-def distributions(survey: Survey) -> dict[str, BaseDistribution]:
-    """All values of each parameter of the shapes, in order."""
-    values = {
-        name: sorted({getattr(choice, name) for choice in survey.choices})
-        for name in Choice.__dataclass_fields__
-    }
-    return {name: CategoricalDistribution(tuple(each)) for name, each in values.items()}
+        return training_time.step_seconds(opened, 0, accelerator, fit.pace.timing_s)
 
 
 def _setup_seconds(fit: Fit, choice: Choice) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,30 +26,27 @@ from optuna.trial import FrozenTrial, TrialState
 from edgedistill import recipe, resolve, run
 from edgedistill.errors import DiskFull, UserError
 from edgedistill.fitting import plan, record
-from edgedistill.fitting.candidates import Choice
-from edgedistill.fitting.pace import SHARES, rung_steps
+from edgedistill.fitting.pace import SHARES, first_rung, rung_steps
 from edgedistill.fitting.plan import Fit
 from edgedistill.fitting.score import encoder
-from edgedistill.fitting.survey import Survey
 from edgedistill.session import silent
 from edgedistill.training import train
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.stage_in_progress import Paused
 
 FACTOR = 4  # between two rungs' shares; a quarter of those that reach a rung goes on
-TRIALS = "trials"  # the folder of the candidates' runs
-TRIES = 6  # candidates measured in search of one that fits, before the race goes on without
-ASKED = 400  # proposals at most, until one is among those allowed
+SEARCH_S = 60.0  # for a further candidate that fits
 
 
 def run_race(fit: Fit) -> None:
     """Train candidates until none is left, or no time."""
-    fit.study.pruner = Halving(fit.schedule.first_rung)
+    enter_shipped(fit)
+    fit.study.pruner = Halving(first_rung(fit.schedule.counts))
     while True:
         racing = [each for each in record.candidates(fit.study) if record.is_racing(each)]
         if racing:
             _race(fit, racing[0])
-        elif _time_is_up(fit, 0) or not _propose(fit):
+        elif _time_is_up(fit, 0) or not _enter_another(fit):
             return
         record.write_page(fit.study, fit.folder)
 
@@ -75,10 +72,11 @@ class _OfAKind(optuna.Study):
 
     def __init__(self, study: optuna.Study, trial: FrozenTrial) -> None:
         super().__init__(study.study_name, study._storage)
-        self._kind = trial.params["kind"]
+        self._kind = trial.user_attrs["kind"]
 
     def get_trials(self, deepcopy: bool = True, states: Any = None) -> list[FrozenTrial]:
-        return [each for each in super().get_trials(deepcopy, states) if each.params["kind"] == self._kind]
+        found = super().get_trials(deepcopy, states)
+        return [each for each in found if each.user_attrs["kind"] == self._kind]
 
 
 def _race(fit: Fit, candidate: FrozenTrial) -> None:
@@ -122,21 +120,20 @@ def expected_score(scores: Sequence[dict[str, Any]]) -> float:
 def described(name: str, scores: Sequence[dict[str, Any]]) -> str:
     """The result of the last rung in a line."""
     score = scores[-1]
-    kept = f", keeps {score['kept']:.1%} of the suite" if "kept" in score else ""
-    parts = f"neighbours {score['neighbours']:.3f}, cosines {score['cosines']:.3f}{kept}"
     at = f"rung {len(scores)} of {len(SHARES)}, {score['step']:,} of {score['steps']:,} steps"
-    return f"{name}: {at}: score {score['score']:.3f} ({parts}), {score['seconds']:.0f} s"
+    return f"{name}: {at}: score {score['score']:.3f}, {score['seconds']:.0f} s"
 
 
 def why_it_fell(study: optuna.Study, number: int, rung: int) -> str:
     """Why a candidate was not trained on."""
     trials, step = record.candidates(study), FACTOR**rung
     mine = trials[number]
-    score, value, kind = mine.user_attrs["scores"][rung], mine.intermediate_values[step], mine.params["kind"]
+    score, value = mine.user_attrs["scores"][rung], mine.intermediate_values[step]
     came = [each for each in trials if step in each.intermediate_values]
     expects, among = f", {value:.3f} to be expected at the end", ""
     if rung == 0:
-        came = [each for each in came if each.params["kind"] == kind]
+        kind = mine.user_attrs["kind"]
+        came = [each for each in came if each.user_attrs["kind"] == kind]
         expects, among = "", f" of kind {kind}"
     values = [each.intermediate_values[step] for each in came]
     after = f"after {score['step']:,} of {score['steps']:,} steps: {score['score']:.3f}"
@@ -162,7 +159,7 @@ def _time_is_up(fit: Fit, rung: int) -> bool:
     """Whether training to a rung would take longer than the fit has left, and there is a student already."""
     share = SHARES[rung] - (SHARES[rung - 1] if rung else 0.0)
     late = fit.schedule.seconds * share > fit.racing_seconds - spent_seconds(fit)
-    return late and bool(record.finalists(fit.study))
+    return late and any(map(record.is_trained, record.finalists(fit.study)))
 
 
 # ---- one candidate
@@ -190,7 +187,7 @@ def train_to_rung(fit: Fit, candidate: FrozenTrial, rung: int) -> dict[str, Any]
 
 def _trained(fit: Fit, spec: recipe.Recipe, pause_at: int | None) -> PreparedStudent:
     """The student trained to a step, or to the end."""
-    out = fit.folder / TRIALS / spec.name
+    out = fit.folder / record.TRIALS / spec.name
     partial = resolve.unfinished_run(out)
     # killed before the first file, or after the run was written and before its unfinished folder was gone
     if out.exists() or not (partial / "recipe.yaml").exists():
@@ -212,35 +209,32 @@ def open_student(folder: Path) -> PreparedStudent:
 # ---- further candidates
 
 
-def _propose(fit: Fit) -> bool:
-    """Enter a candidate that the sampler proposes and that keeps to the budget. Returns whether there is
-    one."""
-    trials, survey = record.candidates(fit.study), fit.survey
-    if len(trials) >= fit.schedule.candidates(fit.request.minutes):
+def enter_shipped(fit: Fit) -> None:
+    """Score the shipped students of this teacher as they are: the winner is no worse than any of them."""
+    known = {trial.user_attrs["name"] for trial in record.candidates(fit.study)}
+    for choice in fit.survey.fitting:
+        name = choice.vocabulary
+        if choice.kind != "finished" or name in known or fit.opened(choice).student.new_head:
+            continue
+        made = {**fit.recipe(choice), "name": name, "stages": []}
+        student = _trained(fit, recipe.parse(made, name), None)
+        precision = fit.survey.costs[choice].best(fit.request.budget)
+        score = fit.judge.score(encoder(student, precision))
+        score |= {"step": 0, "steps": 0, "seconds": 0.0, "step_seconds": 0.0}
+        plan.add(fit, choice, name, made, TrialState.COMPLETE, scores=[score])
+        fit.session.log(f"{name}, as it ships: score {score['score']:.3f}")
+
+
+def _enter_another(fit: Fit) -> bool:
+    """Enter the next candidate that keeps to the budget. Returns whether there is one."""
+    trials = record.candidates(fit.study)
+    if sum(map(record.is_trained, trials)) >= fit.schedule.candidates(fit.request.minutes):
         return False
     raced = {trial.user_attrs["name"] for trial in trials}
-    for _ in range(TRIES):
-        allowed = [choice for choice in [*survey.likely(), *survey.fitting] if choice.name not in raced]
-        if not allowed:
-            return False
-        choice = propose(trials, survey, allowed, fit.request.seed)
-        if choice not in survey.costs:
-            survey.add(choice)
-        if choice in survey.costs and survey.costs[choice].fitting(fit.request.budget):
+    if all(choice.name in raced for choice in fit.survey.fitting):
+        fit.survey.run(len(fit.survey.fitting) + 1, SEARCH_S)
+    for choice in plan.first_choices(fit.survey):
+        if choice.name not in raced:
             plan.enter(fit, choice, fit.schedule)
             return True
     return False
-
-
-def propose(trials: Sequence[FrozenTrial], survey: Survey, allowed: Collection[Choice], seed: int) -> Choice:
-    """A shape among those allowed, by TPE over what raced; the first allowed where it finds none.
-
-    TPE knows of no combinations that cannot be built, so it is asked on a copy, and again until it names one
-    that is allowed.
-    """
-    sampler = optuna.samplers.TPESampler(seed=seed + len(trials), n_startup_trials=4, multivariate=True)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.add_trials([trial for trial in trials if trial.intermediate_values])
-    values = plan.distributions(survey)
-    asked = (Choice(**study.ask(values).params) for _ in range(ASKED))
-    return next((choice for choice in asked if choice in allowed), next(iter(allowed)))

@@ -2,14 +2,15 @@
 so that a killed fit goes on where it was.
 
 What was decided once is an attribute of the study: `settings`, `teacher`, `texts`, `corpus`, `survey`,
-`surveyed`, `planned_s`, `schedule`. A candidate is a trial. Its parameters are its shape, its intermediate
-values what the pruner compares at the rungs. It is running while it may still be trained, pruned once it
-fell, complete when it was trained to the end. Its attributes are `name`, `recipe`, `cost`, `precision`,
-`scores` (the details of each rung) and `fell` (why).
+`surveyed`, `planned_s`, `schedule`. A candidate is a trial. Its intermediate values are what the pruner
+compares at the rungs. It is running while it may still be trained, pruned once it fell, complete when it was
+trained to the end, or is a shipped student as it is, whose recipe has no stages. Its attributes are `name`,
+`kind`, `recipe`, `cost`, `precision`, `scores` (the details of each rung) and `fell` (why).
 """
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from edgedistill.fitting.candidates import Choice
 from edgedistill.fitting.cost import Budget, Cost
 
 STUDY, LOCK, RESULT, RECIPE, PAGE = "fit.db", "fit.lock", "fit.json", "mine.yaml", "fit.html"
+TRIALS, VOCABULARIES = "trials", "vocabularies"  # the folders of the candidates' runs, of their tokenizers
 TEMPLATE = Path(__file__).with_name("fit.html")
 
 
@@ -98,14 +100,21 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def agree(study: optuna.Study, settings: dict[str, Any], folder: Path) -> None:
-    """Record the settings of a fit, or raise UserError where it was begun with others. Only its minutes may
-    grow."""
+    """Raise UserError where a fit was begun with other settings. Only its minutes may grow."""
     known = study.user_attrs.get("settings", settings)
     for key, value in settings.items():
         if known[key] != value and not (key == "minutes" and value > known[key]):
             fact = f"{key} was {known[key]!r}, is now {value!r}"
             raise UserError(f"{folder}: a fit with other settings ({fact}); give another --out, or delete it")
-    study.set_user_attr("settings", settings)
+
+
+def emptied(study: optuna.Study, folder: Path) -> optuna.Study:
+    """The study without what was found, and without what was trained."""
+    (folder / RESULT).unlink(missing_ok=True)
+    for name in (TRIALS, VOCABULARIES):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    optuna.delete_study(study_name=study.study_name, storage=study._storage)
+    return open_study(folder)
 
 
 def candidates(study: optuna.Study) -> list[FrozenTrial]:
@@ -118,8 +127,18 @@ def is_racing(candidate: FrozenTrial) -> bool:
     return candidate.state == TrialState.RUNNING
 
 
+def is_trained(candidate: FrozenTrial) -> bool:
+    """Whether a candidate learns; a shipped student stands as it is."""
+    return bool(candidate.user_attrs["recipe"]["stages"])
+
+
+def steps(candidate: FrozenTrial) -> int:
+    """The steps of a candidate's whole training."""
+    return sum(stage["steps"] for stage in candidate.user_attrs["recipe"]["stages"])
+
+
 def finalists(study: optuna.Study) -> list[FrozenTrial]:
-    """The candidates that were trained to the end, the best first."""
+    """The candidates that were trained to the end, or need no training, the best first."""
     found = [each for each in candidates(study) if each.state == TrialState.COMPLETE]
     return sorted(found, key=lambda each: -(each.value or 0.0))
 
@@ -142,14 +161,16 @@ def _standing(trial: FrozenTrial) -> dict[str, Any]:
     cost, precision = known["cost"], known["precision"]
     details = known["scores"][-1] if known["scores"] else {}
     fate = "in the race" if is_racing(trial) else "trained to the end"
+    if not is_trained(trial):
+        fate = "as it ships"
     return {
         "name": known["name"],
         "precision": precision,
         "size_mb": cost["size_bytes"][precision] / 1e6,
         "p50_ms": cost["p50_ms"][precision],
-        "rung": len(known["scores"]),
+        "rung": len(known["scores"]) if is_trained(trial) else 0,
         "step": details.get("step", 0),
-        "steps": known["recipe"]["stages"][0]["steps"],
+        "steps": steps(trial),
         "score": details.get("score"),
         "details": details,
         "fate": f"fell {known['fell']}" if "fell" in known else fate,

@@ -9,14 +9,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import onnx
 
+from edgedistill import quantization
 from edgedistill.data.corpus import Corpus
 from edgedistill.evaluation import scoring, teacher_agreement
-from edgedistill.fitting.cost import in_precision
+from edgedistill.quantization.mixed_precision import int8_with_w8
+from edgedistill.quantization.sample_texts import Reader, samples
 from edgedistill.runtime import onnx_session
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.session import Session
-from edgedistill.students import kinds
+from edgedistill.students import graph, kinds
 from edgedistill.teacher import embedding_cache, tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder, embed_in_batches
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
@@ -82,9 +85,19 @@ def held_out(
     return corpus.texts(rows), embedding_cache.embed_corpus(teacher, corpus, session)[rows]
 
 
+def _in_precision(student: PreparedStudent, precision: str) -> onnx.ModelProto:
+    """A trained student's graph in a precision, as `export` makes it."""
+    reader = Reader(student.tokenizer, student.prompt, student.max_tokens)
+    model, golden = graph.build(student.module.eval()), reader.token_ids(reader.golden_texts())
+    drawn = samples(reader, golden)
+    if precision == "int8":
+        return int8_with_w8(model, drawn, golden)[0]
+    return quantization.convert(model, precision, drawn)
+
+
 def encoder(student: PreparedStudent, precision: str) -> Encode:
     """texts -> (n, d) unit rows, by a student's graph in a precision."""
-    model = in_precision(student, precision).SerializeToString()
+    model = _in_precision(student, precision).SerializeToString()
     session = onnx_session.open_session(model, 1, "cpu")
 
     def forward(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import files, recipe
 from edgedistill.data import corpus, file_patterns, readers
 from edgedistill.data.corpus import Corpus
+from edgedistill.data.input_file import KINDS
 from edgedistill.errors import UserError
 from edgedistill.fitting.candidates import MAX_TOKENS
 from edgedistill.session import Session
@@ -43,7 +44,7 @@ WORD = re.compile(r"[^\W\d_]+")
 NONE_GIVEN = (
     "--texts: none given; a fit needs texts of the kind that the student will embed: "
     f"{LEAST_TEXTS:,} at least, {ENOUGH_TEXTS:,} are better, no labels, one text per line: --texts "
-    "'folder/*.txt' (also .md, .rst, .tsv, .csv, .jsonl, .parquet, each also .gz); to try it without any, "
+    f"'folder/*.txt' (also {', '.join(KINDS[1:])}, each also .gz), or a folder; to try it without any, "
     "--texts documentation takes the sentences of Python's documentation that come with this package"
 )
 
@@ -158,31 +159,21 @@ def _all_short(words: np.ndarray) -> bool:
     return float(np.quantile(words, 0.95)) < LONG_WORDS
 
 
-def paragraphs(read: Corpus) -> list[str]:
-    """Texts as long as the paragraphs that short ones are joined to, to time the teacher with; none where
-    long ones are among them."""
-    if not _all_short(_words(read)):
-        return []
-    words, size = " ".join(sample(read)).split(" "), sum(recipe.Paragraphs(texts=1).words) // 2
-    return [" ".join(words[start : start + size]) for start in range(0, len(words), size)]
-
-
-def training_section(
-    whole: dict[str, Any], read: Corpus, most: int, paragraph_cost: float = 1.0
-) -> dict[str, Any]:
-    """The corpus that all candidates train on, with held-out texts. The teacher can embed `most` texts, and a
-    paragraph costs it as much as `paragraph_cost` of them.
+def training_section(whole: dict[str, Any], read: Corpus, most: int) -> dict[str, Any]:
+    """The corpus that all candidates train on, with held-out texts. The teacher can embed `most` texts, and
+    paragraphs in proportion to their words.
 
     Sentences are joined to paragraphs too, and passages of long texts are added, so that the student knows
     short texts and long ones.
     """
     words = _words(read)
-    name, share = "passages", 0.0
+    name, share, cost = "passages", 0.0, 1.0
     if _all_short(words):
         name, share = "paragraphs", PARAGRAPHS_SHARE
+        cost = sum(recipe.Paragraphs(texts=1).words) / 2 / float(words.mean())
     elif float(np.median(words)) >= LONG_WORDS and "texts" in whole:
         share = min(PASSAGES_SHARE, float(words.mean()) / WORDS_OF_A_PASSAGE)
-    texts = int(min(len(read), most / (1 + share * paragraph_cost)))
+    texts = int(min(len(read), most / (1 + share * cost)))
     added = round(share * texts)
     limited = {"limit": texts} if texts < len(read) or len(read) == MOST_TEXTS else {}
     held_out = min(MOST_HELD_OUT, round(HELD_OUT_SHARE * texts))

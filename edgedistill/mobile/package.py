@@ -34,6 +34,7 @@ SCHEMA = 1
 MANIFEST, README = "mobile.json", Path(__file__).with_name("readme.md.jinja")
 SAME_COSINE = 0.9999  # a graph in the package and the bundle's own, for the same text
 SMALL_TYPES = {"INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1"}
+BUNDLED, CALLERS = ("tokenizer.json", "parity.json"), ("Encoder.kt", "Encoder.swift")  # files that are copied
 CONFIG, USABILITY = "required_operators.config", "mobile_usability.txt"
 TEXTS_MODEL, IDS_MODEL = "model_with_tokenizer.onnx", "model.onnx"
 
@@ -102,8 +103,9 @@ class _Package:
             "tokenizer": tokenizer,
             "parity": {path.name: self._check(path) for path in sorted(self.folder.glob("*.o*"))},
         }
-        for name in ("tokenizer.json", "parity.json"):
-            (self.folder / name).write_bytes((self.opened.folder / name).read_bytes())
+        callers = files.shipped("runner")["mobile"].parent
+        for path in (*(self.opened.folder / name for name in BUNDLED), *(callers / name for name in CALLERS)):
+            (self.folder / path.name).write_bytes(path.read_bytes())
         readme = jinja2.Template(README.read_text(encoding="utf-8"), trim_blocks=True, lstrip_blocks=True)
         (self.folder / "README.md").write_text(readme.render(found), encoding="utf-8")
         found["files"] = {
@@ -190,8 +192,11 @@ class _Package:
         return float(np.floor(cosines[at] * 1e6) / 1e6)
 
 
+# ---- onnxruntime's own tools for phones
+
+
 def _convert(models: list[Path], folder: Path) -> None:
-    """Write each X.onnx as X.ort into the folder, and CONFIG with their operators and types.
+    """Write each X.onnx as X.ort into the folder, and CONFIG with what a reduced build of onnxruntime needs.
 
     They are optimized for every CPU alike: onnxruntime's layout for x86 is left out, as onnxruntime's own
     converter does.

@@ -31,9 +31,13 @@ TOKENS = 16  # of the timed query: about the median of a search query or a short
 
 
 def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
-    """The costs of several recipes, as `cost`, with their estimated training time. Warnings go to the log.
+    """The costs of several recipes. Warnings go to the log.
 
-    Raises one UserError with the problems of all of them before anything is measured; see `open_recipe`.
+    The corpora are built and cached; nothing is embedded or trained. `size_bytes` and `p50_ms` are of the
+    graph of the initial student in every precision, for a text of TOKENS tokens. Those of a large or deep
+    student are not measured: the sizes are computed from its parameters, and neither a latency nor a training
+    time is given. Raises one UserError with the problems of all recipes before anything is measured; see
+    `open_recipe`.
     """
     problems, whole = Problems(), list[tuple[Opened, LabelledStage | None]]()
     names = [f"{spec.name}: " if len(specs) > 1 else "" for spec in specs]
@@ -44,18 +48,7 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
     for (opened, _), name in zip(whole, names, strict=True):
         for warning in opened.warnings:
             session.log(f"warning: {name}{warning}")
-    return [_cost(opened, labelled, session, timed=True) for opened, labelled in whole]
-
-
-def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
-    """The cost of one recipe, without the training time. The corpus is built and cached; nothing is embedded
-    or trained.
-
-    `size_bytes` and `p50_ms` are of the graph of the initial student in every precision, for a text of TOKENS
-    tokens. Those of a large or deep student are not measured: the sizes are computed from its
-    parameters, and neither a latency nor a training time is given. Raises UserError as `open_recipe`.
-    """
-    return _cost(*_open(spec, session), session, timed=False)
+    return [_cost(opened, labelled, session) for opened, labelled in whole]
 
 
 def _open(spec: recipe.Recipe, session: Session) -> tuple[Opened, LabelledStage | None]:
@@ -64,7 +57,7 @@ def _open(spec: recipe.Recipe, session: Session) -> tuple[Opened, LabelledStage 
     return open_recipe(spec, session), None
 
 
-def _cost(opened: Opened, labelled: LabelledStage | None, session: Session, timed: bool) -> dict[str, Any]:
+def _cost(opened: Opened, labelled: LabelledStage | None, session: Session) -> dict[str, Any]:
     spec, student, corpus = opened.spec, opened.student.module, opened.texts
     found: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
     found["max_tokens"] = opened.student.max_tokens
@@ -88,7 +81,7 @@ def _cost(opened: Opened, labelled: LabelledStage | None, session: Session, time
     samples = training_time.training_samples(opened) + (labelled.samples if labelled is not None else 0)
     if samples:
         found["training_samples"] = samples
-    if timed and measured and (spec.distilling or missing):
+    if measured and (spec.distilling or missing):
         found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
     return found | {"warnings": opened.warnings}
 

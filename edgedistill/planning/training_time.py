@@ -217,7 +217,7 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     count = min(LISTED_STEPS, steps(stage, opened.stages[number].rows))
     listed = [order.at(each)[0] for each in range(count)]
     padded = np.array([int(tokens.lengths(each).max()) * len(each) for each in listed])
-    numbers = spread_over(padded)
+    numbers = np.random.default_rng(0).permutation(count)
     seconds = timed_steps(step, numbers, limit)
     fixed = float(np.mean(optimizing[-len(seconds) :] or [0.0]))
     per_token = (np.mean(seconds) - fixed) / padded[numbers[: len(seconds)]].mean()
@@ -242,16 +242,6 @@ def _random_targets(
         return objectives.Ranking(torch.arange(stage.batch, device=device), *of_both, scores)
     pairs = isinstance(opened.texts, ParallelCorpus)
     return embeddings(stage.batch, 2) if pairs else embeddings(stage.batch)
-
-
-def spread_over(sizes: np.ndarray) -> np.ndarray:
-    """Positions (n,) of sizes (n,) in an order whose every beginning holds small, middling and large ones
-    alike; the median comes first."""
-    golden = (5**0.5 - 1) / 2
-    ranks = ((0.5 + golden * np.arange(8 * len(sizes))) % 1 * len(sizes)).astype(int)
-    _, first = np.unique(ranks, return_index=True)
-    found: np.ndarray = np.argsort(sizes, kind="stable")[ranks[np.sort(first)]]
-    return found
 
 
 def _sample(opened: Opened, number: int) -> ItemTokens:

@@ -1,8 +1,6 @@
-// Not compiled here: a caller to start from, written against onnxruntime-android and onnxruntime-extensions-android.
-//
-// Gradle: implementation("com.microsoft.onnxruntime:onnxruntime-android:VERSION")
-//         implementation("com.microsoft.onnxruntime:onnxruntime-extensions-android:VERSION")
-// Assets: model_with_tokenizer.onnx of a mobile package, as a file on disk so that it is not held in memory twice.
+// Texts in, embeddings out, with onnxruntime-android and onnxruntime-extensions-android: the README.md of a package that
+// `edgedistill mobile` makes says where everything goes. Compiled in the tests against stubs of the libraries' interfaces,
+// never run on a phone there: repeat the golden texts of parity.json on yours.
 
 package edgedistill
 
@@ -15,14 +13,10 @@ import java.nio.LongBuffer
 /** Texts in, embeddings of unit length out: `Encoder(file.path).use { it.embed(listOf("a text")) }`. */
 class Encoder(modelPath: String, threads: Int = 2) : AutoCloseable {
     private val environment = OrtEnvironment.getEnvironment()
-    private val session: OrtSession
-
-    init {
-        OrtSession.SessionOptions().use { options ->
-            options.registerCustomOpLibrary(OrtxPackage.getLibraryPath()) // before the graph is opened: its tokenizer needs these operators
-            options.setIntraOpNumThreads(threads)
-            session = environment.createSession(modelPath, options)
-        }
+    private val session: OrtSession = OrtSession.SessionOptions().use { options ->
+        options.registerCustomOpLibrary(OrtxPackage.getLibraryPath()) // before the graph is opened: its tokenizer needs these operators
+        options.setIntraOpNumThreads(threads)
+        environment.createSession(modelPath, options)
     }
 
     /** One embedding for each text, in their order. The graph adds the prompt, truncates and pads. */

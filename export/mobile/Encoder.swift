@@ -1,12 +1,12 @@
-// Not compiled here: a caller to start from, written against onnxruntime-objc and onnxruntime-extensions-c.
-//
-// Podfile: pod 'onnxruntime-objc'
-//          pod 'onnxruntime-extensions-c'
-// Bridging header: #include <onnxruntime_objc/onnxruntime.h>
-//                  #include <onnxruntime_extensions/onnxruntime_extensions.h>
-// Bundle resources: model_with_tokenizer.onnx of a mobile package.
+// Texts in, embeddings out, with onnxruntime and onnxruntime-extensions: the README.md of a package that `edgedistill mobile`
+// makes says where everything goes. Not compiled in the tests: repeat the golden texts of parity.json on a phone.
 
 import Foundation
+
+#if canImport(OnnxRuntimeBindings)  // by Swift Package Manager; with CocoaPods by a bridging header
+    import OnnxRuntimeBindings
+    import OnnxRuntimeExtensions
+#endif
 
 enum EncoderError: Error {
     case noOutput
@@ -22,7 +22,11 @@ final class Encoder {
         environment = try ORTEnv(loggingLevel: .warning)
         let options = try ORTSessionOptions()
         // before the graph is opened: its tokenizer needs these operators
-        try options.registerCustomOps(functionPointer: RegisterCustomOps)
+        #if canImport(OnnxRuntimeBindings)
+            try options.registerCustomOps(functionPointer: OrtExt.getRegisterCustomOpsFunctionPointer())
+        #else
+            try options.registerCustomOps(functionPointer: RegisterCustomOps)
+        #endif
         try options.setIntraOpNumThreads(threads)
         session = try ORTSession(env: environment, modelPath: modelPath, sessionOptions: options)
     }

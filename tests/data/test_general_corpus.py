@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, readers, restructured_text
+from edgedistill.data import corpus, document_text, readers
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 
@@ -57,11 +57,11 @@ not   read
 
 
 def test_the_prose_of_restructured_text() -> None:
-    assert next(restructured_text.restructured(DOCUMENT)) == (3, "Title")
-    assert list(restructured_text.restructured(DOCUMENT))[1:] == list(
-        restructured_text.restructured(DOCUMENT, titles=False)
+    assert next(document_text.restructured(DOCUMENT)) == (3, "Title")
+    assert list(document_text.restructured(DOCUMENT))[1:] == list(
+        document_text.restructured(DOCUMENT, titles=False)
     )
-    assert list(restructured_text.restructured(DOCUMENT, titles=False)) == [
+    assert list(document_text.restructured(DOCUMENT, titles=False)) == [
         (9, "Add two arrays, element by element; see at, the text and a page."),
         (14, "The text of a function, with code in it."),
         (17, "It may be left out."),
@@ -87,13 +87,13 @@ def test_the_prose_of_restructured_text() -> None:
     ],
 )
 def test_the_start_of_a_line(text: str, left: str | None) -> None:
-    assert [found for _, found in restructured_text.restructured(text)] == ([left] if left else [])
+    assert [found for _, found in document_text.restructured(text)] == ([left] if left else [])
 
 
 def test_a_file_gives_its_passages(tmp_path: Path) -> None:
     path = tmp_path / "page.rst"
     path.write_text(DOCUMENT, encoding="utf-8")
-    assert list(readers.texts_in(path)) == [text for _, text in restructured_text.restructured(DOCUMENT)]
+    assert list(readers.texts_in(path)) == [text for _, text in document_text.restructured(DOCUMENT)]
     path.write_text(f"Title\n=====\n\n{'word ' * 30_000}\n", encoding="utf-8")
     with pytest.raises(UserError, match="page.rst: paragraph 4 is a text of 149,999 characters"):
         list(readers.texts_in(path))

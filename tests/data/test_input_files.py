@@ -3,6 +3,7 @@ that names file and place."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 from edgedistill import recipe
-from edgedistill.data import corpus, file_patterns, labelled_tasks, parallel_corpus, readers
+from edgedistill.data import corpus, document_text, file_patterns, labelled_tasks, parallel_corpus, readers
 from edgedistill.embed_file import TextFile
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import suite_files
@@ -52,6 +53,8 @@ CONTENT: dict[str, Callable[[], bytes]] = {
     ".txt": lambda: "\n".join(TEXTS).encode(),
     ".md": lambda: "\n\n".join(TEXTS).encode(),
     ".rst": lambda: "\n\n".join(TEXTS).encode(),
+    ".html": lambda: "<!doctype html><title>x</title><p>".join(["", *TEXTS]).encode(),
+    ".htm": lambda: "".join(f"<li>{text}" for text in TEXTS).encode(),
     ".tsv": lambda: table("\t"),
     ".csv": lambda: table(","),
     ".jsonl": lambda: objects(TEXTS),
@@ -114,7 +117,7 @@ def test_what_is_no_text_is_refused_by_name(tmp_path: Path, name: str, content: 
         READERS["embed"](tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["a", "a.log", "a.xlsx", "a.html.gz"])
+@pytest.mark.parametrize("name", ["a", "a.log", "a.xlsx", "a.xhtml.gz"])
 def test_an_unknown_type_is_never_text(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"a text\n")
     for read in READERS.values():
@@ -317,13 +320,36 @@ def test_a_name_that_exists_is_that_file(tree: Path, monkeypatch: pytest.MonkeyP
     assert found(tree, "notes [2024]*/[ab].txt") == ["notes [2024]/a.txt"], "brackets of both kinds"
     assert found(tree, "plain/*/??/b.txt") == ["plain/deep/er/b.txt"]
     for pattern, message in (
-        ("", "is a folder"),
-        ("plain", "is a folder"),
         ("no/*.txt", "no file matches"),
         ("a\0b", "no file matches"),
     ):
         with pytest.raises(UserError, match=message):
             found(tree, pattern)
+
+
+def test_a_folder_is_all_that_is_text_in_it(tree: Path) -> None:
+    every = found(tree, "**/*.txt")
+    for name in (
+        "plain/a.csv",
+        "plain/b.docx",
+        "plain/.c.txt",
+        ".git/d.md",
+        "node_modules/e/f.md",
+        "plain/g.py",
+    ):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("no text\n")
+    for name in ("plain/h.MD", "plain/deep/i.rst.gz", "plain/j.html", "plain/k.pdf"):
+        (tree / name).write_text("a text\n")
+        every.append(name)
+    assert sorted(found(tree, "")) == sorted(found(tree, str(tree))) == sorted(every)
+    assert sorted(found(tree / "plain", ".")) == sorted(
+        name.removeprefix("plain/") for name in every if name.startswith("plain/")
+    )
+    (tree / "tables").mkdir()
+    (tree / "tables" / "a.csv").write_text("text\na\n")
+    with pytest.raises(UserError, match=r"--texts: 'tables' is a folder without texts \(\.txt, .* '"):
+        found(tree, "tables")
 
 
 def test_linked_folders_are_entered_once(tree: Path) -> None:
@@ -353,3 +379,99 @@ def test_what_preflight_finds_is_what_is_read(tree: Path, monkeypatch: pytest.Mo
         0,
     )
     assert built.sources == [{"name": "a.txt", "texts": 1}, {"name": "minutes [draft].txt", "texts": 0}]
+
+
+# ---- documents
+
+PAGE = """<!DOCTYPE html>
+<html><head><meta charset="utf-8"><title>Not this</title><style>p {color: red}</style>
+<body class="x"><nav><a href="/">Home</a></nav>
+<h1>Resetting the
+pump</h1><p>Hold the <b>green</b> <a href="#">button</a> for 3&nbsp;s.<script>"<p>not"</script>
+Then &lt;wait&gt;.
+<pre>not("this")</pre><ul><li>One<li>Two &amp; a half<br>lines</ul><table><tr><td>12<td>bar</table>
+<!-- not this --><template>nor this</template></body></html>
+"""
+FOUND = [(4, "Resetting the pump"), (5, "Hold the green button for 3 s. Then <wait>."), (7, "One")]
+FOUND += [(7, "Two & a half"), (7, "lines"), (7, "12"), (7, "bar")]
+
+
+def test_the_prose_of_a_web_page(tmp_path: Path) -> None:
+    assert list(document_text.hypertext(PAGE)) == FOUND
+    assert list(document_text.hypertext("a <svg>b")) == [(1, "a")]
+    assert list(document_text.hypertext("<p>a</select>")) == [(1, "a")]
+    damage = ("<", "<!--", "<p ", "p", "<p a='>", "<svg></pre>", "</p", "&#x110000;", "<![CDATA[")
+    for damaged in ("<" + each * 20_000 for each in damage):
+        list(document_text.hypertext(damaged))  # in any way, but at once and without an error
+    (tmp_path / "a.html").write_text(PAGE, encoding="utf-8")
+    assert list(readers.texts_in(tmp_path / "a.html")) == [text for _, text in FOUND]
+    (tmp_path / "b.html").write_bytes(PAGE.encode() + b"caf\xe9")
+    with pytest.raises(UserError, match=r"b.html: line 9: byte 0xe9 is not UTF-8; convert the file"):
+        list(readers.texts_in(tmp_path / "b.html"))
+
+
+def pdf(*pages: list[str]) -> bytes:
+    """A document with these lines on its pages."""
+    kids = [4 + 2 * number for number in range(len(pages))]
+    parts = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [%s] /Count %d >>" % (b" ".join(b"%d 0 R" % kid for kid in kids), len(pages)),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for kid, page in zip(kids, pages, strict=True):
+        shown = b"".join(b"(%s) Tj T*\n" % line.encode("latin-1") for line in page)
+        stream = b"BT /F1 12 Tf 14 TL 72 720 Td\n%sET" % shown
+        resources = b"<< /Font << /F1 3 0 R >> >>"
+        sizes = b"/MediaBox [0 0 612 792] /Contents %d 0 R" % (kid + 1)
+        parts.append(b"<< /Type /Page /Parent 2 0 R /Resources %s %s >>" % (resources, sizes))
+        parts.append(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream))
+    data, offsets = b"%PDF-1.4\n", []
+    for number, part in enumerate(parts, 1):
+        offsets.append(len(data))
+        data += b"%d 0 obj\n%s\nendobj\n" % (number, part)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    end = b"xref\n0 %d\n0000000000 65535 f \n%strailer\n" % (len(parts) + 1, table)
+    size = b"<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % (len(parts) + 1, len(data))
+    return data + end + size
+
+
+def test_the_paragraphs_of_a_pdf(tmp_path: Path) -> None:
+    pytest.importorskip("pypdf")
+    first = ["The pump is reset by holding the green button", "for three seconds.", "Then it starts again by"]
+    document = pdf([*first, "itself."], ["A second page."])
+    for name, data in (("a.pdf", document), ("b.PDF", document), ("c.pdf.gz", gzip.compress(document))):
+        (tmp_path / name).write_bytes(data)
+        assert READERS["embed"](tmp_path / name) == [
+            "The pump is reset by holding the green button for three seconds.",
+            "Then it starts again by itself.",
+            "A second page.",
+        ]
+    for name, data, message in (
+        ("empty.pdf", b"", "at its start: damaged"),
+        ("text.pdf", b"a text\n" * 99, "at its start: damaged"),
+        ("cut.pdf", document[:60], "at its start: damaged"),
+        (
+            "scan.pdf",
+            pdf([], []),
+            r"no text in its 2 page\(s\); recognize it first, for example with ocrmypdf",
+        ),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(UserError, match=f"{name}: {message}"):
+            READERS["corpus"](tmp_path / name)
+    draw = np.random.default_rng(0)
+    for number in range(60):
+        broken = bytearray(document)
+        for at in draw.integers(0, len(broken), 1 + number % 7):
+            broken[at] = draw.integers(0, 256)
+        (tmp_path / "broken.pdf").write_bytes(broken)
+        with contextlib.suppress(UserError):
+            READERS["embed"](tmp_path / "broken.pdf")
+
+
+def test_documents_that_another_program_converts(tmp_path: Path) -> None:
+    (tmp_path / "a.docx").write_bytes(b"PK\x03\x04")
+    with pytest.raises(UserError) as caught:
+        READERS["embed"](tmp_path / "a.docx")
+    command = f"pandoc --to plain --wrap none {tmp_path / 'a.docx'} --output a.txt"
+    assert str(caught.value).endswith(f"convert it first, for example: {command}")

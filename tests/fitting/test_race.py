@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
+from edgedistill import recipe
 from edgedistill.errors import DiskFull, UserError
 from edgedistill.fitting import fit, pace, race, record
-from edgedistill.fitting.cost import Cost
+from edgedistill.fitting.candidates import Choice
+from edgedistill.fitting.cost import Budget, Cost
 from edgedistill.fitting.pace import Pace, Schedule
+from edgedistill.fitting.plan import Fit
+from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from tests.conftest import World
 from tests.fitting.conftest import PACE, Finished, killed, request
-
-KINDS = {"kind": CategoricalDistribution(("bert", "static"))}
 
 
 def raced(rungs: list[tuple[str, list[float]]], first_rung: int) -> tuple[optuna.Study, list[int]]:
@@ -27,7 +29,7 @@ def raced(rungs: list[tuple[str, list[float]]], first_rung: int) -> tuple[optuna
     each reached."""
     study, reached = optuna.create_study(direction="maximize", pruner=race.Halving(first_rung)), []
     for kind, values in rungs:
-        study.add_trial(create_trial(state=TrialState.RUNNING, params={"kind": kind}, distributions=KINDS))
+        study.add_trial(create_trial(state=TrialState.RUNNING, user_attrs={"kind": kind}))
         trial = optuna.Trial(study, study.get_trials(deepcopy=False)[-1]._trial_id)
         scores = [{"score": value, "step": 10 * 4**rung, "steps": 160} for rung, value in enumerate(values)]
         trial.set_user_attr("scores", scores)
@@ -83,29 +85,46 @@ def test_at_the_second_rung_what_still_grows_is_preferred() -> None:
 
 
 def test_the_minutes_decide_how_many_race() -> None:
-    rich = pace.schedule(30, 60, 3_000, 21)
-    assert (rich.counts, rich.proposed, rich.first_rung) == ([16, 6, 2], 4, 0)
+    rich = pace.schedule(30, 60, 3_000, 21, 0.2)
+    assert (rich.counts, pace.first_rung(rich.counts), rich.enough) == ([16, 6, 2], 0, None)
     # 16 setups and 8 times resumed; 16 times 1/16, 6 times 3/16, twice 3/4
     assert rich.seconds == pytest.approx((0.9 * 3_000 - 16 * 21 - 8 * 7) / (1 + 6 * 3 / 16 + 2 * 3 / 4))
     assert (rich.candidates(60), rich.candidates(90)) == (16, 24)
-    assert pace.schedule(5, 60, 3_000, 21).counts == [4, 4, 2]  # no more keep to the budget
-    assert pace.schedule(1, 60, 3_000, 21).counts == [1, 1, 1]
-    poor = pace.schedule(30, 60, 220, 6)
-    assert poor.first_rung == 1 and poor.counts[0] < 6 and poor.seconds / 4 >= Pace().shortest_rung_s
-
-
-def test_minutes_too_few_for_one_rung() -> None:
-    with pytest.raises(UserError) as caught:
-        pace.schedule(10, 2, 60, 30)
-    assert str(caught.value) == (
-        "--minutes: too few for one rung: 60 s are left for training, and the race of 2 candidates needs 144 "
-        "s; give 2 minutes more"
+    assert pace.schedule(5, 60, 3_000, 21, 0.2).counts == [4, 4, 2]  # no more keep to the budget
+    assert pace.schedule(1, 60, 3_000, 21, 0.2).counts == [1, 1, 1]
+    poor = pace.schedule(30, 60, 220, 6, 0.2)
+    assert (
+        pace.first_rung(poor.counts) == 1
+        and poor.counts[0] < 6
+        and poor.seconds / 4 >= Pace().shortest_rung_s
     )
-    assert pace.schedule(10, 4, 60 + 120, 30).counts == [2, 2, 2]
+
+
+def test_fewer_race_where_they_would_hardly_learn() -> None:
+    """Of a candidate's whole training 200 steps are the least; a race of fewer candidates has time for
+    them."""
+    slow = pace.schedule(30, 60, 3_000, 21, 4.0)
+    assert slow.counts == [8, 4, 2] and slow.seconds >= 800 and slow.enough is None
+    assert pace.schedule(30, 60, 3_000, 21, 0.2).seconds < 800
+    one = pace.schedule(30, 6, 200, 21, 4.0)
+    assert one.counts == [1, 1, 1] and one.seconds == pytest.approx(0.9 * 200 - 21 * 5 / 3)
+    # 800 s of training and its setups, of which 200 s are there; .65 of what is added is for training
+    assert one.enough == math.ceil(6 + ((800 + 35) / 0.9 - 200) / 60 / 0.65)
+    left = 200 + 60 * 0.65 * (one.enough - 6)
+    assert pace.schedule(30, one.enough, left, 21, 4.0).enough is None
+
+
+def test_minutes_too_few_for_one_candidate() -> None:
+    with pytest.raises(UserError) as caught:
+        pace.schedule(10, 2, 50, 30, 0.2)
+    assert str(caught.value) == (
+        "--minutes 2: too few: 50 s are left for training, and one candidate needs 72 s; give --minutes 3"
+    )
+    assert pace.schedule(10, 3, 50 + 60 * 0.65, 30, 0.2).counts == [1, 1, 1]
 
 
 def test_steps_follow_the_time_and_the_texts() -> None:
-    schedule = Schedule([4, 4, 2], 160.0, 0, 60)
+    schedule = Schedule([4, 4, 2], 160.0, 60)
     assert pace.steps(schedule, 0.5, 100, Pace()) == 320
     assert pace.steps(schedule, 0.001, 100, Pace(most_epochs=3)) == 300  # more passes bring nothing
     assert pace.steps(schedule, 1_000, 100, Pace()) == 3  # a step a rung at least
@@ -171,7 +190,7 @@ def test_only_with_resume(finished: Finished, tmp_path: Path) -> None:
         fit.fit(finished.request, tmp_path / "fit", Session(), pace=PACE)
 
 
-def test_more_minutes_bring_candidates_that_the_sampler_proposes(finished: Finished, tmp_path: Path) -> None:
+def test_more_minutes_bring_further_candidates(finished: Finished, tmp_path: Path) -> None:
     folder, more = shutil.copytree(finished.folder, tmp_path / "fit"), replace(finished.request, minutes=6.3)
     done = fit.fit(more, folder, Session(), resume=True, pace=PACE)
     before = {each["name"]: each["score"] for each in finished.result["candidates"]}
@@ -183,3 +202,60 @@ def test_more_minutes_bring_candidates_that_the_sampler_proposes(finished: Finis
     assert done["winner"]["score"]["score"] >= finished.result["winner"]["score"]["score"] - 1e-4
     with pytest.raises(UserError, match=r"a fit with other settings \(minutes was 6.3, is now 5.0\)"):
         fit.fit(finished.request, folder, Session(), pace=PACE)
+
+
+def test_minutes_that_were_too_few_are_made_up_for(finished: Finished, tmp_path: Path) -> None:
+    """With more minutes, a fit without time to learn is planned and raced again, and not gone on with."""
+    folder, more = shutil.copytree(finished.folder, tmp_path / "fit"), replace(finished.request, minutes=6.3)
+    study, logged = record.open_study(folder), list[str]()
+    study.set_user_attr("schedule", {**study.user_attrs["schedule"], "enough": 6})
+    weak = fit.summary({**finished.result, "schedule": study.user_attrs["schedule"]})
+    assert weak.endswith("too few to learn in; it is planned and raced again with --resume --minutes 6")
+    done = fit.fit(more, folder, Session(log=logged.append), resume=True, pace=PACE)
+    assert logged[0] == f"{folder}: its minutes were too few to learn in; planning and racing again"
+    assert [line for line in logged if "shapes; measuring" in line]
+    assert done["schedule"]["minutes"] == 6.3 and done["schedule"]["enough"] is None
+    assert len(done["candidates"]) == done["schedule"]["counts"][0] and "weak: its" not in fit.summary(done)
+
+
+def beside_the_shipped(finished: Finished, folder: Path) -> Fit:
+    """A fit of the shipped students' teacher that is planned: nano keeps to its budget."""
+    taught = recipe.Teacher(model="packaged:all-MiniLM-L6-v2")
+    asked = replace(finished.request, teacher=taught, budget=Budget(5.0, 1_000.0))
+    study = record.open_study(folder)
+    choices = [Choice("finished", vocabulary=name) for name in ("nano", "multi")]
+    cost = {"size_bytes": {"int8": 4_400_000, "w8": 4_500_000, "w4": 4_000_000}}
+    cost["p50_ms"] = dict.fromkeys(cost["size_bytes"], 1.0)
+    known = {
+        "settings": asked.settings(),
+        "teacher": taught.model_dump(mode="json", exclude_defaults=True),
+        "texts": {"facts": [], "weak": []},
+        "corpus": {"texts": list(asked.texts), "held_out": 40},
+        "survey": [[asdict(choices[0]), cost, None], [asdict(choices[1]), None, "too large"]],
+        "schedule": asdict(Schedule([1, 1, 1], 60.0, 5.0)),
+        "planned_s": 300.0,
+    }
+    for key, value in known.items():
+        study.set_user_attr(key, value)
+    return Fit(asked, folder, study, Session(), PACE)
+
+
+def test_a_shipped_student_stands_as_it_is(finished: Finished, tmp_path: Path) -> None:
+    at_work = beside_the_shipped(finished, tmp_path / "fit")
+    for _ in range(2):  # it is scored once
+        race.enter_shipped(at_work)
+        [found] = record.standings(at_work.study)
+    assert (found["name"], found["fate"], found["steps"]) == ("nano", "as it ships", 0)
+    itself = at_work.judge.score(bundle.load("nano").encode)
+    assert found["score"] == pytest.approx(itself["score"], abs=0.02) and found["score"] > 0.5
+
+
+@pytest.mark.slow
+def test_a_shipped_student_wins(finished: Finished, tmp_path: Path) -> None:
+    at_work = beside_the_shipped(finished, tmp_path / "fit")
+    race.enter_shipped(at_work)
+    won = fit.choose(at_work)
+    assert (won["candidate"], won["precision"], won["steps"]) == ("nano", "int8", 0)
+    shipped, made = bundle.load("nano"), bundle.load(tmp_path / "fit/bundle")
+    texts = at_work.judge.texts[:9]
+    assert (shipped.encode(texts) * made.encode(texts)).sum(1).min() > 0.995

@@ -12,7 +12,7 @@ import pytest
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
-from edgedistill.fitting import candidates, fit, record, starts, survey
+from edgedistill.fitting import candidates, cost, fit, record, starts
 from edgedistill.fitting.candidates import Choice, FinishedStudent, StartingPoint, Vocabulary
 from edgedistill.fitting.cost import Budget, Cost
 from edgedistill.fitting.plan import Fit
@@ -148,8 +148,8 @@ def measured(
     return names, measure
 
 
-def the_survey(budget: Budget, measure: Callable[[Choice], Cost]) -> survey.Survey:
-    return survey.Survey(START, VOCABULARIES, budget, measure)
+def the_survey(budget: Budget, measure: Callable[[Choice], Cost]) -> cost.Survey:
+    return cost.Survey(START, VOCABULARIES, budget, measure)
 
 
 def exact(choice: Choice) -> float:
@@ -184,7 +184,7 @@ def test_nothing_fits_and_the_nearest_is_named() -> None:
     message = str(caught.value)
     assert message.startswith("budget: nothing fits 0.1 MB and 0.01 ms (") and "the nearest is " in message
     size = float(message.rpartition("--max-mb ")[2].split()[0])
-    assert f"; give --max-mb {size:g} --max-p50-ms 0.05" in message
+    assert f"; give --max-mb {size:g} --max-p50-ms 0.053" in message
     name = message.rpartition("the nearest is ")[2].split(":")[0]
     found = the_survey(Budget(size, 0.05), measure)
     found.run(1, 60)
@@ -198,7 +198,7 @@ def test_no_candidates(world: World) -> None:
     with pytest.raises(
         UserError, match="no candidate: nothing that this teacher allows can be built; give another teacher"
     ):
-        survey.Survey(START, {}, BIG, impossible)
+        cost.Survey(START, {}, BIG, impossible)
     with pytest.raises(
         UserError,
         match="no candidate: none can be built for this teacher: student.width: too wide; give less;",

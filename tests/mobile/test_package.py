@@ -65,6 +65,8 @@ def test_what_is_in_a_package(made: tuple[Path, dict[str, Any], list[str]], fold
         "mobile_usability.txt",
         "tokenizer.json",
         "parity.json",
+        "Encoder.kt",
+        "Encoder.swift",
         "README.md",
         "mobile.json",
     }

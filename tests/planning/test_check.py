@@ -153,7 +153,7 @@ def test_every_teacher_of_the_targets_is_counted(world: World, tmp_path: Path) -
     parts = [{"reduce": {"kind": "pca"}, "dims": 8}, {"teacher": other, "reduce": {"kind": "pca"}, "dims": 8}]
     both = spec(world, targets={"kind": "split", "parts": parts})
     session = Session(data=world.data, cache_folder=tmp_path / "cache")
-    assert cost.cost(both, session)["teacher_texts"] == 2 * 440
+    assert cost.costs([both], session)[0]["teacher_texts"] == 2 * 440
 
 
 def test_pairs_are_estimated(world: World, quick: None, tmp_path: Path) -> None:
@@ -205,16 +205,6 @@ def test_measuring_is_bounded_and_leaves_out_what_only_first_steps_take(
     seen.clear()
     assert len(training_time.timed_steps(seen.append, np.arange(100), 10.0)) == training_time.TIMED_STEPS
     assert seen == 2 * list(range(training_time.TIMED_STEPS))
-
-
-def test_the_steps_that_are_timed_have_batches_of_every_length() -> None:
-    sizes = np.random.default_rng(0).permutation(200) ** 2
-    order = training_time.spread_over(sizes)
-    assert sorted(order) == list(range(200))
-    assert sizes[order[0]] == 100**2
-    for count in (5, 8, 13, 21):
-        assert sizes[order[:count]].mean() == pytest.approx(sizes.mean(), rel=0.25)
-    assert list(training_time.spread_over(np.array([7]))) == [0]
 
 
 @pytest.mark.parametrize(

@@ -359,18 +359,18 @@ def test_a_recurrent_run_without_the_pieces_of_other_languages(
 
 def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: Path) -> None:
     spec = four(world, data, taught)
-    found = cost.cost(spec, Session(data=data, log=quiet))
+    found = cost.costs([spec], Session(data=data, log=quiet))[0]
     assert found["teacher_texts"] == 0  # all in the cache, from training
     assert found["training_samples"] == 3 * 6 * 8 * 2
     again = spec.model_copy(update={"seed": 1})  # other texts are held out, but they are the same texts
-    assert cost.cost(again, Session(data=data, log=quiet))["teacher_texts"] == 0
+    assert cost.costs([again], Session(data=data, log=quiet))[0]["teacher_texts"] == 0
     assert spec.assistant is not None
     shorter = {
         name: each.model_copy(update={"max_tokens": 16})
         for name, each in (("teacher", spec.teacher), ("assistant", spec.assistant))
     }
     pairs = parallel_corpus.build(spec.corpus, Session(data=data), 1)  # type: ignore[arg-type]
-    found = cost.cost(again.model_copy(update=shorter), Session(data=data, log=quiet))
+    found = cost.costs([again.model_copy(update=shorter)], Session(data=data, log=quiet))[0]
     assert found["teacher_texts"] == len(pairs.source_side) + len(pairs.source_side) + len(
         pairs.target_side
     ), "cut elsewhere, they give other vectors"
@@ -404,7 +404,7 @@ def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path:
 
 def refused(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recipe:
     spec = four(world, data, taught, **changes)
-    cost.cost(spec, Session(data=data, log=quiet))
+    cost.costs([spec], Session(data=data, log=quiet))[0]
     return spec
 
 

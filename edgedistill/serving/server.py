@@ -1,34 +1,28 @@
 """Serve a bundle over HTTP, with OpenAI's /v1/embeddings.
 
-python server.py BUNDLE                                            on http://127.0.0.1:8000
-python server.py BUNDLE --precision int8 --host 0.0.0.0 --port 80
-
 Also GET /v1/models, /health (200 when ready, 503 while starting or stopping) and /metrics (Prometheus).
 SIGTERM stops it gracefully.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import datetime
+import hmac
 import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import numpy as np
-import openai_schema
 import orjson
 import prometheus_client
 import uvicorn
-from metrics import Metrics
-from openai_schema import EmbeddingRequest, Refusal, RequestReader
-from request_queue import QueueFull, RequestQueue
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -39,8 +33,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-import edgedistill
-from edgedistill import Bundle, CheckFailed, UserError, machine
+from edgedistill import machine
+from edgedistill.errors import UserError
+from edgedistill.runtime import bundle
+from edgedistill.runtime.bundle import Bundle
+from edgedistill.serving import openai_schema
+from edgedistill.serving.openai_schema import EmbeddingRequest, Refusal, RequestReader
+from edgedistill.serving.request_queue import QueueFull, RequestQueue
+from edgedistill.session import Log
 
 LARGEST_BODIES = 8  # held in memory at the same time, or as many bytes in smaller bodies
 # the rest of a refused body is read and thrown away for this long, so that the client gets to read the answer
@@ -55,28 +55,74 @@ BACKLOG = 4096  # connections that wait for the event loop to accept them
 SWITCH_S = 0.001
 
 
+# of the histograms
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
 @dataclass(frozen=True)
 class Limits:
-    """What a request may cost, and which web pages may ask.
+    """What requests may cost, and who may ask.
 
-    body_bytes: of one body. timeout_s: from a request's headers to its answer. stop_s: of a graceful stop.
-    origins: of web pages whose scripts may ask, such as https://example.org; "*" for all. By default none.
+    `body_bytes` is of one body, `texts` of a request, `characters` of a text, `queue_texts` of all that
+    wait, `batch_tokens`, estimated, of a batch. `timeout_s` is from a request's headers to its answer,
+    `header_s` for the headers, `stop_s` of a graceful stop. `origins` are those of web pages whose scripts
+    may ask, such as https://example.org; "*" is all of them. With an `api_key`, requests must bear it.
     """
 
     body_bytes: int
+    texts: int
+    characters: int
+    queue_texts: int
+    batch_tokens: int
     timeout_s: float
+    header_s: float
     stop_s: float
     origins: tuple[str, ...] = ()
+    api_key: str | None = None
+
+
+class Metrics:
+    """Requests, their latency, the queue, the batches, and the texts and tokens embedded; also memory and CPU
+    of the process; in Prometheus' terms."""
+
+    def __init__(self, waiting_texts: Callable[[], int]) -> None:
+        self.registry = prometheus_client.CollectorRegistry()
+
+        def counter(name: str, about: str, *labels: str) -> prometheus_client.Counter:
+            return prometheus_client.Counter(f"edgedistill_{name}", about, labels, registry=self.registry)
+
+        def histogram(name: str, about: str, buckets: Sequence[float]) -> prometheus_client.Histogram:
+            options: dict[str, Any] = {"buckets": buckets, "registry": self.registry}
+            return prometheus_client.Histogram(f"edgedistill_{name}", about, **options)
+
+        answered = "Answered embedding requests, by HTTP status (499: the client left)"
+        self.requests = counter("requests_total", answered, "status")
+        whole = "From a request's headers to its answer, of those with status 200"
+        self.request_seconds = histogram("request_seconds", whole, SECONDS)
+        self.batch_texts = histogram("batch_texts", "Texts per batch", TEXTS)
+        self.texts = counter("texts_total", "Embedded texts")
+        self.tokens = counter("tokens_total", "Embedded tokens, without padding")
+        about = "Texts waiting for a batch"
+        waiting = prometheus_client.Gauge("edgedistill_queue_texts", about, registry=self.registry)
+        waiting.set_function(waiting_texts)
+        prometheus_client.ProcessCollector(registry=self.registry)
+
+    def batch(self, texts: int, tokens: int) -> None:
+        """Count one batch."""
+        self.batch_texts.observe(texts)
+        self.texts.inc(texts)
+        self.tokens.inc(tokens)
 
 
 class EmbeddingServer:
-    """The endpoints over one bundle: `app`, for an ASGI server."""
+    """The endpoints over one bundle, opened once for each worker: `app`, for an ASGI server."""
 
-    def __init__(self, queue: RequestQueue, reader: RequestReader, limits: Limits) -> None:
-        self.queue = queue
-        self.reader = reader
+    def __init__(self, bundles: Sequence[Bundle], limits: Limits) -> None:
+        self.queue = queue = RequestQueue(bundles, limits.queue_texts, limits.batch_tokens)
+        self.reader = RequestReader(bundles[0], limits.texts, limits.characters)
         self.limits = limits
-        self.name: str = reader.bundle.manifest["name"]
+        self.name: str = bundles[0].manifest["name"]
         self.metrics = Metrics(lambda: queue.waiting_texts)
         self.stopping = False
         self.held_bytes = 0  # bodies of all requests without an answer
@@ -88,16 +134,19 @@ class EmbeddingServer:
             Route("/health", self.health),
             Route("/metrics", self.exposition),
         ]
-        cors = {
+        cors: dict[str, Any] = {
             "allow_origins": limits.origins,
             "allow_methods": ["GET", "POST"],
             "allow_headers": ["authorization", "content-type"],
         }
+        checks = [Middleware(HeaderCheck, origins=limits.origins), Middleware(CORSMiddleware, **cors)]
+        if limits.api_key is not None:  # behind CORS: a browser asks first whether it may, without a key
+            checks.append(Middleware(KeyCheck, key=limits.api_key))
         self.app = Starlette(
             routes=routes,
             lifespan=self.lifespan,
             exception_handlers={HTTPException: http_error, Exception: our_error},
-            middleware=[Middleware(HeaderCheck, origins=limits.origins), Middleware(CORSMiddleware, **cors)],
+            middleware=checks,
         )
 
     @contextlib.asynccontextmanager
@@ -114,16 +163,10 @@ class EmbeddingServer:
 
     @property
     def model_entry(self) -> dict[str, Any]:
-        try:
-            made_at = datetime.datetime.fromisoformat(self.reader.bundle.manifest["made_at"]).timestamp()
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            OverflowError,
-        ):  # a note of the exporter's, which nothing else reads
-            made_at = 0
-        return {"id": self.name, "object": "model", "created": int(made_at), "owned_by": "edgedistill"}
+        # a note of the exporter's
+        made_at = self.reader.bundle.manifest.get("made_at", "1970-01-01T00:00:00Z")
+        created = datetime.datetime.fromisoformat(made_at).timestamp()
+        return {"id": self.name, "object": "model", "created": int(created), "owned_by": "edgedistill"}
 
     async def models(self, request: Request) -> Response:
         return json_response(orjson.dumps({"object": "list", "data": [self.model_entry]}))
@@ -185,9 +228,8 @@ class EmbeddingServer:
         if int(request.headers.get("content-length", 0)) > self.limits.body_bytes:
             raise too_large(self.limits.body_bytes)
         kind = request.headers.get("content-type", "none")
-        if (
-            kind.split(";")[0].strip().lower() != "application/json"
-        ):  # a web page may send any other without asking first
+        # a web page may send any other without asking first
+        if kind.split(";")[0].strip().lower() != "application/json":
             raise Refusal(415, f"Content-Type: {kind[:80]}; send application/json")
         if request.headers.get("content-encoding", "identity") != "identity":
             raise Refusal(
@@ -212,10 +254,14 @@ class EmbeddingServer:
         """(n, d) embeddings and the tokens of a request's texts, which leave the queue when the client does
         or the time is up."""
         job = self.queue.submit(asked.texts, asked.role)
-        left = asyncio.ensure_future(
-            request.receive()
-        )  # the body was read: what comes now is the end of the connection
-        left.add_done_callback(lambda _: job.done.done() or job.done.set_exception(ClientDisconnect()))
+        # the body was read: what comes now is the end of the connection
+        left = asyncio.ensure_future(request.receive())
+
+        def end(_: object) -> None:
+            if not job.done.done():
+                job.done.set_exception(ClientDisconnect())
+
+        left.add_done_callback(end)
         try:
             await job.done
         finally:
@@ -248,15 +294,36 @@ class HeaderCheck:
             return None
         return Refusal(
             403,
-            f"Origin: {found[0][:80]} may not ask; start the server with --allow-origin, or ask without a "
-            "browser",
+            f"Origin: {found[0][:80]} may not ask; start the server with --cors, or ask without a browser",
         )
+
+
+class KeyCheck:
+    """Refuses requests without the server's key; only /health needs none."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self.app = app
+        self.expected = f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] == "/health":
+            return await self.app(scope, receive, send)
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        if hmac.compare_digest(given, self.expected):
+            return await self.app(scope, receive, send)
+        fact = "another key than the server's" if given else "missing, and this server has a key"
+        refusal = Refusal(
+            401, f"Authorization: {fact}; send Authorization: Bearer KEY", code="invalid_api_key"
+        )
+        refusal.headers["WWW-Authenticate"] = "Bearer"
+        await refused(refusal)(scope, receive, send)
 
 
 class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """Closes a connection whose request headers are not there in time, or above what is read."""
 
     headers_s = 10.0
+    _header_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -355,68 +422,54 @@ class GracefulServer(uvicorn.Server):
         super().__init__(config)
         self.embedding_server = embedding_server
 
-    def handle_exit(self, sig: int, frame: object) -> None:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.embedding_server.stopping = True
         super().handle_exit(sig, frame)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    asked = parser().parse_args(arguments)
-    try:
-        bundles = open_bundles(asked)
-        listener = listen(asked.host, asked.port)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except CheckFailed as error:
-        print(error, file=sys.stderr)
-        return 1
-    server = EmbeddingServer(
-        RequestQueue(bundles, asked.queue_texts, asked.batch_tokens),
-        RequestReader(bundles[0], asked.max_texts, asked.max_chars),
-        Limits(asked.max_body_mb * 1_000_000, asked.timeout, asked.stop_timeout, tuple(asked.allow_origin)),
-    )
+def serve(
+    name: str, host: str, port: int, limits: Limits, workers: int, threads: int | None, log: Log
+) -> None:
+    """Serve a bundle until SIGTERM or SIGINT. `log` is called once, when it listens. Port 0 is any free one.
+
+    A copy of the bundle is opened for each of the workers; `threads` is of one of them. Raises UserError for
+    what is not an encoder's bundle, an address that cannot be listened on, an empty key, and as
+    `bundle.load`.
+    """
+    if limits.api_key is not None and not limits.api_key.strip():
+        raise UserError("--api-key: empty; give a key, or leave it out (and unset EDGEDISTILL_API_KEY)")
+    bundles = _open(name, workers, threads or max(1, machine.default_threads() // workers))
+    listener = listen(host, port)
+    server = EmbeddingServer(bundles, limits)
     sys.setswitchinterval(SWITCH_S)
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # uvicorn raises them again once it has stopped; a graceful stop exits with 0
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises them again once it has stopped; a graceful stop exits with 0
         signal.signal(number, lambda *_: None)
-    BoundedProtocol.headers_s = asked.header_timeout
+    BoundedProtocol.headers_s = limits.header_s
     config = uvicorn.Config(
         server.app,
         http=BoundedProtocol,
         access_log=False,
         log_level="warning",
         server_header=False,
-        timeout_graceful_shutdown=asked.stop_timeout,
+        timeout_graceful_shutdown=int(limits.stop_s),
         backlog=BACKLOG,
     )
-    host, port = listener.getsockname()[:2]
-    bundle = bundles[0]
-    about = (
-        f"{bundle.manifest['name']}:{bundle.precision}, {bundle.dims[0]} dimensions, up to "
-        f"{bundle.max_tokens} tokens"
-    )
-    print(f"{about}, on http://{f'[{host}]' if ':' in host else host}:{port}/v1", flush=True)
+    at, found = listener.getsockname()[:2]
+    first = bundles[0]
+    about = f"{first.dims[0]} dimensions, up to {first.max_tokens} tokens"
+    place = f"http://{f'[{at}]' if ':' in at else at}:{found}/v1"
+    log(f"{server.name}:{first.precision}, {about}, on {place}")
     GracefulServer(config, server).run(sockets=[listener])
-    return 0
 
 
-def open_bundles(asked: argparse.Namespace) -> list[Bundle]:
-    """One bundle per worker. Raises UserError for what is not an encoder's bundle, and as
-    `edgedistill.load`."""
-    threads = asked.threads or max(1, machine.default_threads() // asked.workers)
-    bundle = edgedistill.load(asked.bundle, asked.precision, threads)
-    if bundle.labels:
-        raise UserError(
-            f"{asked.bundle}: a classifier ({', '.join(bundle.labels)}), which has no embeddings; serve an "
-            "encoder"
-        )
-    return [
-        bundle,
-        *(edgedistill.load(asked.bundle, asked.precision, threads) for _ in range(asked.workers - 1)),
-    ]
+def _open(name: str, workers: int, threads: int) -> list[Bundle]:
+    """One bundle for each worker."""
+    opened = [bundle.load(name, threads=threads) for _ in range(workers)]
+    if labels := opened[0].labels:
+        fact = f"a classifier ({', '.join(labels)}), which has no embeddings"
+        raise UserError(f"{name}: {fact}; serve an encoder")
+    return opened
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -440,67 +493,3 @@ def allow_many_connections() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1; give one")
-    return int(text)
-
-
-def port_number(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give 0 (any free one) to 65535")
-    return int(text)
-
-
-def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
-        prog="server.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    found.add_argument("bundle", metavar="BUNDLE", help="a folder, or a shipped bundle such as nano")
-    found.add_argument("--precision", help="default: what edgedistill.load chooses")
-    found.add_argument(
-        "--host", default="127.0.0.1", help="0.0.0.0 for all interfaces (default: %(default)s)"
-    )
-    found.add_argument(
-        "--port", type=port_number, default=8000, help="0 for any free one (default: %(default)s)"
-    )
-    found.add_argument(
-        "--workers",
-        type=positive,
-        default=1,
-        help="batches embedded at the same time, a copy of the bundle each (default: 1)",
-    )
-    found.add_argument(
-        "--threads",
-        type=positive,
-        help="of each worker; default: $OMP_NUM_THREADS or all processors, shared by the workers",
-    )
-    found.add_argument(
-        "--allow-origin",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="a web page whose scripts may ask, as https://example.org; * for all; may be repeated (default: "
-        "none)",
-    )
-    limits = [
-        ("--batch-tokens", 4096, "estimated tokens of a batch"),
-        ("--max-body-mb", 8, "megabytes of a request's body, else 413"),
-        ("--max-texts", 2048, "texts of a request, else 400"),
-        ("--max-chars", 100_000, "characters of a text, else 400"),
-        ("--queue-texts", 2048, "texts that may wait, else 429"),
-        ("--timeout", 60, "seconds to answer a request, else 503"),
-        ("--header-timeout", 10, "seconds for the headers of a request, else the connection is closed"),
-        ("--stop-timeout", 30, "seconds to finish what waits after SIGTERM"),
-    ]
-    for name, default, about in limits:
-        found.add_argument(
-            name, type=positive, default=default, metavar="N", help=f"{about} (default: {default})"
-        )
-    return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from edgedistill import Bundle, UserError
+from edgedistill.errors import UserError
+from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import compact, layout
 from edgedistill.runtime.similarity import unit_rows
 

@@ -2,9 +2,8 @@
 one batch.
 
 No worker waits for a batch to fill: an idle server embeds a text at once, and batches grow with the load. The
-    texts of a long request are
-taken in parts, and what is left of it goes to the end of the queue, so that a short request waits for one
-part of it and not for all.
+texts of a long request are taken in parts, and what is left of it goes to the end of the queue, so that a
+short request waits for one part of it and not for all.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgedistill import Bundle
+from edgedistill.runtime.bundle import Bundle
 
 CHARACTERS_PER_TOKEN = 4  # of English; only estimated, for a text is tokenized after it was taken
 CHARACTERS_TO_TOKENIZE = 64  # tokenizing this many takes about as long as embedding one token

@@ -1,5 +1,5 @@
-"""export/server: a server process with a tiny bundle, asked by the real openai client, by raw sockets, and
-too much."""
+"""`edgedistill serve`: a server process with a tiny bundle, asked by the real openai client, by raw sockets,
+and too much."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ import edgedistill
 from edgedistill import files
 from edgedistill.export import bundle_writer, pair_bundle
 from edgedistill.export.model_source import Source
+from edgedistill.serving import request_queue, server
 from tests.conftest import sentences
 from tests.export.test_export import make_run
 from tests.runtime.conftest import rewrite
@@ -40,7 +41,7 @@ exposition = pytest.importorskip("prometheus_client.parser", reason=INSTALL)
 
 pytestmark = [pytest.mark.enable_socket, pytest.mark.allow_hosts(["127.0.0.1"])]
 
-SERVER = Path(__file__).resolve().parents[2] / "export" / "server" / "server.py"
+COMMAND = [sys.executable, "-m", "edgedistill", "serve"]
 TEXTS = sentences(64, seed=3)
 ROLES = {"query_prompt": "the dog ", "document_prompt": "a child "}
 
@@ -120,11 +121,8 @@ def error_of(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
 @contextmanager
 def serve(folder: Path, *arguments: str) -> Iterator[Served]:
     command = [
-        sys.executable,
-        str(SERVER),
-        str(folder),
-        "--precision",
-        "fp32",
+        *COMMAND,
+        f"{folder}:fp32",
         "--port",
         "0",
         "--threads",
@@ -443,7 +441,7 @@ def test_a_web_page_is_refused(served: Served, path: str) -> None:
     for origin in ("https://example.org", "null", "http://127.0.0.1:8000"):
         status, message = error_of(served.ask({"input": "a"}, f"Origin: {origin}", path=path))
         assert status == 403 and message.startswith(
-            f"Origin: {origin} may not ask; start the server with --allow-origin"
+            f"Origin: {origin} may not ask; start the server with --cors"
         )
 
 
@@ -464,7 +462,7 @@ def test_an_allowed_page_and_connections_that_wait(folder: Path) -> None:
     """An origin that is allowed gets CORS's headers; connections without a request, or with half of one, are
     closed in time."""
     with (
-        serve(folder, "--allow-origin", "https://example.org", "--header-timeout", "1") as running,
+        serve(folder, "--cors", "https://example.org", "--header-timeout", "1") as running,
         ExitStack() as connections,
     ):
         opened = [connections.enter_context(running.connect()) for _ in range(3)]
@@ -484,6 +482,44 @@ def test_an_allowed_page_and_connections_that_wait(folder: Path) -> None:
         assert running.ask(b"", *asked, method="OPTIONS")[0] == 200
         assert running.ask({"input": "a"}, "Origin: https://example.com")[0] == 403
         assert json.loads(running.get("/v1/models")[1])["data"][0]["created"] > 0
+
+
+def test_a_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only /health is answered without it; an allowed page's browser asks without it whether it may."""
+    monkeypatch.setenv("EDGEDISTILL_API_KEY", "sesame é")
+    bearer = "Authorization: Bearer sesame é"
+    page = "Origin: https://example.org"
+    with serve(folder, "--cors", "https://example.org") as running:
+        assert running.get("/health")[0] == 200
+        for path in ("/v1/embeddings", "/v1/models", "/metrics"):
+            answer = running.ask({"input": "a"}, path=path)
+            assert answer[1]["www-authenticate"] == "Bearer" and error_of(answer) == (
+                401,
+                "Authorization: missing, and this server has a key; send Authorization: Bearer KEY",
+            )
+        for other in ("Bearer sesam", "sesame", "Bearer sesame éé"):
+            status, message = error_of(running.ask({"input": "a"}, f"Authorization: {other}", page))
+            assert status == 401 and message.startswith("Authorization: another key than the server's; ")
+        status, headers, _ = running.ask({"input": "a"}, bearer, page)
+        assert (status, headers["access-control-allow-origin"]) == (200, "https://example.org")
+        asked = [page, "Access-Control-Request-Method: POST"]
+        asked.append("Access-Control-Request-Headers: authorization, content-type")
+        assert running.ask(b"", *asked, method="OPTIONS")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("made_at", "created"),
+    [("2026-01-31T12:00:00Z", 1769860800), ("1970-01-01T02:00:00+02:00", 0), (None, 0)],
+)
+def test_the_date_of_a_model(folder: Path, tmp_path: Path, made_at: str | None, created: int) -> None:
+    """A date in the manifest that is no time is refused as the bundle is opened."""
+    dated = Path(shutil.copytree(folder, tmp_path / "dated"))
+    manifest = files.read_json(dated / "manifest.json")
+    manifest |= {"made_at": made_at}
+    bundle_writer.seal(dated, {key: manifest[key] for key in manifest if manifest[key] is not None})
+    bundle = edgedistill.load(dated, "fp32", threads=1)
+    app = server.EmbeddingServer([bundle], server.Limits(100, 10, 10, 10, 100, 1, 1, 1))
+    assert app.model_entry["created"] == created
 
 
 def test_all_bodies_together_are_bounded(served: Served) -> None:
@@ -591,24 +627,19 @@ def test_sigterm_finishes_what_was_accepted(folder: Path) -> None:
             running.connect()
 
 
-def test_health_is_503_while_starting_and_stopping(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.syspath_prepend(SERVER.parent)
-    import openai_schema
-    import request_queue
-    import server
-    from starlette.requests import Request
-
+def test_health_is_503_while_starting_and_stopping(folder: Path) -> None:
     bundle = edgedistill.load(folder, "fp32", threads=1)
-    queue = request_queue.RequestQueue([bundle], 10, 100)
-    app = server.EmbeddingServer(queue, openai_schema.RequestReader(bundle, 10, 10), server.Limits(100, 1, 1))
+    app = server.EmbeddingServer([bundle], server.Limits(100, 10, 10, 10, 100, 1, 1, 1))
+
+    from starlette.requests import Request
 
     def health() -> tuple[int, Any]:
         response = asyncio.run(app.health(Request({"type": "http"})))
         return response.status_code, json.loads(response.body)["status"]
 
     async def start() -> None:
-        queue.start()
-        while not queue.ready:
+        app.queue.start()
+        while not app.queue.ready:
             await asyncio.sleep(0.01)
 
     assert health() == (503, "starting")
@@ -616,15 +647,12 @@ def test_health_is_503_while_starting_and_stopping(monkeypatch: pytest.MonkeyPat
     assert health() == (200, "ready")
     app.stopping = True
     assert health() == (503, "stopping")
-    queue.stop(5)
+    app.queue.stop(5)
 
 
 def test_a_failed_batch_fails_its_requests_and_no_others(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    monkeypatch.syspath_prepend(SERVER.parent)
-    import request_queue
-
     bundle = edgedistill.load(folder, "fp32", threads=1)
     queue = request_queue.RequestQueue([bundle], 10, 100)
 
@@ -649,13 +677,11 @@ def test_a_failed_batch_fails_its_requests_and_no_others(
     ("arguments", "message"),
     [
         (["nowhere"], "no bundle 'nowhere'; choose one: (micro, multi, nano)"),
-        (["BUNDLE", "--precision", "int8"], "int8"),
+        (["BUNDLE:int8"], "int8"),
         (["BUNDLE", "--host", "192.0.2.1"], "192.0.2.1:8000: "),
-        (
-            ["BUNDLE", "--port", "70000"],
-            "argument --port: '70000' is not a port; give 0 (any free one) to 65535",
-        ),
-        (["BUNDLE", "--threads", "0"], "argument --threads: '0' is not a whole number from 1; give one"),
+        (["BUNDLE", "--port", "70000"], "Invalid value for '--port'"),
+        (["BUNDLE", "--threads", "0"], "Invalid value for '--threads'"),
+        (["BUNDLE", "--api-key", " "], "--api-key: empty; give a key, or leave it out"),
         (["LABELS"], ": a classifier (label 0, label 1, "),
     ],
 )
@@ -665,8 +691,8 @@ def test_a_start_that_is_refused(folder: Path, tmp_path: Path, arguments: list[s
         precisions = files.read_json(labels / "manifest.json")["precisions"]
         precisions["fp32"]["parity"]["threshold"] = 0.001  # a classifier's is a difference of probabilities
         rewrite(labels, labels=[f"label {number}" for number in range(24)], precisions=precisions)
-    places = {"BUNDLE": str(folder), "LABELS": str(tmp_path / "labels")}
-    command = [sys.executable, str(SERVER), *(places.get(argument, argument) for argument in arguments)]
+    name = arguments[0].replace("BUNDLE", str(folder)).replace("LABELS", str(tmp_path / "labels"))
+    command = [*COMMAND, name, *arguments[1:]]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
 

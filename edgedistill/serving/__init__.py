@@ -1,0 +1,3 @@
+"""A bundle goes in; a server with OpenAI's embeddings API comes out, whose requests share batches."""
+
+__all__ = ["server"]
