@@ -21,9 +21,7 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
     found: dict[Path, None] = {}
     for pattern in patterns:
         path = in_data(pattern, data, place)
-        parts = path.relative_to(path.anchor).parts if path.is_absolute() else path.parts
-        expanded = set(_expanded(Path(path.anchor), parts))
-        paths = sorted(each for each in expanded if os.path.isfile(each))
+        paths = expanded(path)
         if not paths and os.path.isdir(path):
             files = str(Path(pattern) / "**/*.txt")
             raise UserError(f"{place}: {pattern!r} is a folder; give a pattern of files, such as {files!r}")
@@ -35,6 +33,12 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
             input_file.kind(each)
         found |= dict.fromkeys(paths)
     return list(found)
+
+
+def expanded(path: Path) -> list[Path]:
+    """The files that a path or a glob stands for, whatever their type, sorted."""
+    parts = path.relative_to(path.anchor).parts if path.is_absolute() else path.parts
+    return sorted(each for each in set(_expanded(Path(path.anchor), parts)) if os.path.isfile(each))
 
 
 def in_data(name: str, data: Path | None, place: str) -> Path:

@@ -19,7 +19,7 @@ MAX_LINE_BYTES = 16_000_000  # of a .jsonl, .tsv or .csv row, which may hold mor
 KINDS = (".txt", ".md", ".rst", ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 WHOLE_TEXT = (".txt", ".md", ".rst")  # all of it is text; the others have columns
 # what is counted in a file, where it is not lines
-NUMBERED = {".parquet": "row", ".json": "item", ".rst": "paragraph"}
+NUMBERED = {".parquet": "row", ".json": "item"}
 
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
 _UTF16 = ("UTF-16 or UTF-32", "save it as UTF-8, for example with iconv")
@@ -56,7 +56,7 @@ def kind(path: Path) -> str:
 
 
 def numbered(path: Path) -> str:
-    """What is counted in a file: row, item, paragraph or line."""
+    """What is counted in a file: row, item or line."""
     return NUMBERED.get(kind(path), "line")
 
 

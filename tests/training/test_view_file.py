@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from edgedistill import recipe
-from edgedistill.data import corpus, view_file
+from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
+from edgedistill.training.inputs.text_batches import of_files
 from tests.conftest import World, sentences
 
 
@@ -28,7 +29,7 @@ def of_file(folder: Path, texts: list[str]) -> recipe.ViewFile:
 
 def test_views_from_a_file_lie_row_beside_row(built: corpus.Corpus, tmp_path: Path) -> None:
     texts = built.texts(range(len(built)))
-    made = view_file.build(of_file(tmp_path, texts), built, QUIET, "stages[0].view")
+    made = of_files(of_file(tmp_path, texts), built, QUIET, "stages[0].view")
     assert made.texts(range(len(made))) == [f"view {number} of it" for number in range(len(texts))]
     assert made.training_count == built.training_count
 
@@ -44,13 +45,13 @@ def test_a_file_that_lacks_texts_is_refused_with_their_count(built: corpus.Corpu
         UserError,
         match=rf"stages\[0\].view: 2 of the corpus' {len(texts)} texts have an empty view in views.tsv",
     ):
-        view_file.build(spec, built, QUIET, "stages[0].view")
+        of_files(spec, built, QUIET, "stages[0].view")
     spec = of_file(tmp_path, texts[:2] + texts[5:])
     with pytest.raises(
         UserError,
         match=rf"stages\[0\].view: 3 of the corpus' {len(texts)} texts are not in views.tsv, the first of "
         r"them",
     ):
-        view_file.build(spec, built, QUIET, "stages[0].view")
+        of_files(spec, built, QUIET, "stages[0].view")
     with pytest.raises(UserError, match=r"no column 'text'|no column 'vew'"):
-        view_file.build(spec.model_copy(update={"view_column": "vew"}), built, QUIET, "stages[0].view")
+        of_files(spec.model_copy(update={"view_column": "vew"}), built, QUIET, "stages[0].view")
