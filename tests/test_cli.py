@@ -35,6 +35,7 @@ COMMANDS = (
     "export",
     "bench",
     "embed",
+    "search",
     "verify",
     "mobile",
     "trim",

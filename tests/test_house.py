@@ -34,6 +34,7 @@ EDGE = [
     "planning.preflight",
     "classification.bundle",
     "embed_file",
+    "search_files",
     "resolve",
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
@@ -69,7 +70,7 @@ ROOMS = [
         "adapting",
         "demo",
     ],
-    *["embed_file", "cli", "__main__"],
+    *["embed_file", "search_files", "cli", "__main__"],
 ]
 
 DOORS = {  # where the line enters a room beside it
