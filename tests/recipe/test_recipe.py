@@ -504,7 +504,6 @@ def test_views_and_tuples_that_are_read() -> None:
             },
             3,
         ),
-        ({"objective": SUM, "view": {"kind": "file", "files": ["t.tsv"]}}, 2),
         ({"objective": SUM, "view": {"kind": "mlm", "revision": "main"}}, 2),
     ]:
         student = {**GOOD["student"], "dropout": 0.1, "head": "linear"}

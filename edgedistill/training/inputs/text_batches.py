@@ -6,15 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from edgedistill import files, objectives, recipe
-from edgedistill.data import corpus, deduplicate, file_patterns, readers
-from edgedistill.data.cached_folder import cached_folder
+from edgedistill import objectives, recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.token_cache import TokenCache
 from edgedistill.errors import UserError
@@ -28,7 +25,6 @@ from edgedistill.training.stages import NumberedStage
 Ids = tuple[np.ndarray, np.ndarray]  # (ids, mask), each (n, T) int64, right-padded
 View = Callable[[np.ndarray, np.ndarray], Ids]  # (rows, the pass over the texts that each belongs to) -> ids
 Change = Callable[[list[str], np.ndarray, np.ndarray], list[str]]  # (texts, rows, passes) -> their views
-VIEWS_FORMAT = 1  # part of the cache key of views from files: raise it when what is written changes
 WordEdit = recipe.WordDeletion | recipe.Crop | recipe.DeleteOne
 
 
@@ -87,10 +83,7 @@ def of_texts(
     elif isinstance(spec, recipe.Synonym):
         views.append(_of_changed_texts(synonyms.Synonyms(spec, stage.seed, place), texts, limited))
     elif spec is not None:
-        if isinstance(spec, recipe.ViewFile):
-            made = of_files(spec, texts, session, place)
-        else:
-            made = model_views.build(spec, stage.seed, texts, session, place)
+        made = model_views.build(spec, stage.seed, texts, session, place)
         known.append(limited.tokenize(made, session))
         views.append(_of_tokens(known[-1], limited.max_tokens))
     return Batches(views, known, texts.training_count)
@@ -109,15 +102,13 @@ def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
     return wanted
 
 
-def check_view(stage: NumberedStage[recipe.Stage], texts: Corpus, session: Session) -> None:
-    """Raise UserError where what a stage's view is made with is missing: a file, which may also lack texts, a
-    model, WordNet. No model is opened."""
+def check_view(stage: NumberedStage[recipe.Stage]) -> None:
+    """Raise UserError where what a stage's view is made with is missing: a model, WordNet. No model is
+    opened."""
     from edgedistill.views import model_views, synonyms
 
     spec, place = stage.spec.view, f"{stage.place}.view"
-    if isinstance(spec, recipe.ViewFile):
-        of_files(spec, texts, session, place)
-    elif isinstance(spec, recipe.Synonym):
+    if isinstance(spec, recipe.Synonym):
         synonyms.Synonyms(spec, stage.seed, place)
     elif isinstance(spec, model_views.Spec):
         model_views.model_folders(spec, place)
@@ -138,46 +129,6 @@ class ColumnTokens:
     def view(self, at: int, max_tokens: int) -> View:
         """The texts of one column."""
         return lambda rows, passes: self.columns[at].batch(self.index[rows, at], max_tokens)
-
-
-def of_files(spec: recipe.ViewFile, texts: Corpus, session: Session, place: str) -> Corpus:
-    """The view of every text of a corpus from files, found by the text itself; kept in the cache.
-
-    Raises UserError, which names the recipe key `place`, where the file is missing, lacks texts or has empty
-    views.
-    """
-    paths = file_patterns.matching_files(spec.files, session.data, f"{place}.files")
-    key = files.cache_key(
-        format=VIEWS_FORMAT,
-        corpus=texts.fingerprint,
-        files=[files.sha256_file(path) for path in paths],
-        columns=[spec.text_column, spec.view_column],
-    )
-
-    def write(temporary: Path) -> None:
-        corpus.write(temporary, _views_of(spec, paths, texts, place), texts.training_count, texts.sources)
-
-    return Corpus(cached_folder(session.cache / "views" / key, write, session.log))
-
-
-def _views_of(spec: recipe.ViewFile, paths: list[Path], texts: Corpus, place: str) -> list[str]:
-    """The view of each text; where the files have several, the first. All are held in memory."""
-    views = dict[bytes, str]()
-    for path in paths:
-        columns = (spec.text_column, spec.view_column)
-        for text, view in readers.columns_in(path, columns, f"{place}.text_column and .view_column"):
-            views.setdefault(deduplicate.digest(text), view)
-    names = ", ".join(path.name for path in paths)
-    found = [(text, views.get(deduplicate.digest(text))) for text in texts]
-    for lacking, what in ((None, "are not in"), ("", "have an empty view in")):
-        missing = [text for text, view in found if view == lacking]
-        if missing:
-            fact = (
-                f"{len(missing):,} of the corpus' {len(texts):,} texts {what} {names}, the first of them "
-                f"{missing[0][:60]!r}"
-            )
-            raise UserError(f"{place}: {fact}; add their views, or take the texts out")
-    return [view for _, view in found if view]
 
 
 def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:
