@@ -17,6 +17,7 @@ import recipe_reference
 from edgedistill import files
 from edgedistill.evaluation import report
 from edgedistill.recipe import schema
+from edgedistill.runtime.bundle_location import SCORES
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
@@ -174,6 +175,17 @@ def verdicts(pages: Path) -> str:
     return "\n".join([*head, *rows, ""])
 
 
+def scores(sources: list[Path]) -> str:
+    """What each shipped student scores on each suite, for `edgedistill.shipped()`."""
+    names = files.shipped("bundle")
+    found = {
+        row["bundle"]["name"]: {name: round(each["average"], 4) for name, each in row["quality"].items()}
+        for row in report.merged([each for source in sources for each in report.read(source)])
+        if row["bundle"]["name"] in names
+    }
+    return files.json_text(found, indent=2) + "\n"
+
+
 def rewrite(path: Path, text: str) -> bool:
     """Write a file whose text has changed. Returns whether it had."""
     changed = path.read_text(encoding="utf-8") != text
@@ -192,6 +204,7 @@ if __name__ == "__main__":
                 RECIPES / "README.md",
                 recipe_reference.updated((RECIPES / "README.md").read_text(encoding="utf-8")),
             ),
+            ("scores", SCORES, scores(TABLES["shipped"][1])),
         )
         if rewrite(path, text)
     ]

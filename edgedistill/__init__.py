@@ -6,21 +6,29 @@
     embeddings = encoder.encode(["A text.", "Another one."])      # (2, 384) float32, rows of unit length
     edgedistill.similarity(embeddings, encoder.encode("A text"))  # (2, 1) cosines
 
-`load` opens a bundle, `Bundle` is what it returns, `similarity` compares embeddings, `search` finds the
-nearest, `UserError` (something you can fix) and `CheckFailed` (a file was changed) are what they raise. They
-need numpy, tokenizers and onnxruntime, which are imported on first use.
+`load` opens a bundle, `Bundle` is what it returns, `shipped` lists those that ship, `similarity` compares
+embeddings, `search` finds the nearest, `UserError` (something you can fix) and `CheckFailed` (a file was
+changed) are what they raise. They need numpy, tokenizers and onnxruntime, which are imported on first use.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgedistill.errors import CheckFailed, UserError
     from edgedistill.runtime.bundle import Bundle, load
+    from edgedistill.runtime.bundle_location import shipped
     from edgedistill.runtime.similarity import search, similarity
 
-__all__ = ["Bundle", "CheckFailed", "UserError", "load", "search", "similarity"]
+_ROOMS = {  # public name: where it is
+    **dict.fromkeys(("CheckFailed", "UserError"), "errors"),
+    **dict.fromkeys(("Bundle", "load"), "runtime.bundle"),
+    **dict.fromkeys(("search", "similarity"), "runtime.similarity"),
+    "shipped": "runtime.bundle_location",
+}
+__all__ = ["Bundle", "CheckFailed", "UserError", "load", "search", "shipped", "similarity"]
 
 
 def __dir__() -> list[str]:
@@ -29,18 +37,8 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that `import edgedistill` takes milliseconds."""
-    if name in ("CheckFailed", "UserError"):
-        from edgedistill import errors
-
-        return getattr(errors, name)
-    if name in ("Bundle", "load"):
-        from edgedistill.runtime import bundle
-
-        return getattr(bundle, name)
-    if name in ("search", "similarity"):
-        from edgedistill.runtime import similarity
-
-        return getattr(similarity, name)
+    if name in _ROOMS:
+        return getattr(import_module(f"edgedistill.{_ROOMS[name]}"), name)
     if name == "__version__":
         from importlib import metadata
 

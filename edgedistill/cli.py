@@ -91,6 +91,7 @@ RemoteCode = Annotated[
 Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names of shipped ones.")]
 
 
+HYBRID_WEIGHT = "Of BM25's z-scores; 1 counts them as much as the cosines."
 Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
 Resume = Annotated[
     bool,
@@ -108,9 +109,7 @@ Pooling = Annotated[
 Revision = Annotated[str | None, _option("COMMIT", "Of a hub id: commit, tag or branch.", "--revision")]
 Threads = Annotated[
     int | None,
-    _option(
-        "N", "Default: $OMP_NUM_THREADS, otherwise the processors this process may use.", "--threads", min=1
-    ),
+    _option("N", "Default: $OMP_NUM_THREADS, otherwise the processors this process may use.", "--threads"),
 ]
 OneBundle = Annotated[
     str,
@@ -546,7 +545,7 @@ def bench(
     ] = False,
     hybrid_weight: Annotated[
         float | None,
-        _option("WEIGHT", "Of BM25's z-scores; 1 counts them as much as the cosines. With --hybrid.", min=0),
+        _option("WEIGHT", HYBRID_WEIGHT + " With --hybrid.", min=0),
     ] = None,
     documents: Annotated[
         str | None,
@@ -634,7 +633,7 @@ def embed(
     ] = "text",
     dim: Annotated[
         int | None,
-        _option("N", "Dimensions to return, of a Matryoshka student. Default: all.", min=1),
+        _option("N", "Dimensions to return, of a Matryoshka student. Default: all."),
     ] = None,
     embeddings: Annotated[
         str,
@@ -642,7 +641,7 @@ def embed(
     ] = "float32",
     batch_tokens: Annotated[
         int | None,
-        _option("N", "Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda.", min=1),
+        _option("N", "Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda."),
     ] = None,
     overwrite: Overwrite = False,
     threads: Threads = None,
@@ -662,6 +661,40 @@ def embed(
         log("reading texts from the terminal, one per line; end with Ctrl-D")
     session = _session(device=device, quiet=out is None)
     print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
+
+
+@app.command(epilog=_example("edgedistill search nano 'docs/**/*.md' 'how do I reset it?'"))
+def search(
+    name: OneBundle,
+    paths: Annotated[
+        list[str],
+        _argument("PATH", "Files of texts as for embed, globs, and folders."),
+    ],
+    question: Annotated[str, _argument("QUESTION", "What to look for, in quotes.")],
+    top: Annotated[int, _option("N", "How many texts to show.")] = 10,
+    column: Column = "text",
+    weight: Annotated[
+        float | None,
+        _option("WEIGHT", HYBRID_WEIGHT + " 0 leaves BM25 out.", "--hybrid-weight", min=0),
+    ] = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Find the texts of files that answer a question.
+
+    Ranks paragraphs, lines and rows by their cosine to the question and, after pip install
+    'edgedistill[search]', by BM25 too. Embeddings are kept in the cache: only what has changed is embedded
+    again.
+    """
+    from edgedistill import search_files
+    from edgedistill.data import bm25
+    from edgedistill.runtime.bundle import load
+
+    request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
+    found = search_files.search(load(name, threads=threads), request, _session(quiet=as_json))
+    counted = f"{found['texts']:,} texts in {found['files']:,} files, {found['embedded']:,} embedded now"
+    log(f"{counted}; ranked by {found['ranked_by']}")
+    print_result(found, as_json, search_files.table(found))
 
 
 @app.command(epilog=_example("edgedistill verify bundles/bert-2x128"))

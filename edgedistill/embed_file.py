@@ -14,10 +14,9 @@ import numpy as np
 
 from edgedistill import files
 from edgedistill.data import input_file, readers
-from edgedistill.errors import UserError, border, require, unknown_name
+from edgedistill.errors import UserError, border, unknown_name
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import Layout, layout
-from edgedistill.runtime.prompts import ROLES
 from edgedistill.session import QUIET, Session, progress_bar
 
 CHUNK_TEXTS = 4_096  # read, embedded and written at a time
@@ -46,8 +45,8 @@ class TextFile:
         return "stdin" if str(self.path) == "-" else str(self.path)
 
     def check(self) -> None:
-        """Raise UserError where there is no such file, its type is not known, a column is given for text that
-        has none, or the role is unknown."""
+        """Raise UserError where there is no such file, its type is not known, or a column is given for text
+        that has none."""
         path, stdin = Path(self.path), str(self.path) == "-"
         if not stdin and (path.is_dir() or not path.exists()):
             fact = "a folder" if path.is_dir() else "no such file"
@@ -61,10 +60,6 @@ class TextFile:
                 f"--column {self.column}: {self.name} is read as plain text, which has no columns; leave "
                 "--column out"
             )
-        if kind == ".parquet":
-            require("pyarrow", f"embed {path}", "train")
-        if self.role not in ROLES:
-            raise UserError(f"--as: {unknown_name('role', self.role, ROLES)}")
 
     def texts(self) -> Iterator[str]:
         """Return the texts in their order. Raises UserError for damaged lines and an unknown column."""

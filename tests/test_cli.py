@@ -35,6 +35,7 @@ COMMANDS = (
     "export",
     "bench",
     "embed",
+    "search",
     "serve",
     "verify",
     "mobile",

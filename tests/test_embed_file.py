@@ -171,7 +171,7 @@ def test_texts_in_a_role(tmp_path: Path) -> None:
     assert np.allclose(expected["query"], opened.encode_query(["one", "two"]), atol=1e-6)
     assert np.array_equal(expected["document"], expected["text"])
     assert not np.allclose(expected["query"], expected["text"], atol=1e-3)
-    with pytest.raises(UserError, match=r"^--as: no role 'querry'; did you mean 'query'\?"):
+    with pytest.raises(UserError, match=r"^role: no role 'querry'; did you mean 'query'\?"):
         embed_file(opened, TextFile(tmp_path / "t.txt", role="querry"), EmbeddingFile(tmp_path / "x.npy"))
 
 

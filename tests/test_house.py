@@ -34,6 +34,7 @@ EDGE = [
     "planning.preflight",
     "classification.bundle",
     "embed_file",
+    "search_files",
     "resolve",
     "serving",
 ]  # numpy, tokenizers and onnxruntime at most
@@ -70,7 +71,7 @@ ROOMS = [
         "adapting",
         "demo",
     ],
-    *["embed_file", "serving", "cli", "__main__"],
+    *["embed_file", "search_files", "serving", "cli", "__main__"],
 ]
 
 DOORS = {  # where the line enters a room beside it

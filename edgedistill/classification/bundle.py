@@ -10,9 +10,10 @@ import numpy as np
 
 from edgedistill.errors import UserError, border
 from edgedistill.runtime import bundle
-from edgedistill.runtime.arguments import listed
+from edgedistill.runtime.arguments import listed, our_names
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.similarity import Measure
+from edgedistill.session import progress_bar
 
 Item = str | Sequence[str]  # what a classifier labels: a text, or a pair of texts
 
@@ -74,24 +75,32 @@ class ClassifierBundle(Bundle):
         )
 
     @border()
-    def classify(self, items: Iterable[Item], batch_tokens: int | None = None) -> Classification:
+    def classify(
+        self, items: Iterable[Item], batch_tokens: int | None = None, progress: bool = False, **others: Any
+    ) -> Classification:
         """Label n items: (labels, probabilities), a list of n and (n, C) float32.
 
         items: any iterable, as for `encode`, of strings or of pairs such as ("A text.", "Another one."). The
-        columns of the probabilities are in the order of `labels`. batch_tokens: as for `encode`.
+        columns of the probabilities are in the order of `labels`. batch_tokens:, progress:, others: as for
+        `encode`.
 
         Raises UserError for an item that is neither, and names its index.
         """
-        probabilities = softmax(self.logits(items, batch_tokens))
+        given = {"batch_tokens": batch_tokens, "progress": progress}
+        probabilities = softmax(self.logits(items, **our_names("classify", others, given)))
         return Classification([self.labels[at] for at in probabilities.argmax(1).tolist()], probabilities)
 
-    def logits(self, items: Iterable[Item], batch_tokens: int | None = None) -> np.ndarray:
+    def logits(
+        self, items: Iterable[Item], batch_tokens: int | None = None, progress: bool = False
+    ) -> np.ndarray:
         """(n, C) float32, the classifier head's outputs before softmax. Raises as `classify`."""
         items = listed(items, "items", 1 + self.pair)
         logits = np.zeros((len(items), len(self.labels)), np.float32)
-        for start in range(0, len(items), bundle.WINDOW):
-            ids = self.tokenize_items(items[start : start + bundle.WINDOW], start)
-            logits[start : start + len(ids)] = self.logits_ids(ids, batch_tokens)
+        with progress_bar(len(items), progress, "classifying", "items") as advance:
+            for start in range(0, len(items), bundle.WINDOW):
+                texts = self._columns(items[start : start + bundle.WINDOW], start)
+                ids = [self._tokenize(each, start) for each in texts]
+                self._run([*ids], logits[start : start + len(ids[0])], batch_tokens, advance)
         return logits
 
     def tokenize_items(self, items: Sequence[Item], first: int = 0) -> list[list[np.ndarray]]:

@@ -2,6 +2,7 @@
 out, kept on disk."""
 
 __all__ = [
+    "added_texts",
     "bm25",
     "cached_folder",
     "corpus",
@@ -14,5 +15,4 @@ __all__ = [
     "parallel_corpus",
     "readers",
     "token_cache",
-    "view_file",
 ]

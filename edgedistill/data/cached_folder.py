@@ -20,16 +20,21 @@ def cached_folder(folder: Path, write: Callable[[Path], Any], log: Log) -> Path:
     `write` is called with an empty folder to fill where there is none yet, and again where a file has changed
     since.
     """
-    if not _intact(folder, log):
-        with files.new_folder(folder) as temporary:
-            write(temporary)
-            found = sorted(path for path in temporary.rglob("*") if path.is_file())
-            hashes = {path.relative_to(temporary).as_posix(): files.sha256_file(path) for path in found}
-            files.write_json(temporary / RECORD, hashes)
+    return folder if intact(folder, log) else written(folder, write)
+
+
+def written(folder: Path, write: Callable[[Path], Any]) -> Path:
+    """The folder, with the files that `write` puts into an empty one, in place of those that it had."""
+    with files.new_folder(folder) as temporary:
+        write(temporary)
+        found = sorted(path for path in temporary.rglob("*") if path.is_file())
+        hashes = {path.relative_to(temporary).as_posix(): files.sha256_file(path) for path in found}
+        files.write_json(temporary / RECORD, hashes)
     return folder
 
 
-def _intact(folder: Path, log: Log) -> bool:
+def intact(folder: Path, log: Log) -> bool:
+    """Whether the folder is there with its files as they were written; what is damaged is named."""
     if not folder.exists():
         return False
     hashes = recorded(folder / RECORD)

@@ -23,11 +23,9 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
     found: dict[Path, None] = {}
     for pattern in patterns:
         path = in_data(pattern, data, place)
-        parts = path.relative_to(path.anchor).parts if path.is_absolute() else path.parts
-        expanded = set(_expanded(Path(path.anchor), parts))
-        paths = sorted(each for each in expanded if os.path.isfile(each))
+        paths = expanded(path)
         if not paths and os.path.isdir(path):
-            paths = [each for folder in _folders(path) for each in _texts_in(folder, path)]
+            paths = texts_below(path)
             if not paths:
                 tables = str(Path(pattern) / "**/*.csv")
                 fact = f"{pattern!r} is a folder without texts ({', '.join(input_file.WHOLE_TEXT)})"
@@ -44,6 +42,12 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
     return list(found)
 
 
+def expanded(path: Path) -> list[Path]:
+    """The files that a path or a glob stands for, whatever their type, sorted."""
+    parts = path.relative_to(path.anchor).parts if path.is_absolute() else path.parts
+    return sorted(each for each in set(_expanded(Path(path.anchor), parts)) if os.path.isfile(each))
+
+
 def in_data(name: str, data: Path | None, place: str) -> Path:
     """A path or glob, where a relative one starts from the folder `data`. Raises UserError where there is
     none."""
@@ -58,6 +62,11 @@ def in_data(name: str, data: Path | None, place: str) -> Path:
 def from_here(patterns: list[str]) -> list[str]:
     """Globs that start from the current folder, absolute: a recipe's relative ones start from --data."""
     return [os.path.abspath(each) for each in patterns]
+
+
+def texts_below(folder: Path) -> list[Path]:
+    """What a folder stands for: its files that are text, and those of the folders in it."""
+    return [each for below in _folders(folder) for each in _texts_in(below, folder)]
 
 
 def _texts_in(folder: Path, top: Path) -> Iterator[Path]:

@@ -19,7 +19,7 @@ MAX_LINE_BYTES = 16_000_000  # of a .jsonl, .tsv or .csv row, which may hold mor
 WHOLE_TEXT = (".txt", ".md", ".rst", ".html", ".htm", ".pdf")  # all of it is text; the others have columns
 KINDS = (*WHOLE_TEXT, ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 # what is counted in a file, where it is not lines
-NUMBERED = {".parquet": "row", ".json": "item", ".rst": "paragraph", ".pdf": "page"}
+NUMBERED = {".parquet": "row", ".json": "item", ".pdf": "page"}
 CONVERTED = (".docx", ".odt", ".epub", ".rtf", ".tex", ".ipynb", ".adoc", ".org")  # by pandoc
 
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
@@ -60,7 +60,7 @@ def kind(path: Path) -> str:
 
 
 def numbered(path: Path) -> str:
-    """What is counted in a file: row, item, paragraph or line."""
+    """What is counted in a file: row, item or line."""
     return NUMBERED.get(kind(path), "line")
 
 

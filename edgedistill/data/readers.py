@@ -33,15 +33,20 @@ WRAPPED = 0.5
 Numbered = Iterator[tuple[int, str]]
 
 
-def texts_in(
+def texts_in(path: Path, *options: Any, **named: Any) -> Iterator[str]:
+    """The texts of one file, as `numbered_texts` reads them."""
+    return (text for _, text in numbered_texts(path, *options, **named))
+
+
+def numbered_texts(
     path: Path,
     column: str = "text",
     field: str | None = None,
     unit: str = "line",
     longest: int = MAX_TEXT_CHARACTERS,
-) -> Iterator[str]:
-    """The texts of one file, unchanged: a .txt file's lines, the passages of a .md, .rst, .html or .pdf file,
-    one column of any other.
+) -> Numbered:
+    """The texts of one file, unchanged, and the numbers of their lines, rows, items or pages: a .txt file's
+    lines, the passages of a .md, .rst, .html or .pdf file, one column of any other.
 
     `field` is the option that names the column, for errors. The unit `paragraph` joins the lines of a .txt
     file up to a blank one, `auto` does so where they are wrapped. `longest` is the most characters of a text.
@@ -59,7 +64,7 @@ def texts_in(
         case _:
             numbered = ((number, text) for number, (text,) in _cells(path, (column,), field))
     word = input_file.numbered(path)
-    return (checked(text, str(path), number, longest, word) for number, text in numbered)
+    return ((number, checked(text, str(path), number, longest, word)) for number, text in numbered)
 
 
 def columns_in(

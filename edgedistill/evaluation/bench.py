@@ -20,6 +20,7 @@ from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tabl
 from edgedistill.evaluation.suites import FAMILIES
 from edgedistill.evaluation.suites.retrieval import by_cosine
 from edgedistill.runtime import bundle as bundles_
+from edgedistill.runtime.arguments import MOST_THREADS, positive
 from edgedistill.runtime.compact import layout
 from edgedistill.session import Log, Session
 
@@ -84,7 +85,9 @@ def bench(
     for path in outputs:
         if path is not None and path.is_dir():
             raise UserError(f"{path}: a folder; give the name of a file")
-    threads = session.threads or machine.default_threads()
+    threads = machine.default_threads()
+    if session.threads is not None:
+        threads = positive(session.threads, "threads", MOST_THREADS)
     session = replace(session, threads=threads)
     if session.data is None and os.environ.get("EDGEDISTILL_DATA"):
         session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))

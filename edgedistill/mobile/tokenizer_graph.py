@@ -1,7 +1,7 @@
 """A bundle's tokenizer as an ONNX graph, and the graph that takes texts and returns embeddings.
 
 BertTokenizer of onnxruntime-extensions knows the accents, capitals and punctuation of Latin-1 only. Here
-every character is treated as the bundle's own tokenizer treats it: `character_classes` asks it, and regular
+every character is treated as the bundle's own tokenizer treats it: `changed_characters` asks it, and regular
 expressions and a map do the same in the graph.
 """
 
@@ -14,9 +14,8 @@ from typing import Any
 import onnx
 from onnx import TensorProto, compose, helper
 
-from edgedistill.mobile.character_classes import changed_characters, regex_class
 from edgedistill.mobile.string_graph import EXTENSIONS, NoSuchGraph, StringGraph, open_session, strings
-from edgedistill.mobile.tokenizer_equality import TextTokenizer
+from edgedistill.mobile.tokenizer_equality import TextTokenizer, changed_characters, regex_class
 
 INPUT = "texts"
 # the characters of the longest word that BertTokenizer looks up; tokenizers' own default too

@@ -11,10 +11,42 @@ from pydantic import ValidationError
 
 from edgedistill import files
 from edgedistill.errors import UserError, shown, unknown_name
-from edgedistill.recipe import aliases, yaml_file
+from edgedistill.recipe import yaml_file
 from edgedistill.recipe.experiment import Recipe
 from edgedistill.recipe.section import Section
 from edgedistill.recipe.yaml_file import MOST_PROBLEMS
+
+# What sentence-transformers, transformers and others call the same thing.
+ALIASES: dict[str, str] = {
+    "batch_size": "batch",
+    "embedding_dim": "dims",
+    "eval_steps": "every",
+    "gradient_clipping": "clip",
+    "hidden_act": "activation",
+    "hidden_size": "width",
+    "intermediate_size": "intermediate",
+    "loss": "objective",
+    "lr": "learning_rate",
+    "lr_scheduler": "schedule",
+    "lr_scheduler_type": "schedule",
+    "max_grad_norm": "clip",
+    "max_length": "max_tokens",
+    "max_seq_length": "max_tokens",
+    "max_steps": "steps",
+    "model_name": "model",
+    "model_name_or_path": "model",
+    "num_attention_heads": "heads",
+    "num_epochs": "epochs",
+    "num_hidden_layers": "layers",
+    "num_layers": "layers",
+    "num_train_epochs": "epochs",
+    "per_device_train_batch_size": "batch",
+    "precision": "dtype",
+    "temp": "temperature",
+    "vocab_size": "vocabulary_size",
+    "wd": "weight_decay",
+    "warmup_ratio": "warmup",
+}
 
 
 def sections(annotation: Any) -> list[type[Section]]:
@@ -191,7 +223,7 @@ def _line(place: str, problem: Any) -> str:
 
 def _unknown_key(key: str, known: list[str]) -> str:
     """Name the key to use instead where other tools call it so, else the nearest one."""
-    if name := aliases.own_name(key, known):
+    if name := own_name(key, known):
         return f"no key {key!r}; did you mean {name!r}?"
     return unknown_name("key", key, known)
 
@@ -253,3 +285,9 @@ def _example_mapping(value: Any, at: _Place) -> str:
         if field.annotation == list[str]:
             return f", such as {{{key}: {json.dumps([value])}}}"
     return ""
+
+
+def own_name(key: str, known: list[str]) -> str | None:
+    """Our name of a key known from other tools; None where that is not among the known keys."""
+    alias = ALIASES.get(key.lower().replace("-", "_"))
+    return alias if alias in known else None

@@ -93,21 +93,7 @@ class BackTranslation(Section):
     backward: Translator = Field(description="Back again, for example Helsinki-NLP/opus-mt-fr-en.")
 
 
-class ViewFile(Section):
-    """Views from a file: a table of texts and their views."""
-
-    kind: Literal["file"]
-    files: list[str] = Field(
-        min_length=1,
-        description="Paths or globs of .tsv, .csv, .jsonl or .parquet. Relative ones start from --data.",
-    )
-    text_column: str = Field(
-        "text", description="The column of texts; every text of the corpus must be in it."
-    )
-    view_column: str = Field("view", description="The column of their views.")
-
-
 View = Annotated[
-    Identity | Dropout | WordDeletion | Crop | DeleteOne | Synonym | Mlm | BackTranslation | ViewFile,
+    Identity | Dropout | WordDeletion | Crop | DeleteOne | Synonym | Mlm | BackTranslation,
     Field(discriminator="kind"),
 ]

@@ -7,9 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill.errors import UserError
+from edgedistill.errors import UserError, unknown_name
 
 LARGEST_BATCH_TOKENS, MOST_THREADS = 1 << 30, 1024
+# Parameters of sentence-transformers: ours; what always holds; and what to do in place of others.
+SAME = {"show_progress_bar": "progress", "truncate_dim": "dim"}
+HOLDS = {"normalize_embeddings": True, "convert_to_numpy": True, "convert_to_tensor": False}
+IN_PLACE = {
+    "batch_size": "a batch is bounded in tokens; give batch_tokens, or leave it out",
+    "normalize_embeddings": "embeddings have unit length; leave it out",
+    "convert_to_numpy": "embeddings are an array; leave it out, and give its rows to list",
+    "convert_to_tensor": "embeddings are an array; leave it out, and give it to torch.from_numpy",
+    **dict.fromkeys(("prompt", "prompt_name"), "give role, or call encode_query or encode_document"),
+    "device": "give it to edgedistill.load",
+}
 
 
 def positive(value: int, name: str, most: int = LARGEST_BATCH_TOKENS) -> int:
@@ -41,4 +52,22 @@ def given_texts(texts: Iterable[str]) -> list[str]:
     for at, text in enumerate(found):
         if not isinstance(text, str):
             raise UserError(f"texts[{at}]: {type(text).__name__}, not a string; give strings")
+    return found
+
+
+def our_names(function: str, others: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that a function was `given`, and with them `others` by our names: those that
+    sentence-transformers names otherwise.
+
+    Raises UserError, a line for each, for those that work in another way here, or that nobody knows.
+    """
+    found, problems = dict(given), []
+    for name, value in others.items():
+        if (ours := SAME.get(name, "")) in given:
+            found[ours] = value
+        elif name not in HOLDS or value != HOLDS[name]:
+            fact = IN_PLACE.get(name) or unknown_name("parameter", name, given)
+            problems.append(f"{function}: {name}={value!r}: {fact}")
+    if problems:
+        raise UserError(*problems)
     return found

@@ -6,22 +6,22 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from edgedistill import machine
-from edgedistill.errors import UserError, border, raise_failed
+from edgedistill.errors import CheckFailed, UserError, border, raise_failed
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime import prompts as prompts_
-from edgedistill.runtime.arguments import MOST_THREADS, given_texts, positive
+from edgedistill.runtime.arguments import MOST_THREADS, given_texts, our_names, positive
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
 from edgedistill.runtime.compact import compact, layout
 from edgedistill.runtime.onnx_session import BundleSession
 from edgedistill.runtime.prompts import Prompts
-from edgedistill.runtime.similarity import COSINE, Measure, similarity, unit_rows
+from edgedistill.runtime.similarity import COSINE, Measure, search, similarity, unit_rows
 from edgedistill.runtime.trust import GET_AGAIN, graph_check, tokenizer_check
 from edgedistill.session import progress_bar
 
@@ -42,8 +42,8 @@ def open_tokenizer(folder: Path, max_tokens: int) -> Tokenizer:
 class Bundle:
     """An opened bundle in one precision; `edgedistill.load` opens it.
 
-    An encoder has `encode`, `encode_query`, `encode_document` and `similarity`, a classifier `classify`; see
-    `ClassifierBundle`.
+    An encoder has `encode`, `encode_query`, `encode_document`, `search` and `similarity`, a classifier
+    `classify`; see `ClassifierBundle`. `with` closes it at the end.
 
     folder: where its files are. manifest: its manifest.json. precision: "int8", "w8", "fp32", "w4" or "fp16".
         threads: of onnxruntime.
@@ -75,8 +75,22 @@ class Bundle:
             self._tokenizer = open_tokenizer(folder, self.max_tokens)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled and copied as its name: another process opens the files, and checks them, again."""
-        return load, (self.folder, self.precision, self.threads, self._device)
+        """Pickled and copied as its folder and its manifest's digest: the files are opened, and checked,
+        again."""
+        digest = manifests.digest(self.manifest)
+        return _opened_again, (self.folder.absolute(), digest, self.precision, self.threads, self._device)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the graph and its memory. A closed bundle raises UserError where it is to embed or
+        label."""
+        for encoder in self.encoders:
+            encoder._session.close()
 
     def __repr__(self) -> str:
         return f"<Bundle {self.manifest['name']}:{self.precision}, {self.dims[0]} dimensions>"
@@ -100,6 +114,7 @@ class Bundle:
         progress: bool = False,
         role: str = "text",
         precision: str = "float32",
+        **others: Any,
     ) -> np.ndarray:
         """Embed n texts: (n, d) float32, rows of unit length in the order of the texts. One string gives one
         embedding, (d,).
@@ -115,11 +130,15 @@ class Bundle:
         role: what the texts are, "text", "query" or "document": which prompt is put before them.
         precision: of the embeddings that are returned, "float32", "int8" (n, d) or "binary" (n, d/8) uint8,
             see `compact`; `similarity` and `search` take all. That of the graph is chosen by `load`.
+        others: names of sentence-transformers, such as show_progress_bar; see `our_names`.
 
         Raises UserError for an item that is not a string (its index is named), for a `dim` that is none of
         `dims`, an unknown role or precision, and for what is no such iterable; CheckFailed where the graph
         returns anything but embeddings of unit length.
         """
+        if others:
+            given = dict[str, Any](dim=dim, batch_tokens=batch_tokens, progress=progress, role=role)
+            return self.encode(texts, **our_names("encode", others, given | {"precision": precision}))
         encoder, dim = self.of(role), self.embedding_dim(dim)
         layout(precision, dim)
         if isinstance(texts, str):
@@ -145,6 +164,32 @@ class Bundle:
         return self.encode(texts, dim, role="document", **options)
 
     similarity = staticmethod(similarity)
+
+    @border()
+    def search(
+        self, query: str | Iterable[str], documents: Iterable[str] | np.ndarray, k: int = 10
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The k documents most similar to a query, best first: their indices and cosines, both (k,), or all
+        where there are fewer. Of an iterable of queries both are (q, k).
+
+        query: one string, or any iterable of them. documents: texts, which are embedded, or their embeddings
+            as `encode_document` returns them, in any precision. k: how many.
+
+        Raises UserError as `encode`, and for embeddings of other dimensions.
+        """
+        k, dim = positive(k, "k"), None
+        if isinstance(documents, np.ndarray) and documents.dtype.kind in "fiu":
+            width = documents.shape[1] if documents.ndim == 2 else 0
+            dim = 8 * width if documents.dtype == np.uint8 else width
+            if dim not in self.dims:
+                known = f"(n, {' or '.join(map(str, self.dims))})"
+                fact = f"embeddings of shape {documents.shape}, those of {self.manifest['name']} have {known}"
+                raise UserError(f"documents: {fact}; give what encode_document returns")
+            rows = documents
+        else:
+            rows = self.encode_document(documents)
+        found = search(np.atleast_2d(self.encode_query(query, dim)), rows, k)
+        return (found[0][0], found[1][0]) if isinstance(query, str) else found
 
     def classify(self, items: Any, batch_tokens: int | None = None) -> Any:
         """Label texts, or pairs of texts, see `ClassifierBundle`. Raises UserError: an encoder has no
@@ -274,6 +319,10 @@ class PairBundle(Bundle):
     def __repr__(self) -> str:
         return f"<PairBundle {self.manifest['name']}: {self.query!r}, {self.document!r}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as its encoders."""
+        return PairBundle, (self.folder.absolute(), self.manifest, self.query, self.document)
+
     def of(self, role: str) -> Bundle:
         """The encoder of a role. Raises UserError for texts that are neither queries nor documents."""
         self.prompts.of(role)
@@ -327,6 +376,14 @@ def load(
     opened = kind_of(manifest)(folder, manifest, precision, threads, device)
     with tokenizer_check.readable(folder):
         opened._tokenizer.encode("a")  # a tokenizer whose parts do not fit together fails here
+    return opened
+
+
+def _opened_again(folder: Path, digest: str, precision: str, threads: int, device: str) -> Bundle:
+    """A bundle that was copied or pickled. Raises CheckFailed where its folder holds another one by now."""
+    opened = load(folder, precision, threads, device)
+    if manifests.digest(opened.manifest) != digest:
+        raise CheckFailed(f"{folder}: changed since it was opened; open it with edgedistill.load")
     return opened
 
 

@@ -1,4 +1,4 @@
-"""Find a bundle and one of its precisions by name: `nano`, `bundles/x`, `bundles/x:int8`."""
+"""Find a bundle and one of its precisions by name: `nano`, `bundles/x`, `bundles/x:int8`; and what ships."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from edgedistill import files, machine
 from edgedistill.errors import UserError, closest_names, unknown_name
 from edgedistill.precisions import INT8_PRODUCTS, PRECISIONS, fastest_first
 
+SCORES = files.PACKAGE / "shipped/bundles/scores.json"  # bench/documents.py writes it from the reports
 FOLDER = Path("bundles")  # where `edgedistill export` writes, and where plain names are looked up
 
 
@@ -76,7 +77,7 @@ def _folder(name: str) -> Path | None:
 
 
 def _is_shipped(folder: Path) -> bool:
-    return folder.resolve() in {path.parent.resolve() for path in files.shipped("bundle").values()}
+    return folder.resolve().parent == files.shipped_folder("bundle").resolve()
 
 
 def _not_found(name: str) -> str:
@@ -89,3 +90,29 @@ def _not_found(name: str) -> str:
             f"({closest_names(name, known)})"
         )
     return unknown_name("bundle", name, known)
+
+
+def shipped() -> list[dict[str, Any]]:
+    """The bundles that ship, from their manifests and reports: {name, about, languages, max_tokens,
+    size_bytes, scores, licences}.
+
+    size_bytes is that of the whole folder. scores are averages of suites, 0 to 1. licences are those of the
+    teacher and of the texts that the student was trained on.
+    """
+    found, scores = [], files.read_json(SCORES)
+    for name, path in files.shipped("bundle").items():
+        manifest = files.read_json(path)
+        corpus, teachers = manifest["recipe"]["corpus"], manifest["run"]["teachers"]
+        columns = [column for pair in corpus.get("pairs", ()) for column in pair["columns"]]
+        licences = [*(each["licence"] for each in teachers), *corpus["licences"].values()]
+        student = {
+            "name": name,
+            "about": manifest["recipe"]["about"],
+            "languages": list(dict.fromkeys(columns or [corpus["column"]])),
+            "max_tokens": manifest["max_tokens"],
+            "size_bytes": sum(each.stat().st_size for each in path.parent.rglob("*") if each.is_file()),
+            "scores": scores[name],
+            "licences": list(dict.fromkeys(licences)),
+        }
+        found.append(student)
+    return found

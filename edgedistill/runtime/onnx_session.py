@@ -38,6 +38,7 @@ class BundleSession:
     ) -> None:
         self._place, self._output = folder, manifest["output"]
         self._unit, self._width = not manifest.get("labels"), width(manifest)
+        self._session: onnxruntime.InferenceSession | None
         try:
             self._session = open_session(folder / manifest["precisions"][precision]["file"], threads, device)
         except UserError:  # no CUDA
@@ -47,8 +48,11 @@ class BundleSession:
 
     def run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """(batch, width) float32, finite."""
+        session = self._session  # another thread may close it meanwhile
+        if session is None:
+            raise UserError(f"{self._place}: closed; open it again with edgedistill.load")
         try:
-            rows = self._session.run([self._output], inputs, RUN_OPTIONS)[0]
+            rows = session.run([self._output], inputs, RUN_OPTIONS)[0]
         except Exception as error:
             raise self._failure(error) from error
         shape = (len(inputs["input_ids"]), self._width)
@@ -62,6 +66,10 @@ class BundleSession:
         if self._unit and not all(abs(square - 1) <= UNIT or square == 0 for square in squares):
             raise self._wrong("an embedding that is not of unit length")
         return rows
+
+    def close(self) -> None:
+        """Let go of the graph and its memory; a later run raises UserError."""
+        self._session = None
 
     def _wrong(self, found: str) -> CheckFailed:
         return CheckFailed(f"{self._place}: its graph returns {found}; {GET_AGAIN}")

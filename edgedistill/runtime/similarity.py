@@ -75,13 +75,11 @@ def _best(numbers: np.ndarray, scores: np.ndarray, most: int) -> tuple[np.ndarra
 def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
     try:
         given = np.asarray(embeddings)
-        rows = np.atleast_2d(given if given.dtype == np.uint8 else np.asarray(embeddings, np.float32))
+        rows = np.atleast_2d(given if given.dtype == np.uint8 else given.astype(np.float32))
     except (TypeError, ValueError, OverflowError):
         raise UserError(
             f"similarity: {name} is not an array of numbers; give embeddings, such as those of encode"
         ) from None
-    if embeddings is None:
-        raise UserError(f"similarity: {name} is None; give embeddings, such as those of encode")
     if rows.ndim != 2:
         raise UserError(
             f"similarity: {name} has shape {rows.shape}; give embeddings of shape (n, d), or one of shape "

@@ -95,7 +95,7 @@ def test_a_file_gives_its_passages(tmp_path: Path) -> None:
     path.write_text(DOCUMENT, encoding="utf-8")
     assert list(readers.texts_in(path)) == [text for _, text in document_text.restructured(DOCUMENT)]
     path.write_text(f"Title\n=====\n\n{'word ' * 30_000}\n", encoding="utf-8")
-    with pytest.raises(UserError, match="page.rst: paragraph 4 is a text of 149,999 characters"):
+    with pytest.raises(UserError, match="page.rst: line 4 is a text of 149,999 characters"):
         list(readers.texts_in(path))
 
 

@@ -519,6 +519,8 @@ def test_threads_default_to_the_environments(shelf: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     quick = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
     assert run(shelf, ["student"], threads=None, plan=quick)["reports"][0]["threads"] == 3
+    with pytest.raises(UserError, match="threads=0: not a whole number from 1 to 1,024"):
+        run(shelf, ["student"], threads=0, plan=quick)
 
 
 def test_the_teacher_of_the_missing_teacher_line_is_the_bundles_own() -> None:

@@ -7,6 +7,7 @@ import json
 import pickle
 import runpy
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,29 @@ def test_queries_by_one_and_documents_by_the_other(folder: Path) -> None:
     assert np.array_equal(opened.encode_document(TEXTS[0]), document.encode_document(TEXTS[0]))
     long = "the cat " * 20
     assert [len(opened.tokenize([long], role)[0]) for role in ("query", "document")] == [12, 32]
-    again = pickle.loads(pickle.dumps(opened))
-    assert np.array_equal(again.encode_query(TEXTS), query.encode_query(TEXTS))
+    for again in (pickle.loads(pickle.dumps(opened)), deepcopy(opened)):
+        assert np.array_equal(again.encode_query(TEXTS), query.encode_query(TEXTS))
+        assert (again.precision, again.document.precision) == ("int8", "fp32")
+    numbers, _ = opened.search(TEXTS[3], TEXTS, 3)
+    assert numbers[0] == (query.encode_query(TEXTS[3]) @ document.encode_document(TEXTS).T).argmax()
+    with again:
+        pass
+    for ask in (again.encode_query, again.encode_document):
+        with pytest.raises(UserError, match="closed; open it again"):
+            ask(TEXTS)
     for ask in (opened.encode, opened.tokenize, opened.encode_ids):
         with pytest.raises(UserError) as caught:
             ask(TEXTS)
         way_out = f"call encode_query or encode_document, or open one of {folder}/query and /document"
         assert str(caught.value) == f"pair: a pair of encoders, for queries and documents; {way_out}"
+
+
+@pytest.mark.parametrize("side", ["query", "document"])
+def test_a_pickled_pair_knows_its_encoders_again(copy: Path, side: str) -> None:
+    pickled = pickle.dumps(bundle.load(copy))
+    seal(copy / side, {**files.read_json(copy / side / "manifest.json"), "name": "other"})
+    with pytest.raises(CheckFailed, match=rf"{side}: changed since it was opened"):
+        pickle.loads(pickled)
 
 
 def test_each_side_is_a_bundle_of_its_own(folder: Path) -> None:

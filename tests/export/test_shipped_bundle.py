@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import edgedistill
 from edgedistill import files
 from edgedistill.evaluation import report, scoring
 from edgedistill.runtime import bundle, verify
@@ -53,6 +54,22 @@ def test_it_is_small_and_whole(shipped: bundle.Bundle) -> None:
     assert sum(path.stat().st_size for path in shipped.folder.rglob("*") if path.is_file()) <= most
     assert list(shipped.manifest["precisions"]) == [precision]
     assert verify.verify(shipped.folder)["precisions"][precision]["cosine_min"] > 0.99
+
+
+def test_it_is_listed(shipped: bundle.Bundle) -> None:
+    (found,) = [each for each in edgedistill.shipped() if each["name"] == shipped.folder.name]
+    precision, most = SHIPPED[found["name"]]
+    assert found["size_bytes"] <= most and found["max_tokens"] == shipped.max_tokens
+    assert "en" in found["languages"] and all(len(each) == 2 for each in found["languages"])
+    assert (len(found["languages"]) > 1) == (found["name"] == "multi")
+    assert {"apache-2.0", *shipped.manifest["recipe"]["corpus"]["licences"].values()} == {*found["licences"]}
+    (said,) = [
+        row["quality"]
+        for row in REPORTS
+        if (row["bundle"]["name"], row["bundle"]["precision"]) == (found["name"], precision)
+    ]
+    averages = {suite: round(each["average"], 4) for suite, each in said.items()}
+    assert found["scores"] == averages and {"sts7", "retrieval"} <= set(averages), "make docs writes them"
 
 
 def test_it_keeps_what_its_report_says(shipped: bundle.Bundle) -> None:

@@ -24,8 +24,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from edgedistill import load
 from edgedistill.export import bundle_writer
 from edgedistill.mobile import static_file
-from edgedistill.mobile.character_classes import changed_characters
-from edgedistill.mobile.tokenizer_equality import adversarial_texts
+from edgedistill.mobile.tokenizer_equality import adversarial_texts, changed_characters
 from edgedistill.runtime import golden_file
 from tests.conftest import sentences
 from tests.export.test_export import make_run

@@ -19,7 +19,7 @@ import pytest
 import edgedistill
 from edgedistill import machine
 from edgedistill.classification.bundle import ClassifierBundle
-from edgedistill.errors import UserError
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle
 from tests.conftest import sentences
 from tests.runners import hostile
@@ -151,6 +151,14 @@ def test_any_iterable_that_has_an_order(
     assert classifier.classify(make(texts)).labels == classifier.classify(texts).labels
 
 
+def test_a_column_of_polars(folder: Path) -> None:
+    polars = pytest.importorskip("polars")
+    opened, table = bundle.load(folder), polars.DataFrame({"a": TEXTS})
+    assert np.array_equal(opened.encode(table["a"]), opened.encode(TEXTS))
+    with pytest.raises(UserError, match="texts: DataFrame of several columns; give one column"):
+        opened.encode(table)
+
+
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_has_no_order_or_several_columns(folder: Path, classifier: bundle.Bundle, kind: str) -> None:
     items, fact = REFUSED[kind]
@@ -194,11 +202,95 @@ def test_a_name_that_is_none(name: Any) -> None:
         bundle.load(name)
 
 
-def test_a_bundle_is_copied_and_pickled_by_its_name(folder: Path) -> None:
-    opened = bundle.load(folder, precision="w8", threads=1)
-    for other in (pickle.loads(pickle.dumps(opened)), copying.deepcopy(opened)):
+def test_a_bundle_is_copied_and_pickled_by_its_folder(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copy.parent)
+    opened = bundle.load(copy.name, precision="w8", threads=1)
+    pickled, copied = pickle.dumps(opened), copying.deepcopy(opened)
+    monkeypatch.chdir("/")
+    for other in (pickle.loads(pickled), copied):
         assert (other.precision, other.threads) == ("w8", 1)
         assert np.array_equal(other.encode(TEXTS[:3]), opened.encode(TEXTS[:3]))
+    rewrite(copy, prompt="the dog ")
+    with pytest.raises(CheckFailed, match=rf"^{copy}: changed since it was opened; open it with edgedistill"):
+        pickle.loads(pickled)
+
+
+def test_a_closed_bundle_says_so(folder: Path, classifier: bundle.Bundle) -> None:
+    with bundle.load(folder) as opened:
+        assert opened.encode("a").shape == (24,)
+    again = pickle.loads(pickle.dumps(classifier))
+    again.close()
+    for call in (opened.encode, opened.encode_query, again.classify):
+        with pytest.raises(UserError, match=r": closed; open it again with edgedistill\.load"):
+            call(["a"])
+
+
+# Names of other libraries
+
+
+def test_names_of_sentence_transformers(
+    copy: Path, classifier: bundle.Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite(copy, dims=[24, 8])
+    opened = bundle.load(copy)
+    theirs = {"normalize_embeddings": True, "convert_to_numpy": True, "convert_to_tensor": False}
+    found = opened.encode(TEXTS, truncate_dim=8, show_progress_bar=True, **theirs)
+    assert np.array_equal(found, opened.encode(TEXTS, dim=8))
+    assert np.array_equal(opened.encode_query(TEXTS, truncate_dim=8), opened.encode_query(TEXTS, 8))
+    assert capsys.readouterr().err, "off a terminal a bar is an empty line"
+    with pytest.raises(UserError) as caught:
+        opened.encode(TEXTS, batch_size=32, convert_to_tensor=True, prompt_name="query", batch_token=3)
+    assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
+        "batch_size=32: a batch is bounded in tokens; give batch_tokens, or leave it out",
+        "convert_to_tensor=True: embeddings are an array; leave it out, and give it to torch.from_numpy",
+        "prompt_name='query': give role, or call encode_query or encode_document",
+        "batch_token=3: no parameter 'batch_token'; did you mean 'batch_tokens'? "
+        "(batch_tokens, dim, precision, progress, role)",
+    ]
+    labels = classifier.classify(TEXTS, show_progress_bar=True).labels
+    assert capsys.readouterr().err
+    assert labels == classifier.classify(TEXTS).labels and not capsys.readouterr().err
+    with pytest.raises(UserError, match="classify: batch_size=8: a batch is bounded in tokens"):
+        classifier.classify(TEXTS, batch_size=8)
+
+
+# Search
+
+
+def test_a_bundle_searches_texts_and_embeddings(copy: Path) -> None:
+    rewrite(copy, query_prompt="the dog ", dims=[24, 8])
+    opened, queries = bundle.load(copy), sentences(3, seed=8)
+    documents = sentences(40, seed=9)
+    cosines = opened.encode_query(queries) @ opened.encode_document(documents).T
+    expected = np.argsort(-cosines, axis=1, kind="stable")[:, :5]
+    numbers, found = opened.search(iter(queries), (text for text in documents), 5)
+    assert np.array_equal(numbers, expected)
+    assert np.allclose(found, np.take_along_axis(cosines, expected, axis=1), atol=1e-6)
+    one, of_one = opened.search(queries[0], documents, k=5)
+    assert np.array_equal(one, expected[0]) and np.allclose(of_one, found[0])
+    for dim in (24, 8):
+        rows = opened.encode_document(documents, dim)
+        given, _ = opened.search(queries, rows, 5)
+        assert np.array_equal(given, np.argsort(-opened.encode_query(queries, dim) @ rows.T)[:, :5])
+    bits = opened.search(documents[7], opened.encode_document(documents, precision="binary"), 40)[0]
+    assert sorted(bits) == list(range(40))
+    assert [each.shape for each in opened.search("a", [])] == [(0,), (0,)]
+    assert opened.search("a", documents, 99)[0].shape == (40,)
+
+
+def test_a_bundle_refuses_embeddings_of_others(folder: Path) -> None:
+    opened = bundle.load(folder)
+    for shape in ((3, 9), (24,), ()):
+        with pytest.raises(UserError) as caught:
+            opened.search("a", np.ones(shape, np.float32))
+        fact = f"documents: embeddings of shape {shape}, those of run have (n, 24)"
+        assert str(caught.value) == f"{fact}; give what encode_document returns"
+    with pytest.raises(UserError, match=r"k=0: not a whole number from 1 to "):
+        opened.search("a", TEXTS, 0)
+    with pytest.raises(UserError, match="texts: DataFrame of several columns"):
+        opened.search("a", pd.DataFrame({"a": ["x"]}))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
@@ -329,9 +421,8 @@ def test_the_package_offers_its_classes_and_errors() -> None:
     assert edgedistill.Bundle is bundle.Bundle
     assert edgedistill.UserError is UserError
     assert edgedistill.CheckFailed is check_failed
-    assert {"Bundle", "CheckFailed", "UserError", "__version__", "load", "search", "similarity"} == set(
-        dir(edgedistill)
-    )
+    offered = "Bundle CheckFailed UserError __version__ load search shipped similarity"
+    assert dir(edgedistill) == offered.split()
     with pytest.raises(AttributeError, match="has no attribute 'embed'"):
         _ = edgedistill.embed
 

@@ -12,7 +12,6 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgedistill import objectives, recipe
-from edgedistill.data import view_file
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.token_cache import TokenCache
 from edgedistill.errors import UserError
@@ -84,10 +83,7 @@ def of_texts(
     elif isinstance(spec, recipe.Synonym):
         views.append(_of_changed_texts(synonyms.Synonyms(spec, stage.seed, place), texts, limited))
     elif spec is not None:
-        if isinstance(spec, recipe.ViewFile):
-            made = view_file.build(spec, texts, session, place)
-        else:
-            made = model_views.build(spec, stage.seed, texts, session, place)
+        made = model_views.build(spec, stage.seed, texts, session, place)
         known.append(limited.tokenize(made, session))
         views.append(_of_tokens(known[-1], limited.max_tokens))
     return Batches(views, known, texts.training_count)
@@ -106,15 +102,13 @@ def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
     return wanted
 
 
-def check_view(stage: NumberedStage[recipe.Stage], texts: Corpus, session: Session) -> None:
-    """Raise UserError where what a stage's view is made with is missing: a file, which may also lack texts, a
-    model, WordNet. No model is opened."""
+def check_view(stage: NumberedStage[recipe.Stage]) -> None:
+    """Raise UserError where what a stage's view is made with is missing: a model, WordNet. No model is
+    opened."""
     from edgedistill.views import model_views, synonyms
 
     spec, place = stage.spec.view, f"{stage.place}.view"
-    if isinstance(spec, recipe.ViewFile):
-        view_file.build(spec, texts, session, place)
-    elif isinstance(spec, recipe.Synonym):
+    if isinstance(spec, recipe.Synonym):
         synonyms.Synonyms(spec, stage.seed, place)
     elif isinstance(spec, model_views.Spec):
         model_views.model_folders(spec, place)

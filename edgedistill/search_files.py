@@ -1,0 +1,169 @@
+"""Search the texts of files by meaning and, with BM25, by words; their embeddings are kept between calls."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgedistill import files
+from edgedistill.data import added_texts, bm25, cached_folder, file_patterns, input_file, readers
+from edgedistill.embed_file import LONGEST_TEXT
+from edgedistill.errors import UserError, shown
+from edgedistill.runtime import manifest
+from edgedistill.runtime.arguments import positive
+from edgedistill.runtime.bundle import Bundle
+from edgedistill.runtime.similarity import similarity
+from edgedistill.session import QUIET, Session
+
+FORMAT = 1  # part of every cache key: raise it when what is kept changes
+CHARACTERS = 4  # of a token, in bytes: a text of more than so many for each that the student reads is divided
+SHORTEST = 100  # characters of a passage of a document with markup that stands alone
+LINE = 240  # characters of a text that are printed
+PRECISION = "int8"  # in which embeddings are kept: a quarter of float32's bytes, for nearly the same ranking
+
+
+@dataclass(frozen=True)
+class Search:
+    """A question to the texts of files: `paths` are files, globs, and folders, which stand for the files in
+    them that are all text but those that hide behind a dot.
+
+    `column` is that of the texts in tables. `weight` is that of BM25's z-scores beside those of the cosines;
+    with 0, cosines decide alone.
+    """
+
+    paths: list[str]
+    question: str
+    top: int = 10
+    column: str = "text"
+    weight: float = bm25.WEIGHT
+
+
+def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[str, Any]:
+    """The texts that answer a question best: {files, left_out, texts, embedded, ranked_by, results}.
+
+    A result is {file, line (or row, item), text, score, cosine, bm25}, of equal texts the first. `left_out`
+    are files without text that no path names itself; `embedded` says how many texts were not in the cache.
+    Raises UserError for an empty question, where no file is found, none has text, or a named one is damaged.
+    """
+    question, top = readers.normalize(request.question), positive(request.top, "top")
+    if not question:
+        raise UserError("the question is empty; give one, in quotes")
+    found, left_out = _read(request, CHARACTERS * opened.of("document").max_tokens)
+    if left_out:
+        names = shown(", ".join(left_out), 300, quoted=False)
+        session.log(f"left out, with no text or no column {request.column!r} that can be read: {names}")
+    texts = list(found)
+    rows, embedded = _kept_embeddings(opened, texts, request, session)
+    cosines = scores = similarity(opened.encode_query(question), rows)
+    words, ranked_by = np.zeros_like(cosines), "cosine"
+    if request.weight:
+        try:
+            words = bm25.BM25(texts, "BM25").scores([question])
+            scores = bm25.joined(cosines, words, request.weight)
+            ranked_by = f"cosine + {request.weight:g} BM25"
+        except UserError as missing:  # the extra, or words in these texts
+            ranked_by = f"cosine alone ({missing})"
+    results = []
+    for at in np.argsort(-scores[0], kind="stable")[:top].tolist():
+        path, number = found[texts[at]]
+        place = {"file": str(path), input_file.numbered(path): number, "text": texts[at]}
+        numbers = {"score": scores, "cosine": cosines, "bm25": words}
+        results.append(place | {name: round(float(each[0, at]), 4) for name, each in numbers.items()})
+    count = len({path for path, _ in found.values()})
+    about = {"files": count, "left_out": left_out, "texts": len(texts), "embedded": embedded}
+    return {**about, "ranked_by": ranked_by, "results": results}
+
+
+def _read(request: Search, longest: int) -> tuple[dict[str, tuple[Path, int]], list[str]]:
+    """The distinct texts of all files, with the file and the line or row of each; and the files that are
+    left out."""
+    found, left_out = dict[str, tuple[Path, int]](), dict[str, str]()
+    for pattern in map(Path, request.paths):
+        for path in _files(pattern):
+            try:
+                for number, text in list(_passages(path, request, longest)):
+                    found.setdefault(text, (path, number))
+            except UserError as problem:
+                if path == pattern:
+                    raise
+                left_out[str(path)] = str(problem)
+    if not found:
+        raise UserError(
+            *list(left_out.values())[:3], f"{' '.join(request.paths)}: no text found; give other files"
+        )
+    return found, list(left_out)
+
+
+def _files(pattern: Path) -> list[Path]:
+    """The files that one of the paths stands for. Raises UserError where there is none."""
+    found = file_patterns.texts_below(pattern) if pattern.is_dir() else file_patterns.expanded(pattern)
+    if not found:
+        kinds = f"files ({', '.join(input_file.KINDS)})"
+        raise UserError(
+            f"{pattern}: no texts there; give {kinds} by a name or a pattern such as 'docs/*.csv'"
+        )
+    return found
+
+
+def _passages(path: Path, request: Search, most: int) -> Iterator[tuple[int, str]]:
+    """The texts of a file, of at most so many bytes each: a longer one as runs of its sentences; a heading or
+    a cell of a document together with what follows."""
+    least = SHORTEST if readers.is_text_file(path) and input_file.kind(path) != ".txt" else 1
+    run, first = "", 0
+    numbered = readers.numbered_texts(path, request.column, "--column", "auto", LONGEST_TEXT)
+    for number, text in numbered:
+        normal = readers.normalize(text)
+        for part in [normal] if len(normal.encode()) <= most else added_texts.sentences(normal, 1):
+            if run and len(f"{run} {part}".encode()) > most:
+                yield first, run
+                run = ""
+            first, run = first if run else number, f"{run} {part}".strip()
+        if len(run) >= least:
+            yield first, run
+            run = ""
+    if run:
+        yield first, run
+
+
+def _kept_embeddings(
+    opened: Bundle, texts: list[str], request: Search, session: Session
+) -> tuple[np.ndarray, int]:
+    """The embeddings of distinct texts as documents, (n, d) int8, and how many of them were computed now: an
+    earlier call with the same bundle and paths left the others in the cache, with the hashes of their
+    texts."""
+    bundle = [manifest.digest(opened.manifest), *(encoder.precision for encoder in opened.encoders)]
+    places = [os.path.abspath(each) for each in request.paths]
+    key = files.cache_key(format=FORMAT, bundle=bundle, paths=places, column=request.column)
+    folder, known = session.cache / "search" / key, dict[bytes, np.ndarray]()
+    hashed = {hashlib.sha256(text.encode()).digest(): text for text in texts}
+    if cached_folder.intact(folder, session.log):
+        before = map(bytes, np.load(folder / "texts.npy"))
+        known = dict(zip(before, np.load(folder / "embeddings.npy"), strict=True))
+    new = {key: text for key, text in hashed.items() if key not in known}
+    rows = opened.encode_document(list(new.values()), precision=PRECISION, progress=session.progress)
+    known.update(zip(new, rows, strict=True))
+    found = np.stack([known[key] for key in hashed])
+
+    def write(temporary: Path) -> None:
+        np.save(temporary / "embeddings.npy", found)
+        np.save(temporary / "texts.npy", np.array(list(hashed), "V32"))
+
+    if len(new) or len(known) > len(found):
+        cached_folder.written(folder, write)
+    return found, len(new)
+
+
+def table(found: dict[str, Any]) -> str:
+    """The results for reading: file and line, scores, text."""
+    lines = []
+    for each in found["results"]:
+        file, number, text, *_ = each.values()
+        words = f", BM25 {each['bm25']:.1f}" if each["bm25"] else ""
+        lines += [f"{file}:{number}  (cosine {each['cosine']:.2f}{words})", f"    {shown(text, LINE, False)}"]
+    return "\n".join(lines)

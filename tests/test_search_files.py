@@ -1,0 +1,217 @@
+"""The texts of files answer a question: what is read, what is kept between calls, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedistill import search_files
+from edgedistill.errors import UserError
+from edgedistill.runtime.bundle import Bundle, load
+from edgedistill.search_files import Search, search
+from edgedistill.session import Session
+from tests.data.test_cached_folder import DAMAGE
+from tests.export.test_export import make_run
+from tests.export.test_pair_bundle import paired
+from tests.test_cli import call
+
+PAGE = """# Refunds
+
+Your money is paid back within ten days, to the card that you paid with.
+
+# Delivery
+
+We send books by post. They arrive after two or three days, and later on islands.
+"""
+QUESTION = "How do I get my money back?"
+
+
+@pytest.fixture(scope="module")
+def nano() -> Bundle:
+    return load("nano", threads=1)
+
+
+@pytest.fixture
+def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a page, lines, wrapped prose, a table, a picture, and a hidden folder."""
+    folder = tmp_path / "docs"
+    (folder / "more").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / ".git" / "a.txt").write_text("How do I get my money back?\n")
+    (folder / "page.md").write_text(PAGE, encoding="utf-8")
+    (folder / "lines.txt").write_text("A cat sleeps.\nThe train leaves at nine.\nA cat sleeps.\n")
+    wrapped = (
+        "The shop is closed on\nSunday, and all trains\nstop in the next town.\n\nA second\nparagraph.\n"
+    )
+    (folder / "more" / "wrapped.txt").write_text(wrapped)
+    (folder / "rows.csv").write_text("id,text\n1,The invoice is in the parcel.\n")
+    (folder / "other.tsv").write_text("a\tb\n1\t2\n")
+    (folder / "picture.png").write_bytes(b"\x89PNG\0\0")
+    (folder / "binary.txt").write_bytes(b"a\0\0\0\0\0")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def asked(nano: Bundle, paths: list[str], session: Session, question: str = QUESTION, **more: Any) -> Any:
+    return search(nano, Search(paths, question, **more), session)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return Session(cache_folder=tmp_path / "cache")
+
+
+def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session) -> None:
+    logged: list[str] = []
+    found = asked(nano, ["docs"], Session(cache_folder=session.cache, log=logged.append), top=99)
+    assert {(each["file"], each.get("line")): each["text"] for each in found["results"]} == {
+        ("docs/lines.txt", 1): "A cat sleeps.",
+        ("docs/lines.txt", 2): "The train leaves at nine.",
+        (
+            "docs/more/wrapped.txt",
+            1,
+        ): "The shop is closed on Sunday, and all trains stop in the next town.",
+        ("docs/more/wrapped.txt", 5): "A second paragraph.",
+        (
+            "docs/page.md",
+            1,
+        ): "Refunds Your money is paid back within ten days, to the card that you paid with. "
+        "Delivery We send books by post. They arrive after two or three days, and later on islands.",
+    }
+    left_out = ["docs/binary.txt"]
+    assert (found["files"], found["texts"], found["left_out"]) == (3, 5, left_out)
+    assert logged == ["left out, with no text or no column 'text' that can be read: " + ", ".join(left_out)]
+    assert found["results"][0]["line"] == 1 and found["results"][0]["file"] == "docs/page.md"
+
+
+def test_a_pattern_stands_for_all_that_it_names(nano: Bundle, docs: Path, session: Session) -> None:
+    found = asked(nano, ["docs/*"], session, "Where is the invoice?", column="text")
+    assert found["left_out"] == ["docs/binary.txt", "docs/other.tsv", "docs/picture.png"]
+    best = found["results"][0]
+    assert (best["file"], best["line"], best["text"]) == ("docs/rows.csv", 2, "The invoice is in the parcel.")
+    found = asked(nano, ["docs/*.tsv"], session, "q", column="b")
+    assert [each["text"] for each in found["results"]] == ["2"] and not found["left_out"]
+
+
+def test_the_ranking_is_that_of_the_bundle_and_bm25(nano: Bundle, docs: Path, session: Session) -> None:
+    paths, question = ["docs/lines.txt", "docs/more/*.txt"], "the train"
+    alone = asked(nano, paths, session, question, top=3, weight=0)
+    texts = [
+        "A cat sleeps.",
+        "The train leaves at nine.",
+        "The shop is closed on Sunday, and all trains stop in the next town.",
+        "A second paragraph.",
+    ]
+    numbers, cosines = nano.search(question, texts, 3)
+    assert [each["text"] for each in alone["results"]] == [texts[at] for at in numbers]
+    assert np.allclose([each["cosine"] for each in alone["results"]], cosines, atol=0.01)
+    assert {each["bm25"] for each in alone["results"]} == {0} and alone["ranked_by"] == "cosine"
+    joined = asked(nano, paths, session, "second train", weight=50.0)
+    assert joined["ranked_by"] == "cosine + 50 BM25" and joined["embedded"] == 0
+    assert joined["results"][0]["bm25"] > joined["results"][3]["bm25"] == 0
+    assert [each["score"] for each in joined["results"]] == sorted(
+        (each["score"] for each in joined["results"]), reverse=True
+    )
+
+
+def test_without_the_extra_cosines_decide(
+    nano: Bundle, docs: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "bm25s", None)
+    found = asked(nano, ["docs/lines.txt"], session, "a cat")
+    assert found["results"][0]["text"] == "A cat sleeps." and found["results"][0]["bm25"] == 0
+    assert found["ranked_by"] == (
+        "cosine alone (edgedistill BM25 needs bm25s, which is not installed; "
+        "pip install 'edgedistill[search]')"
+    )
+
+
+def test_a_long_text_is_found_by_its_sentences(nano: Bundle, docs: Path, session: Session) -> None:
+    filler = "Nothing of interest happens in this sentence, which is only here to be long. " * 60
+    row = {"text": filler + "The treasure lies under the old oak." + filler}
+    (docs / "long.jsonl").write_text(json.dumps({"text": "short"}) + "\n" + json.dumps(row) + "\n")
+    found = asked(nano, ["docs/long.jsonl"], session, "Where is the treasure?")
+    best = found["results"][0]
+    assert "treasure" in best["text"] and best["line"] == 2 and found["texts"] > 3
+    assert all(len(nano.tokenize([each["text"]])[0]) < nano.max_tokens for each in found["results"])
+
+
+def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, session: Session) -> None:
+    first = asked(nano, ["docs", "docs/*.?sv"], session)
+    (docs / "lines.txt").write_text("A dog sleeps.\nThe train leaves at nine.\n")
+    (docs / "rows.csv").rename(docs / "moved.csv")
+    again = asked(nano, ["docs", "docs/*.?sv"], session)
+    assert (first["embedded"], again["embedded"], again["texts"]) == (6, 1, 6)
+    assert asked(nano, ["docs", "docs/*.?sv"], session, "another question")["embedded"] == 0
+    assert {each["file"] for each in again["results"]} >= {"docs/moved.csv"}
+    (docs / "moved.csv").unlink()
+    assert asked(nano, ["docs", "docs/*.?sv"], session)["embedded"] == 0
+    kept = list(session.cache.rglob("texts.npy"))
+    assert len(kept) == 1 and len(np.load(kept[0])) == 5, "what is gone is not kept"
+    assert asked(load("micro", threads=1), ["docs", "docs/*.?sv"], session)["embedded"] == 5, "another bundle"
+
+
+@pytest.mark.parametrize("name", ["embeddings.npy", "texts.npy", "files.json"])
+@pytest.mark.parametrize("damage", ["garbage", "cut", "deleted", "one bit"])
+def test_a_damaged_cache_is_named_and_made_again(
+    nano: Bundle, docs: Path, session: Session, damage: str, name: str
+) -> None:
+    first, logged = asked(nano, ["docs"], session), list[str]()
+    (kept,) = session.cache.rglob(name)
+    DAMAGE[damage](kept)
+    again = asked(nano, ["docs"], Session(cache_folder=session.cache, log=logged.append))
+    assert again == first and any(str(kept) in line and "damaged or missing" in line for line in logged)
+    assert asked(nano, ["docs"], session)["embedded"] == 0
+
+
+@pytest.mark.parametrize(
+    ("paths", "question", "message"),
+    [
+        (["docs"], " \n", "the question is empty; give one, in quotes"),
+        (["nowhere/*.md"], "q", "nowhere/*.md: no texts there; give files (.txt,"),
+        (["docs/more", "void"], "q", "void: no texts there; give files (.txt,"),
+        (["docs/picture.png"], "q", "docs/picture.png: no file type '.png'"),
+        (["docs/binary.txt"], "q", "docs/binary.txt: binary, or UTF-16 without a byte order mark"),
+        (["docs/other.tsv"], "q", "docs/other.tsv: no column 'text'; choose one: (a, b); set --column"),
+        (["docs/.git/none"], "q", "docs/.git/none: no texts there; give files (.txt,"),
+        (["docs/pic*"], "q", "docs/picture.png: no file type '.png'"),
+        (["docs/empty*"], "q", "docs/empty*: no text found; give other files"),
+    ],
+)
+def test_what_is_refused(
+    nano: Bundle, docs: Path, session: Session, paths: list[str], question: str, message: str
+) -> None:
+    (docs / "empty.txt").write_text("\n\n")
+    with pytest.raises(UserError) as caught:
+        asked(nano, paths, session, question)
+    assert str(caught.value).startswith(message)
+    assert not session.cache.exists()
+
+
+def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
+    told = call("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, folder=tmp_path)
+    lines = told.stdout.splitlines()
+    assert told.returncode == 0 and lines[0].startswith("docs/page.md:1  (cosine 0.")
+    assert lines[1].startswith("    Refunds Your money is paid back") and len(lines) == 4
+    assert told.stderr.startswith("2 texts in 2 files, 2 embedded now; ranked by cosine + 0.5 BM25")
+    options = ("--json", "--top", "1", "--hybrid-weight", "0")
+    told = call(*("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, *options), folder=tmp_path)
+    found = json.loads(told.stdout)
+    assert len(found["results"]) == 1 and (found["embedded"], found["ranked_by"]) == (0, "cosine")
+    for option, value in (("--top", "0"), ("--threads", "0")):
+        told = call("search", "nano", "docs", QUESTION, option, value, folder=tmp_path)
+        assert told.returncode == 2
+        assert told.stderr.strip().startswith(f"{option[2:]}=0: not a whole number from 1 to ")
+
+
+def test_a_pair_searches_with_both_encoders(docs: Path, session: Session, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "static")
+    paired(run, run, tmp_path / "pair")
+    found = asked(load(tmp_path / "pair"), ["docs/lines.txt"], session, "a cat", weight=0)
+    assert found["texts"] == 2 and search_files.table(found).count("\n") == 3
