@@ -407,11 +407,32 @@ class Finished(Section):
             "default, give it further positions.",
         ),
     ] = None
+    pq_bytes: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=WIDEST,
+            description="Product-quantize the full table of a static student, as `pq_bytes` of a new one: a "
+            "table that was trained whole loses less.",
+        ),
+    ] = None
+    lexical: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=10,
+            description="With `pq_bytes`: add a random row of its own to every token's, this long in units "
+            "of the median row, so that texts with the same words are found. .3 helps search and hardly "
+            "hurts similarity.",
+        ),
+    ] = None
     query_prompt: QueryPrompt = None
     document_prompt: DocumentPrompt = None
 
     @model_validator(mode="after")
     def _finished(self) -> Finished:
+        if self.lexical is not None and self.pq_bytes is None:
+            raise ValueError("`lexical` goes with `pq_bytes`; set both, or leave it out")
         if self.weights in ("teacher", "assistant", "random"):
             raise ValueError(
                 f"`weights: {self.weights}` is no finished student; add the `kind` of the new student, such "

@@ -3,12 +3,13 @@ SIF)."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import onnx
 import torch
 from onnx import TensorProto
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from edgedistill import recipe
@@ -21,6 +22,8 @@ from edgedistill.students.pooling import mean_nodes, pool
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding
 
 SIF = 1e-3  # a of a / (a + p): tokens rarer than this keep most of their weight (Arora et al. 2017, §3)
+TABLES = ("embedding.", "lexical.")  # how the names of its tables' parameters begin
+LEXICAL_CODES = 8  # per token, drawn at random: two tokens share more than one in one of 2,000 pairs
 
 
 class StaticStudent(Headed):
@@ -28,12 +31,22 @@ class StaticStudent(Headed):
     token's learned weight.
 
     In a full table the padding token's row is zero and stays zero. Initial rows come from a PCA, so the first
-    dimensions hold the largest variance (Matryoshka).
+    dimensions hold the largest variance (Matryoshka). With `lexical`, a random row of its own is added to
+    every token's, so that two texts with the same words are closer than two with like ones: a random
+    projection of their words beside their meaning.
     """
 
-    def __init__(self, embedding: Any, head: nn.Linear | None, tanh: bool) -> None:
+    def __init__(
+        self,
+        embedding: Any,
+        head: nn.Linear | None,
+        tanh: bool,
+        lexical: ProductQuantizedEmbedding | None = None,
+    ) -> None:
         super().__init__()
-        self.embedding = embedding
+        self.embedding, self.lexical = embedding, lexical
+        if lexical is not None:
+            lexical.requires_grad_(False)  # what a student is taught is to be without them
         self.weights = nn.Parameter(torch.ones(embedding.num_embeddings))
         self.head, self.tanh, self.pooled_dims = head, tanh, embedding.embedding_dim
 
@@ -42,23 +55,52 @@ class StaticStudent(Headed):
         # F.embedding, not indexing: threads sum the gradient of indexing in any order, and a resumed run must
         # give the same bytes
         weights = nn.functional.embedding(input_ids, self.weights.unsqueeze(-1))
-        return self.through_head(pool(self.embedding(input_ids) * weights, attention_mask, "mean"))
+        rows = self.embedding(input_ids)
+        rows = rows if self.lexical is None else rows + self.lexical(input_ids)
+        return self.through_head(pool(rows * weights, attention_mask, "mean"))
 
     def weighted_table(self) -> Tensor:
-        """The embedding table with each row times its token's weight (V, width): one lookup on the device."""
-        return self.embedding.weight.detach() * self.weights.detach().unsqueeze(-1)
+        """The rows of all tokens, each times its token's weight (V, width): one lookup on the device."""
+        rows = self.embedding.weight.detach()
+        rows = rows if self.lexical is None else rows + self.lexical.weight
+        return rows * self.weights.detach().unsqueeze(-1)
 
 
 class StaticShape(TableShape):
     """A static student's shape."""
 
     kind: Literal["static"]
+    lexical: Annotated[float, Field(gt=0, le=10)] | None = None
+
+    @model_validator(mode="after")
+    def _with_codes(self) -> Self:
+        if self.lexical is not None and (self.pq_bytes is None or self.width % LEXICAL_CODES):
+            raise ValueError("lexical rows without PQ codes, or of a width that 8 does not divide")
+        return self
 
 
 def build(shape: dict[str, Any]) -> StaticStudent:
     """The module, with weights drawn from torch's generator and token weights of 1."""
-    embedding = embedding_tables.build(shape, shape["vocabulary_size"], shape["width"], shape["pad"])
-    return StaticStudent(embedding, head.build(shape, shape["width"]), shape["tanh"])
+    count, width = shape["vocabulary_size"], shape["width"]
+    embedding = embedding_tables.build(shape, count, width, shape["pad"])
+    lexical = ProductQuantizedEmbedding(count, width, LEXICAL_CODES) if shape.get("lexical") else None
+    return StaticStudent(embedding, head.build(shape, width), shape["tanh"], lexical)
+
+
+@torch.no_grad()
+def compress(student: StaticStudent, rows: Tensor, lexical: float | None) -> None:
+    """Product-quantize the trained rows (V, width) into the student's table, in place, and draw its lexical
+    rows: `lexical` is their length, in units of the median row's.
+
+    Codes of few bits are lexical rows too: what they leave out is a token's own, and two texts with the same
+    words share it (bench/LOG.md).
+    """
+    student.embedding.fit(rows)
+    if student.lexical is not None and lexical is not None:
+        book = student.lexical.book.weight
+        nn.init.normal_(book)
+        length = float(rows.norm(dim=1).median()) * lexical
+        book.mul_(length / rows.shape[1] ** 0.5)
 
 
 def initialize(
@@ -103,7 +145,8 @@ def initial(spec: recipe.Static, start: Start) -> tuple[StaticStudent, dict[str,
 
 def parameters(student: StaticStudent) -> dict[str, int]:
     """The embedding table with the token weights; no encoder; the head."""
-    return head.counts(student, head.count(student.embedding) + student.weights.numel(), student.head)
+    table = head.count(student.embedding) + head.count(student.lexical)
+    return head.counts(student, table + student.weights.numel(), student.head)
 
 
 def restore(found: dict[str, np.ndarray]) -> None:
@@ -123,7 +166,10 @@ def write(student: StaticStudent) -> onnx.ModelProto:
     if isinstance(table, ProductQuantizedEmbedding):
         weights = writer.add("Gather", writer.parameter(student.weights), ids)
         weights = writer.add("Unsqueeze", weights, writer.constant([2], "axis"))
-        pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, table, ids), weights), "mean")
+        found = lookup(writer, table, ids)
+        if student.lexical is not None:
+            found = writer.add("Add", found, lookup(writer, student.lexical, ids))
+        pooled = mean_nodes(writer, writer.add("Mul", found, weights), "mean")
         return finish(writer, pooled, student)
     rows = writer.parameter(table.weight, student.weighted_table())
     if student.head is not None or student.tanh:

@@ -21,7 +21,7 @@ from edgedistill.runtime import prompts
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Session
-from edgedistill.students import kinds
+from edgedistill.students import embedding_tables, kinds, static
 from edgedistill.students.output import Affine, own
 from edgedistill.teacher.dimension_reduction import ridge
 from edgedistill.teacher.targets import EmbeddingRows
@@ -47,6 +47,9 @@ def find(spec: recipe.Recipe) -> run.Run:
     source, name = bundle_run.open_finished(student.weights, "student.weights"), student.weights
     if source.kind == "static" and student.dropout is not None:
         raise UserError(f"student.dropout: {name} is a static student, which has none; leave it out")
+    if student.pq_bytes is not None and (source.kind != "static" or source.shape.get("pq_bytes")):
+        fact = f"{name} is no static student with a full table"
+        raise UserError(f"student.pq_bytes: {fact}; leave it out, or give the run whose table is whole")
     for number, stage in enumerate(spec.distilling):
         if source.kind == "static" and stage.optimizer == "muon":
             fact = f"muon optimizes the matrices of layers, and {name} is a static student, which has none"
@@ -60,10 +63,10 @@ def find(spec: recipe.Recipe) -> run.Run:
 
 
 def build(
-    spec: recipe.Recipe, source: run.Run, tokenizer: PreTrainedTokenizerBase, dims: int
+    spec: recipe.Recipe, source: run.Run, tokenizer: PreTrainedTokenizerBase, dims: int, fitted: bool
 ) -> PreparedStudent:
     """The finished student before its first step: `source` is what `find` has found, `tokenizer` is its own,
-    and `dims` are those of the targets.
+    and `dims` are those of the targets. Without `fitted` its table is not quantized, where it is to be.
 
     A new head starts as the old one where it has the same dimensions. Raises UserError where pairs would need
     a new head.
@@ -81,6 +84,15 @@ def build(
     torch.manual_seed(spec.seed)
     module: Any = kinds.KINDS[source.kind].build(shape)
     weights = own(source.student()).state_dict()
+    if spec.student.pq_bytes is not None:
+        if fitted:
+            static.compress(module, weights["embedding.weight"], spec.student.lexical)
+        tables = {
+            name: value for name, value in module.state_dict().items() if name.startswith(static.TABLES)
+        }
+        weights = {
+            name: value for name, value in weights.items() if not name.startswith(static.TABLES)
+        } | tables
     if new_head:
         kept = {name: value for name, value in weights.items() if not name.startswith("head.")}
         weights = kept | _head(module, weights)
@@ -103,6 +115,10 @@ def _shape(student: recipe.Finished, source: run.Run) -> dict[str, Any]:
         shape["config"] = config
     elif student.dropout is not None:
         shape["dropout"] = student.dropout
+    if student.pq_bytes is not None:
+        embedding_tables.check(None, student.pq_bytes, shape["width"])
+        shape["pq_bytes"] = student.pq_bytes
+        shape |= {} if student.lexical is None else {"lexical": student.lexical}
     given = {"query_prompt": student.query_prompt, "document_prompt": student.document_prompt}
     shape |= {name: prompt for name, prompt in given.items() if prompt is not None}
     roles = prompts.read(shape).own

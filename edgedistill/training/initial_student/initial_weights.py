@@ -55,7 +55,7 @@ def build(
     dims = spec.targets.width if spec.targets else models.teacher.dims
     if isinstance(spec.student, recipe.Finished):
         assert models.finished is not None
-        student = finished_student.build(spec, models.finished, tokenizer, dims)
+        student = finished_student.build(spec, models.finished, tokenizer, dims, fitted)
     else:
         student = _new_student(spec, models, tokenizer, session, texts, fitted)
     if isinstance(spec.targets, recipe.Split):
