@@ -416,8 +416,8 @@ def test_the_page_without_a_student_at_95_percent_leads_with_the_fastest_of_the_
 @chromium
 def test_the_page_shows_the_key_columns_first_and_none_of_zeros(tmp_path: Path) -> None:
     shown = reports(3, ("mini", "sts7"))
-    for report in shown:
-        report["drift"]["min"] = 1.0
+    for each in shown:
+        each["drift"]["min"] = 1.0
     text = drawn_page(tmp_path, shown)
     heads = re.findall(r"<th scope=\"col\"><button>(.*?)</button>", text)
     assert heads[:5] == ["bundle", "mini", "retained", "p50 ms", "MB"] and "batch sens." not in heads
