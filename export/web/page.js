@@ -156,13 +156,14 @@ async function embedLines({ stay = false } = {}) {
   stop.abort("begun again");
   const { signal } = (stop = new AbortController());
   const [rows, started] = [rowOf, performance.now()];
+  let portion = [];
   const waiting = [...new Set(texts)].filter((text) => !rows.has(text));
   busyEmbedding(true);
   try {
     for (let at = 0; at < waiting.length && !signal.aborted; at += PORTION) {
       $("done").value = at / waiting.length;
       $("count").textContent = `Embedding: ${whole(at)} of ${counted(waiting.length, "line")}`;
-      const portion = waiting.slice(at, at + PORTION);
+      portion = waiting.slice(at, at + PORTION);
       const found = await encoder.encodeDocument(portion);
       portion.forEach((text, each) => rows.set(text, found[each]));
     }
@@ -178,7 +179,8 @@ async function embedLines({ stay = false } = {}) {
   } catch (error) {
     if (stop.signal !== signal || rows !== rowOf) return;
     countLines();
-    $("count").textContent = error.message;
+    const named = (_, at) => `line ${texts.indexOf(portion[at]) + 1}`;
+    $("count").textContent = error.message.replace(/^texts\[(\d+)\]/u, named);
   }
   busyEmbedding(false);
 }

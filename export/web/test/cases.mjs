@@ -155,6 +155,13 @@ export const cases = {
     await on.click("#embed");
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("1,500 lines embedded in "));
     assert.equal(await on.isDisabled("#embed"), true);
+    await on.evaluate(() => {
+      const texts = document.getElementById("texts");
+      texts.value = "line 7\n\nhalf \ud83d\nline 8"; // half a surrogate pair, in the second line that is not empty
+      texts.dispatchEvent(new Event("input"));
+    });
+    await on.click("#embed");
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("line 2: contains half a surrogate pair"));
     assert.deepEqual(on.bugs, []);
   },
 
