@@ -46,7 +46,7 @@ format: $(STAMP)  ## format all Python files
 types: $(STAMP)  ## mypy
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## regenerate schema.json, the recipe reference, the results tables and plots (needs Node)
+docs: $(STAMP)  ## regenerate schema.json, the recipe reference, the API page, the results tables and plots (needs Node)
 	$(BIN)/python bench/documents.py
 
 demo: $(STAMP)  ## distil, export and measure two students (about a quarter of an hour)

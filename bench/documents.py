@@ -1,5 +1,5 @@
-"""Write every generated document: schema.json, the recipe reference, the tables of the READMEs and
-bench/RESULTS.md, the README's plot.
+"""Write every generated document: schema.json, the recipe reference, the API page, the tables of the READMEs
+and bench/RESULTS.md, the README's plot.
 
 python bench/documents.py (or make docs)
 """
@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import api_page
 import readme_plot
 import readme_tables
 import recipe_reference
@@ -204,6 +205,7 @@ if __name__ == "__main__":
                 RECIPES / "README.md",
                 recipe_reference.updated((RECIPES / "README.md").read_text(encoding="utf-8")),
             ),
+            ("API page", api_page.PAGE, api_page.page()),
             ("scores", SCORES, scores(TABLES["shipped"][1])),
         )
         if rewrite(path, text)

@@ -45,11 +45,14 @@ class Bundle:
     An encoder has `encode`, `encode_query`, `encode_document`, `search` and `similarity`, a classifier
     `classify`; see `ClassifierBundle`. `with` closes it at the end.
 
-    folder: where its files are. manifest: its manifest.json. precision: "int8", "w8", "fp32", "w4" or "fp16".
-        threads: of onnxruntime.
+    folder: where its files are.
+    manifest: its manifest.json.
+    precision: "int8", "w8", "fp32", "w4" or "fp16".
+    threads: of onnxruntime.
     dims: the dimensions of its embeddings; of a Matryoshka student all that it was trained for, the largest
         first.
-    max_tokens: longer texts are truncated to this many tokens. labels: of a classifier, otherwise empty.
+    max_tokens: longer texts are truncated to this many tokens.
+    labels: of a classifier, otherwise empty.
     pair: whether a classifier labels pairs of texts.
     prompts: what is put before a text, a query, a document.
     """
@@ -120,8 +123,7 @@ class Bundle:
         embedding, (d,).
 
         texts: any iterable of strings in an order, such as a list, a generator, an array or a column of a
-            table; those above
-        `max_tokens` are truncated, the empty string is allowed.
+            table; those above `max_tokens` are truncated, the empty string is allowed.
         dim: the dimensions to return, one of `dims`; by default the largest. The embedding is cut and
             normalized again.
         batch_tokens: tokens per batch with padding, by default 384 on cpu and 16,384 on cuda. Larger batches
@@ -172,8 +174,10 @@ class Bundle:
         """The k documents most similar to a query, best first: their indices and cosines, both (k,), or all
         where there are fewer. Of an iterable of queries both are (q, k).
 
-        query: one string, or any iterable of them. documents: texts, which are embedded, or their embeddings
-            as `encode_document` returns them, in any precision. k: how many.
+        query: one string, or any iterable of them.
+        documents: texts, which are embedded, or their embeddings as `encode_document` returns them, in any
+            precision.
+        k: how many.
 
         Raises UserError as `encode`, and for embeddings of other dimensions.
         """

@@ -8,10 +8,13 @@ const $ = (id) => document.getElementById(id);
 const MOST_LINES = 20_000;
 const MOST_BYTES = 5e6; // of a dropped text file
 const NEAREST = 8;
+const PORTION = 128; // lines embedded between two looks at Stop
+const WIDE = 1024; // pixels from which style.css puts lines and search side by side
 
 let encoder = null; // the opened bundle
 let source = null; // what it was loaded from, for other settings
-let embedded = { lines: [], rows: [] }; // and once there are some, index and joined: BM25 of their words
+let rowOf = new Map(); // line -> its embedding
+let embedded = { lines: [] }; // what is searched; once there are some, index and joined: BM25 of their words
 let stop = new AbortController();
 let opening = 0; // counts, so that only the newest bundle is shown
 
@@ -19,6 +22,7 @@ let opening = 0; // counts, so that only the newest bundle is shown
 
 function show(...sections) {
   for (const id of ["error", "open", "loading", "bundle", "lines", "search"]) $(id).hidden = !sections.includes(id);
+  document.body.classList.toggle("at-work", sections.includes("bundle"));
 }
 
 async function open(from, options = {}) {
@@ -58,21 +62,23 @@ function showError(error) {
 }
 
 function showBundle({ backend = "auto" }) {
-  const { name, precision, precisions, dim, dims, size_bytes, max_tokens } = encoder;
+  const { name, precision, precisions, dim, dims, max_tokens } = encoder;
   $("bundle-name").textContent = name;
-  $("facts").textContent = `${precision} · ${megabytes(size_bytes)} · ${dim} dimensions · up to ${max_tokens} tokens a text`;
+  $("shape").textContent = `${dim} dimensions, of up to ${max_tokens} tokens a text`;
   $("backend").replaceChildren(backendName(encoder), note(encoder.reason));
   $("speed").textContent = "not measured yet";
   showGolden(encoder.golden);
   fill($("precision"), precisions, precision);
   fill($("dim"), dims, dim);
   $("backend-choice").value = backend;
-  show("bundle", "lines");
+  show("bundle", "lines", "search");
   $("bundle-name").focus();
-  countLines();
+  showEmbedded();
 }
 
 function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, cosine_at_least }) {
+  const { precision, size_bytes } = encoder;
+  $("facts").textContent = `${precision} · ${megabytes(size_bytes)} · ${ok ? "✓ checked" : "✗ golden texts differ"}`;
   const digits = cosine_at_least < 0.999 ? 4 : 6;
   const worst = Math.min(cosine_min, batched_min).toFixed(digits);
   const bound = `${texts} texts, at least ${cosine_at_least.toFixed(digits)}`;
@@ -81,10 +87,11 @@ function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, 
 }
 
 function closeBundle() {
-  stop.abort();
+  stop.abort("closed");
   encoder?.close();
   encoder = null;
-  embedded = { lines: [], rows: [] };
+  rowOf = new Map();
+  embedded = { lines: [] };
   showNearest([]);
 }
 
@@ -121,11 +128,12 @@ const lines = () =>
     .slice(0, MOST_LINES);
 
 function countLines() {
-  const count = lines().length;
+  const texts = lines();
+  const count = texts.length;
   const named = counted(count, "line");
   $("count").textContent = count ? named + (count === MOST_LINES ? " (the first ones)" : "") : "";
   $("embed").textContent = count ? `Embed ${named}` : "Embed";
-  $("embed").disabled = !count || !encoder;
+  $("embed").disabled = !count || texts.join("\n") === embedded.lines.join("\n");
   $("example").hidden = count > 0;
 }
 
@@ -134,36 +142,64 @@ async function takeLines(files) {
   const wrong = [...files].find(([path, file]) => !/\.txt$/i.test(path) || file.size > MOST_BYTES);
   if (wrong) {
     const fact = `neither a bundle (no manifest.json) nor a .txt file of at most ${megabytes(MOST_BYTES)}`;
-    $("count").textContent = `${wrong[0]}: ${fact}; drop one of these`;
-    return;
+    throw new BundleError(`${wrong[0]}: ${fact}; drop one of these`);
   }
   const dropped = await Promise.all(Array.from(files.values(), (file) => file.text()));
   $("texts").value = [$("texts").value, ...dropped.map((text) => text.replace(/^\ufeff/, ""))].filter(Boolean).join("\n");
-  countLines();
+  await embedLines();
 }
 
-async function embedLines() {
-  if ($("embed").disabled) return;
+/** Embed the lines that have no embedding yet; what is embedded when the visitor stops is searched. `stay`: leave the focus where it is. */
+async function embedLines({ stay = false } = {}) {
   const texts = lines();
-  stop.abort();
-  stop = new AbortController();
-  $("embed").disabled = true;
-  const progress = (done) => ($("count").textContent = `Embedding: ${whole(done)} of ${whole(texts.length)}`);
-  progress(0);
-  const started = performance.now();
+  if (!texts.length) return;
+  stop.abort("begun again");
+  const { signal } = (stop = new AbortController());
+  const [rows, started] = [rowOf, performance.now()];
+  let portion = [];
+  const waiting = [...new Set(texts)].filter((text) => !rows.has(text));
+  busyEmbedding(true);
   try {
-    const rows = await encoder.encodeDocument(texts, { progress, signal: stop.signal });
+    for (let at = 0; at < waiting.length && !signal.aborted; at += PORTION) {
+      $("done").value = at / waiting.length;
+      $("count").textContent = `Embedding: ${whole(at)} of ${counted(waiting.length, "line")}`;
+      portion = waiting.slice(at, at + PORTION);
+      const found = await encoder.encodeDocument(portion);
+      portion.forEach((text, each) => rows.set(text, found[each]));
+    }
+    if (signal.aborted && signal.reason !== "stopped") return;
+    const ready = texts.filter((text) => rows.has(text));
     const { BM25, joined } = await import("./vendor/core/bm25.js"); // not before a bundle has opened
-    embedded = { lines: texts, rows, index: new BM25(texts), joined };
-    $("count").textContent = `${whole(texts.length)} embedded in ${seconds(performance.now() - started)}`;
-    $("search").hidden = false;
-    $("query").focus();
-    search();
+    if (stop.signal !== signal || rows !== rowOf) return;
+    rowOf = new Map(ready.map((text) => [text, rows.get(text)]));
+    embedded = { lines: ready, index: new BM25(ready), joined };
+    showEmbedded(stay);
+    const all = `${counted(ready.length, "line")} embedded`;
+    $("count").textContent = signal.aborted ? `Stopped: ${all}` : `${all} in ${seconds(performance.now() - started)}`;
   } catch (error) {
-    if (error.name === "AbortError" || !encoder) return;
-    $("count").textContent = error.message;
-    $("embed").disabled = false;
+    if (stop.signal !== signal || rows !== rowOf) return;
+    countLines();
+    const named = (_, at) => `line ${texts.indexOf(portion[at]) + 1}`;
+    $("count").textContent = error.message.replace(/^texts\[(\d+)\]/u, named);
   }
+  busyEmbedding(false);
+}
+
+function busyEmbedding(is) {
+  $("stop").hidden = $("done").hidden = !is;
+  $("embed").hidden = is;
+}
+
+/** The search over what is embedded, ready to be typed into; without any lines, closed. */
+function showEmbedded(stay) {
+  const ready = embedded.lines.length > 0;
+  busyEmbedding(false);
+  countLines();
+  $("query").disabled = !ready;
+  search();
+  if (!ready || stay) return;
+  if (innerWidth < WIDE) $("search").scrollIntoView();
+  $("query").focus({ preventScroll: innerWidth < WIDE });
 }
 
 // ---- search: one query at a time, and after it the newest one
@@ -178,7 +214,7 @@ async function search() {
   while (again && encoder) {
     again = false;
     const query = $("query").value.trim();
-    if (!query || !embedded.rows.length) {
+    if (!query || !embedded.lines.length) {
       showNearest([]);
       continue;
     }
@@ -195,14 +231,17 @@ async function search() {
 
 /** The lines nearest to a query and its embedding, by cosine or by cosine and words. */
 function nearest(query, row) {
-  const { lines, rows, index, joined } = embedded;
-  const cosines = rows.map((each) => similarity(row, each));
+  const { lines, index, joined } = embedded;
+  const cosines = lines.map((line) => similarity(row, rowOf.get(line)));
   const scores = $("by-words").checked ? joined(cosines, index.scores(query)) : cosines;
   const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]);
   return order.slice(0, NEAREST).map((at) => ({ cosine: cosines[at], line: lines[at] }));
 }
 
+/** The nearest lines, each with a bar: how its cosine lies between the worst and the best of those shown. */
 function showNearest(found, ms) {
+  const cosines = found.map(({ cosine }) => cosine);
+  const [worst, best] = [Math.min(...cosines), Math.max(...cosines)];
   $("results").replaceChildren(
     ...found.map(({ cosine, line }) => {
       const item = document.createElement("li");
@@ -211,13 +250,14 @@ function showNearest(found, ms) {
       text.dir = "auto";
       number.textContent = cosine.toFixed(2);
       number.ariaLabel = `cosine ${cosine.toFixed(2)}`;
-      bar.style.setProperty("--cosine", `${(Math.max(0, cosine) * 100).toFixed(1)}%`);
+      bar.style.setProperty("--share", best > worst ? ((cosine - worst) / (best - worst)).toFixed(3) : 1);
       return item;
     }),
   );
   const lines = counted(embedded.lines.length, "line");
   const by = $("by-words").checked ? "cosine and words" : "cosine";
-  $("found").textContent = found.length ? `${found.length} nearest of ${lines}, by ${by}, in ${ms.toFixed(0)} ms` : "";
+  const waiting = embedded.lines.length ? "" : "Embed some lines, then search them here.";
+  $("found").textContent = found.length ? `${found.length} nearest of ${lines}, by ${by}, in ${ms.toFixed(0)} ms` : waiting;
 }
 
 // ---- words
@@ -253,23 +293,23 @@ $("close").addEventListener("click", () => {
   closeBundle();
   $("query").value = $("folder").value = "";
   show("open");
-  $("url").focus();
+  ($("students").querySelector("button") ?? $("folder")).focus();
 });
 $("check").addEventListener("click", check);
 $("time").addEventListener("click", time);
-$("texts").addEventListener("input", countLines);
+$("texts").addEventListener("input", ({ inputType }) => (inputType === "insertFromPaste" ? embedLines({ stay: true }) : countLines()));
 $("texts").addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && embedLines());
 $("example").addEventListener("click", () => {
   $("texts").value = EXAMPLE.join("\n");
-  countLines();
-  $("embed").focus();
+  embedLines();
 });
 $("embed").addEventListener("click", embedLines);
+$("stop").addEventListener("click", () => stop.abort("stopped"));
 $("query").addEventListener("input", search);
 $("by-words").addEventListener("change", search);
 for (const id of ["precision", "dim", "backend-choice"]) {
   $(id).addEventListener("change", async () => {
-    const again = embedded.rows.length > 0;
+    const again = embedded.lines.length > 0;
     await open(source, { precision: $("precision").value, dim: Number($("dim").value), backend: $("backend-choice").value });
     if (again && encoder) embedLines();
   });
@@ -290,16 +330,37 @@ addEventListener("drop", async (event) => {
     if (encoder && !isBundle) await takeLines(files);
     else await open(files);
   } catch (error) {
-    showError(error);
+    if (encoder) $("count").textContent = error.message;
+    else showError(error);
   }
 });
 
 // ---- start
 
+/** A button for each bundle that the page's server has (server.mjs); others have none. */
+async function offerShipped() {
+  const found = await fetch("shipped/index.json").catch(() => null);
+  if (!found?.ok) return;
+  const buttons = (await found.json()).map(({ name, size_bytes, languages }, at) => {
+    const item = document.createElement("li");
+    const button = item.appendChild(document.createElement("button"));
+    button.className = at ? "" : "primary";
+    button.textContent = `Try ${name}`;
+    button.addEventListener("click", () => open(`shipped/${name}/`));
+    item.append(note(`${languages.join(" ")} · ${megabytes(size_bytes)}`));
+    return item;
+  });
+  $("students").replaceChildren(...buttons);
+  $("shipped").hidden = !buttons.length;
+}
+
 const address = new URLSearchParams(location.search);
 const missing = missingFeature();
 if (missing) showError(new BundleError(missing));
-else if (address.has("bundle")) {
-  const dim = address.has("dim") ? Number(address.get("dim")) : undefined;
-  open(address.get("bundle"), { precision: address.get("precision") ?? undefined, dim, backend: address.get("backend") ?? "auto" });
-} else show("open");
+else {
+  offerShipped();
+  if (address.has("bundle")) {
+    const dim = address.has("dim") ? Number(address.get("dim")) : undefined;
+    open(address.get("bundle"), { precision: address.get("precision") ?? undefined, dim, backend: address.get("backend") ?? "auto" });
+  } else show("open");
+}

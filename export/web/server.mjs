@@ -1,12 +1,15 @@
 // npm start [-- BUNDLE]: serve the page, and a bundle's folder below /bundle/, on this machine alone. $PORT: 8000 by default.
 // The two Cross-Origin headers let WASM use threads; any server that sends them will do.
 
-import { createReadStream, statSync } from "node:fs";
+import { createReadStream, readFileSync, statSync } from "node:fs";
 import { createServer } from "node:http";
 import { extname, join, resolve, sep } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const PAGE = fileURLToPath(new URL(".", import.meta.url));
+const SHIPPED = ["../../edgedistill/shipped/bundles/", "../../bundles/"] // in a checkout, in the installed package
+  .map((folder) => fileURLToPath(new URL(folder, import.meta.url)))
+  .find((folder) => statSync(join(folder, "scores.json"), { throwIfNoEntry: false }));
 const TYPES = {
   html: "text/html; charset=utf-8",
   js: "text/javascript",
@@ -21,11 +24,15 @@ const HEADERS = {
   "Cache-Control": "no-cache",
 };
 
-/** A server of the page at / and of each folder of `mounts` ({"/bundle/": folder}) at its path. */
+/** A server of the page at /, of the bundles that ship below /shipped/, and of each folder of `mounts` ({"/bundle/": folder}) at its path. */
 export function serve(mounts = {}, headers = HEADERS) {
+  const shipped = SHIPPED ? { "/shipped/": SHIPPED } : {};
   return createServer((request, response) => {
     const path = decoded(request.url.split("?")[0]);
-    const [mount, root] = Object.entries(mounts).find(([prefix]) => path.startsWith(prefix)) ?? ["/", PAGE];
+    if (path === "/shipped/index.json") {
+      return response.writeHead(200, { ...headers, "Content-Type": TYPES.json }).end(JSON.stringify(listed()));
+    }
+    const [mount, root] = Object.entries({ ...shipped, ...mounts }).find(([prefix]) => path.startsWith(prefix)) ?? ["/", PAGE];
     const file = resolve(root, path.slice(mount.length) || "index.html");
     const found = file.startsWith(resolve(root) + sep) && statSync(file, { throwIfNoEntry: false });
     if (!found || !found.isFile()) return response.writeHead(404, headers).end();
@@ -35,6 +42,17 @@ export function serve(mounts = {}, headers = HEADERS) {
       "Content-Length": found.size,
     });
     createReadStream(file).pipe(response);
+  });
+}
+
+/** The bundles that ship: [{name, languages, size_bytes: of the graph}]. */
+function listed() {
+  const read = (file) => JSON.parse(readFileSync(join(SHIPPED, file), "utf8"));
+  const names = SHIPPED ? Object.keys(read("scores.json")) : [];
+  return names.map((name) => {
+    const { precisions, recipe } = read(`${name}/manifest.json`);
+    const columns = recipe.corpus.pairs?.flatMap((pair) => pair.columns) ?? ["en"];
+    return { name, languages: [...new Set(columns)], size_bytes: Object.values(precisions)[0].size_bytes };
   });
 }
 

@@ -403,12 +403,38 @@ def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_pa
 
 
 @chromium
+def test_the_page_without_a_student_at_95_percent_leads_with_the_fastest_of_the_best(tmp_path: Path) -> None:
+    """Of those whose score is at most half a point below the best; the others' speed does not count."""
+    teacher = made("t", "teacher", "fp32", 90, 4.0, 0.8)
+    students = [("w8", 0.8, 0.701), ("int8", 0.5, 0.700), ("w4", 0.2, 0.69)]
+    shown = [teacher, *(made("x", "bert", precision, 4, p50, score) for precision, p50, score in students)]
+    text = drawn_page(tmp_path, shown)
+    heading = re.sub(r"<.*?>", "", re.findall(r"<h1>.*?</h1>", text)[0])
+    assert heading == "x in int8 retains 87.5% of its teacher’s score on sts7"
+
+
+@chromium
+def test_the_page_shows_the_key_columns_first_and_none_of_zeros(tmp_path: Path) -> None:
+    shown = reports(3, ("mini", "sts7"))
+    for each in shown:
+        each["drift"]["min"] = 1.0
+    text = drawn_page(tmp_path, shown)
+    heads = re.findall(r"<th scope=\"col\"><button>(.*?)</button>", text)
+    assert heads[:5] == ["bundle", "mini", "retained", "p50 ms", "MB"] and "batch sens." not in heads
+    assert "mini: a small English similarity suite that ships" in text
+    shown[1]["drift"]["min"] = 0.99
+    assert "<button>batch sens.</button>" in drawn_page(tmp_path, shown)
+
+
+@chromium
 def test_the_page_of_one_bundle_without_a_teacher(tmp_path: Path) -> None:
     alone = made("x", "bert", "w8", 4, 1, 0.7)
     alone["kept"] = {"sts7": None}
     alone["machine"] = {"gpu": {"name": "NVIDIA L4", "memory": "24 GiB"}, "cores": 1024, "flags": []}
+    alone["machine"]["memory_bytes"] = 25_325_268_992
     del alone["single"]["samples_ms"]
     text = drawn_page(tmp_path, [alone])
     assert "<h1>x, measured</h1>" in text
-    assert "<b>Machine</b> gpu NVIDIA L4 24 GiB, cores 1,024</p>" in text
+    assert "<b>Machine</b> gpu NVIDIA L4 24 GiB, cores 1,024, memory 25 GB</p>" in text
+    assert "Accuracy against latency" not in text  # a plot of one point says nothing
     assert "Retained of the teacher's score" not in text and "Agreement with the teacher" not in text

@@ -25,6 +25,8 @@ QUICK = [
     "search_by_words_too",
     "folder_dropped",
     "text_dropped",
+    "shipped",
+    "paste_and_stop",
     "refused_as_in_node",
     "no_simd",
     "pair_by_roles",

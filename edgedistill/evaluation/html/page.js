@@ -1,15 +1,17 @@
 // Draws the report's page from the JSON in #data; page.py says what is in it.
 const data = JSON.parse(document.getElementById('data').textContent);
 const reports = data.reports;
-const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share
+const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share,
+const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
+const NARROW = matchMedia('(max-width: 640px)'); // plots are drawn for a phone's width
 const CROWDED = 10; // reports above which the accuracy plot names a bundle once, and has no notes
 const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
   + 'bundle, with 95% bootstrap intervals over rounds and texts. Memory: the peak of a separate process, after texts of many lengths. '
   + 'Throughput: all texts at once, sorted by length into batches. Retained: the score as a share of the teacher’s. Batch sensitivity: '
   + 'the largest 1 − cosine between a text’s embedding encoded alone and in a batch.';
 
-const section = (title, ...parts) => el('section', {}, el('h2', {}, title), ...parts);
-const scroll = (...parts) => el('div', {class: 'scroll'}, ...parts);
+const section = (title, ...parts) => el('section', {}, el('h2', {}, title), ...parts.filter(Boolean));
+const scroll = (...parts) => el('div', {class: 'scroll', tabindex: 0}, ...parts);
 const distinct = (values) => [...new Set(values)];
 const count = (value) => value.toLocaleString('en');
 const title = ({bundle}) => `${bundle.name} ${bundle.precision}`;
@@ -23,15 +25,15 @@ const retained = (report, suite) => report.cells[data.heads.indexOf(suite) + 1].
 const students = distinct(reports.filter(({teacher}) => !teacher).map(({bundle}) => bundle.name));
 const colour = ({bundle}) => `var(--c${students.includes(bundle.name) ? 1 + students.indexOf(bundle.name) % 8 : 0})`;
 
-/** The name of a report's bundle in a plot, right-aligned at x. */
+/** The name of a report's bundle in a plot, right-aligned at x; without x at the left edge. */
 function plotLabel({short, bundle}, x, y) {
-  return el('text', {class: 'label', x, y, 'text-anchor': 'end'}, el('tspan', {class: 'name'}, short), ` ${bundle.precision}`);
+  return el('text', {class: 'label', x, y, 'text-anchor': x ? 'end' : null}, el('tspan', {class: 'name'}, short), ` ${bundle.precision}`);
 }
 
 const names = distinct(reports.map(({bundle}) => bundle.name));
 const subject = names.length === 1 ? reports[0].short : `${names.length} bundles`;
 
-/** The heading and its figures: the smallest student that retains GOOD_SHARE, else the one that retains most. */
+/** The heading and its figures, of the student that leads. */
 function header() {
   const teacher = reports[data.reference], suite = data.suites[0]?.name;
   const compared = reports.filter((report) => !report.teacher && report.kept[suite]);
@@ -51,7 +53,9 @@ function header() {
 function leading(compared, suite) {
   const good = compared.filter(({kept}) => kept[suite] >= GOOD_SHARE);
   if (good.length) return good.reduce((best, each) => (each.size_bytes.graph < best.size_bytes.graph ? each : best));
-  return compared.reduce((best, each) => (best && best.kept[suite] >= each.kept[suite] ? best : each), null);
+  const score = ({quality}) => quality[suite].average, most = Math.max(...compared.map(score));
+  const near = compared.filter((report) => score(report) >= most - NEAR);
+  return near.reduce((best, each) => (best && best.single.p50_ms <= each.single.p50_ms ? best : each), null);
 }
 
 function tiles(best, teacher) {
@@ -83,13 +87,25 @@ function cell({shown: text, value = null, bar = null, shade = null, bold = false
   return el('td', attributes, bold ? el('b', {}, text) : text);
 }
 
+/** The columns of the measurements: the first suite, p50 and size, then the others; none that is zero or empty everywhere. */
+function columns() {
+  const {heads, suites} = data, suite = heads.indexOf(suites[0]?.name);
+  const first = [...(suites.length ? [suite, suite + 1] : []), heads.indexOf('p50 ms'), heads.indexOf('MB')];
+  const tells = (at) => reports.some(({cells}) => !['', '0', '–'].includes(cells[at].shown));
+  return distinct([...first, ...heads.keys()]).filter(tells);
+}
+
 function measurements() {
+  const order = columns();
   const rows = reports.map((report) => ({
     report,
-    cells: report.cells.map((each, at) => (
-      data.heads[at] === 'retained' ? {...each, shown: each.shown || '–', bar: each.value ? Math.min(each.value, 1) : null} : each)),
+    cells: order.map((at) => {
+      const each = report.cells[at];
+      return data.heads[at] === 'retained' ? {...each, shown: each.shown || '–', bar: each.value ? Math.min(each.value, 1) : null} : each;
+    }),
   }));
-  return table(['bundle', ...data.heads], rows, true);
+  const mini = data.suites.some(({name}) => name === 'mini') ? el('p', {}, 'mini: a small English similarity suite that ships with edgedistill; a quick check, not a benchmark.') : null;
+  return [table(['bundle', ...order.map((at) => data.heads[at])], rows, true), mini];
 }
 
 /** A plot for each suite, one of which is shown. */
@@ -121,12 +137,13 @@ function accuracyOf({name: suite, measure}) {
     return {
       ms, low, high, tip, colour: colour(report), teacher: report.teacher,
       score: 100 * report.quality[suite].average, bytes: report.size_bytes.graph,
-      name: crowded && !first(report) ? '' : report.short, detail: report.bundle.precision, note: crowded ? '' : `${cost} · ${p50}`,
+      name: crowded && !first(report) ? '' : report.short, detail: report.bundle.precision, note: crowded || NARROW.matches ? '' : `${cost} · ${p50}`,
     };
   });
   const reference = reports[data.reference];
   const teacher = reference?.quality[suite] && {score: 100 * reference.quality[suite].average, text: `teacher, ${shown(reference, suite)}`};
-  return accuracyPlot(points, {wide: 1120, high: 580, title: `${suite}: accuracy against latency`, measure, teacher});
+  const [wide, high] = NARROW.matches ? [390, 460] : [1120, 580];
+  return accuracyPlot(points, {wide, high, title: `${suite}: accuracy against latency`, measure, teacher});
 }
 
 const quantile = (sorted, share) => {
@@ -136,14 +153,15 @@ const quantile = (sorted, share) => {
 
 /** A smoothed histogram of the log of each bundle's times, one row each, with p50 and p99. */
 function latencies() {
-  const ROW = 46, LEFT = 300, RIGHT = 128, WIDE = 1120, PEAK = 36, SMOOTHING = [0.1, 0.2, 0.4, 0.2, 0.1];
+  const [ROW, LEFT, RIGHT, WIDE, ABOVE] = NARROW.matches ? [66, 0, 12, 390, 34] : [46, 300, 128, 1120, 0];
+  const PEAK = 36, SMOOTHING = [0.1, 0.2, 0.4, 0.2, 0.1];
   const samples = reports.map(({samples_ms: times, single}) => (times ?? [[single.p50_ms]]).flat().sort((a, b) => a - b));
   const low = Math.min(...samples.map((times) => quantile(times, 0.001)));
   const high = Math.max(...samples.map((times) => quantile(times, 0.999)));
   const {scale, ticks} = logScale([low, high], LEFT + 16, WIDE - RIGHT), bottom = ROW * reports.length + 14;
   const parts = ticks.filter((tick) => LEFT <= scale(tick) && scale(tick) <= WIDE - RIGHT).flatMap((tick) => [
     line('grid', scale(tick), 6, scale(tick), bottom),
-    el('text', {class: 'tick', x: one(scale(tick)), y: bottom + 17, 'text-anchor': 'middle'}, `${tick} ms`),
+    el('text', {class: 'tick', x: one(scale(tick)), y: bottom + 17, 'text-anchor': 'middle'}, ABOVE ? `${tick}` : `${tick} ms`),
   ]);
   const both = reports.map((report) => `${milliseconds(report, 'p50 ms')} · ${milliseconds(report, 'p99 ms')}`);
   reports.forEach((report, row) => {
@@ -160,17 +178,17 @@ function latencies() {
       el('path', {d: `M${at[0]} ${base}${top}L${at[bins - 1]} ${base}Z`}),
       el('line', {class: 'base', x1: at[0], x2: at[bins - 1], y1: base, y2: base}),
       [[p50, PEAK], [p99, PEAK / 3]].map(([time, tall]) => line('mark', scale(time), base - tall, scale(time), base + 3))));
-    parts.push(plotLabel(report, LEFT - 14, base - 8));
-    parts.push(el('text', {class: 'note', x: WIDE - 4, y: base - 8, 'text-anchor': 'end'}, both[row]));
+    parts.push(plotLabel(report, LEFT ? LEFT - 14 : null, base - 8 - ABOVE));
+    parts.push(el('text', {class: 'note', x: WIDE - 4, y: base - 8 - ABOVE, 'text-anchor': 'end'}, both[row]));
   });
-  parts.push(el('text', {class: 'tick', x: WIDE - 4, y: bottom + 17, 'text-anchor': 'end'}, 'p50 · p99, ms'));
+  parts.push(el('text', {class: 'tick', x: WIDE - 4, y: ABOVE ? bottom + 34 : bottom + 17, 'text-anchor': 'end'}, 'p50 · p99, ms'));
   const about = reports.map((report, row) => `${title(report)}: ${both[row]} ms`).join('; ');
-  return scroll(drawing(WIDE, bottom + 26, 'Latency of single texts', about, parts));
+  return scroll(drawing(WIDE, bottom + (ABOVE ? 42 : 26), 'Latency of single texts', about, parts));
 }
 
 /** Bars from zero of the share of the teacher's score that each student retains on one suite; null without students. */
 function bars({name: suite}) {
-  const ROW = 26, LEFT = 250, WIDE = 512, RIGHT = 58;
+  const [ROW, LEFT, WIDE, ABOVE] = NARROW.matches ? [42, 0, 390, 17] : [26, 250, 512, 0], RIGHT = 58;
   const compared = reports.filter((report, at) => at !== data.reference && typeof report.kept[suite] === 'number');
   if (!compared.length) return null;
   const scale = (WIDE - LEFT - RIGHT) / Math.max(1, ...compared.map(({kept}) => kept[suite]));
@@ -180,9 +198,9 @@ function bars({name: suite}) {
     el('text', {class: 'hint', x: full, y: 12, 'text-anchor': 'end'}, 'teacher, 100%'),
   ];
   compared.forEach((report, at) => {
-    const y = 22 + ROW * at, width = one(Math.max(0, report.kept[suite]) * scale);
-    parts.push(plotLabel(report, LEFT - 10, y + 14));
-    parts.push(el('rect', {x: LEFT, y: y + 2, width, height: ROW - 9, rx: 3, style: `fill:${colour(report)}`}));
+    const y = 22 + ROW * at + ABOVE, width = one(Math.max(0, report.kept[suite]) * scale);
+    parts.push(plotLabel(report, LEFT ? LEFT - 10 : null, ABOVE ? y - 3 : y + 14));
+    parts.push(el('rect', {x: LEFT, y: y + 2, width, height: 17, rx: 3, style: `fill:${colour(report)}`}));
     parts.push(el('text', {class: 'note', x: WIDE - 2, y: y + 14, 'text-anchor': 'end'}, retained(report, suite)));
   });
   const about = compared.map((report) => `${title(report)} ${retained(report, suite)}`).join('; ');
@@ -235,25 +253,32 @@ function method() {
     if (typeof value === 'number') return count(value);
     return typeof value === 'object' ? Object.values(value).join(' ') : String(value);
   };
+  const gigabytes = (key, value) => `${key.replace('_bytes', '')} ${(value / 1e9).toFixed(0)} GB`;
   const listed = (values) => Object.entries(values).filter(([, value]) => value !== null && `${value}` !== '')
-    .map(([key, value]) => `${key} ${plain(value)}`);
+    .map(([key, value]) => (key.endsWith('_bytes') ? gigabytes(key, value) : `${key} ${plain(value)}`));
   return section('How it was measured',
     el('p', {}, METHOD.replace('{counted}', counted)),
     el('p', {}, el('b', {}, 'Machine'), ` ${listed(machine).join(', ')}`),
     el('p', {}, el('b', {}, 'Versions'), ` ${listed(versions).join(', ')}`));
 }
 
-const shares = data.suites.map(bars).filter(Boolean), byTask = data.suites.flatMap((suite) => tasks(suite) ?? []);
 document.title = `edgedistill · ${subject}`;
-document.querySelector('main').replaceChildren(...[
-  header(),
-  data.suites.length ? section('Accuracy against latency', accuracy()) : null,
-  section('Measurements', measurements()),
-  section('Latency distributions', latencies()),
-  shares.length ? section("Retained of the teacher's score", el('div', {class: 'multiples'}, shares)) : null,
-  byTask.length ? section('Scores by task', ...byTask) : null,
-  embeddings(),
-  agreement(),
-  method(),
-].filter(Boolean));
-showTips();
+
+function draw() {
+  const shares = data.suites.map(bars).filter(Boolean), byTask = data.suites.flatMap((suite) => tasks(suite) ?? []);
+  document.querySelector('main').replaceChildren(...[
+    header(),
+    data.suites.length && reports.length > 1 ? section('Accuracy against latency', accuracy()) : null,
+    section('Measurements', ...measurements()),
+    section('Latency distributions', latencies()),
+    shares.length ? section("Retained of the teacher's score", el('div', {class: 'multiples'}, shares)) : null,
+    byTask.length ? section('Scores by task', ...byTask) : null,
+    embeddings(),
+    agreement(),
+    method(),
+  ].filter(Boolean));
+  showTips();
+}
+
+draw();
+NARROW.onchange = draw;

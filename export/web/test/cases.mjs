@@ -36,8 +36,7 @@ export const cases = {
     await opened(on);
     assert.equal(await on.isDisabled("#embed"), true);
     await on.click("#example");
-    await on.click("#embed");
-    await shown(on, "search");
+    await on.waitForSelector("#query:enabled");
     await on.keyboard.type("my package has not come yet", { delay: 5 }); // the field has the focus
     await on.waitForFunction(() => document.querySelector("#results li p")?.textContent.startsWith("My parcel"));
     await on.uncheck("#by-words");
@@ -45,6 +44,9 @@ export const cases = {
     const cosines = await on.$$eval("#results data", (all) => all.map((each) => Number(each.textContent)));
     assert.equal(cosines.length, 8);
     assert.ok(cosines.every((cosine, at) => at === 0 || cosine <= cosines[at - 1]) && cosines[0] > cosines[7]);
+    const shares = await on.$$eval("#results span", (all) => all.map((each) => Number(each.style.getPropertyValue("--share"))));
+    assert.deepEqual([shares[0], shares[7]], [1, 0]);
+    await on.click("#about summary");
     await on.click("#check");
     await on.waitForFunction(() => document.getElementById("golden").textContent.startsWith("✓ worst cosine"));
     await on.click("#time");
@@ -59,8 +61,7 @@ export const cases = {
     const on = await page("/?bundle=/few/");
     await opened(on);
     await on.click("#example");
-    await on.click("#embed");
-    await shown(on, "search");
+    await on.waitForSelector("#query:enabled");
     const lines = (await on.inputValue("#texts")).split("\n");
     const query = "my blue account";
     await on.fill("#query", query);
@@ -102,6 +103,8 @@ export const cases = {
     const on = await page("/?bundle=/few/");
     await opened(on);
     await on.fill("#texts", "first");
+    await on.click("#embed");
+    await on.waitForSelector("#query:enabled");
     const drop = async (name, content) => {
       const file = join(few, "..", name);
       writeFileSync(file, content);
@@ -110,11 +113,55 @@ export const cases = {
       for (const type of ["dragEnter", "dragOver", "drop"]) await session.send("Input.dispatchDragEvent", { type, x: 9, y: 9, data });
     };
     await drop("lines.txt", "\ufeffsecond\nthird");
-    await on.waitForFunction(() => document.getElementById("texts").value === "first\nsecond\nthird");
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("3 lines embedded"));
+    assert.equal(await on.inputValue("#texts"), "first\nsecond\nthird");
     await drop("table.csv", "a,b");
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("table.csv: neither a bundle"));
     assert.equal(await on.isVisible("#bundle"), true);
     assert.equal(await on.evaluate("encoder !== null"), true);
+    await on.fill("#query", "first");
+    await on.waitForFunction(() => document.querySelectorAll("#results li").length === 3);
+    assert.deepEqual(on.bugs, []);
+  },
+
+  async shipped() {
+    const on = await page("/");
+    await on.waitForSelector("#students button");
+    assert.deepEqual(await on.$$eval("#students button", (all) => all.map((each) => each.textContent)), ["Try nano", "Try micro", "Try multi"]);
+    assert.match(await text(on, "students"), /en de es fr nl · \d+\.\d MB$/);
+    await on.keyboard.press("Tab");
+    await on.keyboard.press("Tab");
+    await on.keyboard.press("Enter"); // the second, by the keyboard alone
+    await opened(on);
+    assert.equal(await text(on, "bundle-name"), "micro");
+    assert.match(await text(on, "facts"), /^w4 · 1\.5 MB · ✓ checked$/);
+    assert.deepEqual(on.bugs, []);
+  },
+
+  /** Pasted lines are embedded; those embedded before Stop are searched, and the others come with the next Embed. */
+  async paste_and_stop() {
+    const on = await page("/?bundle=/few/", { permissions: ["clipboard-read", "clipboard-write"] });
+    await opened(on);
+    const all = 1500;
+    await on.evaluate((count) => navigator.clipboard.writeText(Array.from({ length: count }, (_, at) => `line ${at}`).join("\n")), all);
+    await on.focus("#texts");
+    await on.keyboard.press("Control+V");
+    await on.click("#stop");
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("Stopped: "));
+    const embedded = Number(/^Stopped: ([\d,]+) lines embedded$/.exec(await text(on, "count"))[1].replace(",", ""));
+    assert.ok(embedded % 128 === 0 && 0 < embedded && embedded < all, embedded);
+    await on.fill("#query", "line 7");
+    await on.waitForFunction(() => document.querySelector("#results li p")?.textContent === "line 7");
+    await on.click("#embed");
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("1,500 lines embedded in "));
+    assert.equal(await on.isDisabled("#embed"), true);
+    await on.evaluate(() => {
+      const texts = document.getElementById("texts");
+      texts.value = "line 7\n\nhalf \ud83d\nline 8"; // half a surrogate pair, in the second line that is not empty
+      texts.dispatchEvent(new Event("input"));
+    });
+    await on.click("#embed");
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("line 2: contains half a surrogate pair"));
     assert.deepEqual(on.bugs, []);
   },
 
@@ -280,9 +327,12 @@ export const cases = {
     await opened(on);
     await on.fill("#texts", `${"long".repeat(60)}\nمرحبا بالعالم\nshort`);
     await on.click("#embed");
-    await shown(on, "search");
+    await on.waitForSelector("#query:enabled");
     await on.fill("#query", "hello world");
     await on.waitForSelector("#results li");
+    const top = "document.getElementById('search').getBoundingClientRect().top";
+    await on.waitForFunction(`${top} >= 0 && ${top} < 40`); // the box above the results, in sight
+    await on.evaluate("document.getElementById('about').open = true");
     assert.equal(await on.evaluate("document.documentElement.scrollWidth"), 360);
     const unlabelled =
       "[...document.querySelectorAll('input, textarea, select')].filter((each) => !each.labels.length).map((each) => each.id)";
@@ -302,6 +352,7 @@ export const cases = {
       "/..%2fREADME.md",
       "/bundle/..%2f..%2f__init__.py",
       "/bundle/%2e%2e/x",
+      "/shipped/..%2f..%2f__init__.py",
       "/test",
       "/nothing",
       "/%ff",
