@@ -25,7 +25,7 @@ REPORTS = ROOT / "bench" / "reports"
 TABLES = {  # name of the table -> (the document with its markers, its reports)
     "flagships": (ROOT / "bench" / "RESULTS.md", [REPORTS / "flagship.json"]),
     "search": (ROOT / "README.md", [REPORTS / "search.json"]),
-    "shipped": (ROOT / "README.md", [REPORTS / "export.json", REPORTS / "shipped.json"]),
+    "shipped": (ROOT / "README.md", [REPORTS / "shipped.json"]),
     "flagship-256": (
         ROOT / "bench" / "RESULTS.md",
         [REPORTS / "flagship-256.json", REPORTS / "small-256.json"],
