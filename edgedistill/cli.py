@@ -455,7 +455,7 @@ def export(
         _option(
             "DIR",
             "Write a static student, a run or a bundle, as one file that needs no onnxruntime, with its "
-            "readers. --precision w4 (the default) or w8.",
+            "readers. --precision w4 (the default) or w8; PQ codes stay as they are.",
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -481,8 +481,14 @@ def export(
         others = {"--out": out, "--documents": documents, "--explain": explain}
         if unused := [option for option, value in others.items() if value]:
             raise UserError(f"--static {static}: writes no bundle; leave {' and '.join(unused)} out")
-        rows = "w4" if precisions == DEFAULT else ",".join(precisions)
-        _export_static(source, static, rows, overwrite, as_json)
+        require("torch", "export", "train")
+        from edgedistill.mobile import static_file
+
+        if (static / static_file.FILE).exists():  # what is no such folder is never replaced
+            _refuse_existing(str(static), "--static", overwrite)
+        rows = None if precisions == DEFAULT else ",".join(precisions)
+        found = static_file.write(source, rows, static, log)
+        print_result({"folder": str(static), **found}, as_json, str(static))
         return
     if documents is not None and (explain or out is None):
         way_out = "leave --explain out" if explain else "add --out, the folder of the pair"
@@ -506,16 +512,6 @@ def export(
         asked = model_source.Source(documents, remote_code=remote_code)
         found = pair_bundle.export(given, asked, precisions, out, log)
     print_result({"bundle": str(out), **found}, as_json, str(out))
-
-
-def _export_static(name: str, out: Path, precision: str, overwrite: bool, as_json: bool) -> None:
-    require("torch", "export", "train")
-    from edgedistill.mobile import static_file
-
-    if (out / static_file.FILE).exists():  # what is no such folder is never replaced
-        _refuse_existing(str(out), "--static", overwrite)
-    found = static_file.write(name, precision, out, log)
-    print_result({"folder": str(out), **found}, as_json, str(out))
 
 
 @app.command(

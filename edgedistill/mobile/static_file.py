@@ -33,23 +33,28 @@ KINDS = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": 
 FLAGS = ("normalized", "single_word", "lstrip", "rstrip")  # of added tokens
 
 
-def write(name: str, precision: str, out: Path, log: Log, lines: int = LINES) -> dict[str, Any]:
+def write(name: str, precision: str | None, out: Path, log: Log, lines: int = LINES) -> dict[str, Any]:
     """Write a static student, a run or a bundle, at `out`, atomically: FILE, its readers, the page about it.
 
-    The table has the precision's rows, w4 or w8, and the head has 8 bits. Returns {name, precision,
-    size_bytes, texts, cosine}: how many adversarial texts, `lines` at most, have the token ids of
-    tokenizer.json, and the lowest cosine of a golden text's embedding to torch's. Raises UserError for a
-    student of another kind and for a tokenizer that the file cannot hold, by their names; CheckFailed where
-    the file gives other token ids or embeddings.
+    A product-quantized table keeps its codes, any other has the precision's rows, w4 (also for None) or w8;
+    codebooks and head have 8 bits. Returns {name, precision, size_bytes, texts, cosine}: how many adversarial
+    texts, `lines` at most, have the token ids of tokenizer.json, and the lowest cosine of a golden text's
+    embedding to torch's. Raises UserError for a student of another kind, for a tokenizer that the file cannot
+    hold, by their names, and for a precision of PQ codes; CheckFailed where the file gives other token ids or
+    embeddings.
     """
     if out.exists() and not (out / FILE).exists():
         raise UserError(f"{out}: already exists and has no {FILE}; choose another name")
-    if precision not in ("w4", "w8"):
+    if precision not in (None, "w4", "w8"):
         raise UserError(f"--precision {precision}: {FILE} has rows in 4 or 8 bits; choose w4 or w8")
     run = bundle_run.open_finished(name, "--static")
     if run.kind != "static" or run.shape.get("blocks"):
         kind = "static, of several teachers" if run.kind == "static" else f"of kind {run.kind}"
         raise UserError(f"{name}: a student {kind}, and {FILE} holds one static table; {RUNTIME}")
+    has_codes = run.shape.get("pq_bytes") and run.shape.get("pq_centroids", 256) <= 256  # a code is a byte
+    if has_codes and precision:
+        raise UserError(f"--precision {precision}: {name} has PQ codes, kept as they are; leave it out")
+    precision = precision or ("pq" if has_codes else "w4")
     words: Any = run.tokenizer()
     tokenizer: Tokenizer = words.backend_tokenizer
     tokenizer.enable_truncation(run.max_tokens, direction=words.truncation_side)
@@ -61,9 +66,10 @@ def write(name: str, precision: str, out: Path, log: Log, lines: int = LINES) ->
     format_ = runpy.run_path(str(folder / READER))
     try:
         data = format_["pack"](
-            table=_quantized(student.weighted_table(), precision),
+            tables=[*_tables(student, precision)],
+            weights=student.weights.detach().numpy() if precision == "pq" else None,
             head=None if student.head is None else _quantized(student.head.weight, "w8"),
-            biases=None if student.head is None else student.head.bias,
+            biases=getattr(student.head, "bias", None),
             tanh=student.tanh,
             tokenizer=settings,
             around=text.template,
@@ -78,9 +84,9 @@ def write(name: str, precision: str, out: Path, log: Log, lines: int = LINES) ->
     with files.new_folder(out) as temporary:
         shutil.copytree(folder, temporary, dirs_exist_ok=True)
         (temporary / FILE).write_bytes(data)
-    about = {"name": run.recipe.name, "precision": precision, "size_bytes": len(data), **found}
+    about = {"name": run.recipe.name, "precision": precision, "size_bytes": len(data)}
     log(f"{FILE}: {len(data) / 1e6:.2f} MB; token ids of tokenizer.json for {found['texts']:,} texts")
-    return about
+    return about | found
 
 
 def _texts(golden: Golden) -> list[tuple[str, str]]:
@@ -95,7 +101,7 @@ def _compared(
     count, fact = first_difference(lambda some: [*map(reader.tokenize, some)], text, f"by {FILE}", lines)
     rows, measure = np.array([reader.encode(each, role) for role, each in _texts(golden)]), golden.measure
     cosines = measure.between(rows, golden.rows)
-    at, least = measure.worst_of(cosines), measure.required(PRECISIONS[precision])
+    at, least = measure.worst_of(cosines), measure.required(PRECISIONS.get(precision, PRECISIONS["w8"]))
     if not fact and (found := measure.problem(cosines[at], least, precision, f" by {FILE}")):
         fact = f"{golden.name(at)} {found}"
     if fact:
@@ -114,6 +120,20 @@ def _unknown_parts(settings: dict[str, Any]) -> Iterator[str]:
     for token in settings["added_tokens"]:
         if flags := ", ".join(flag for flag in FLAGS if token[flag]):
             yield f"{flags} of the added token {quote(token['content'])}"
+
+
+def _tables(student: Any, precision: str) -> Iterator[tuple[Any, np.ndarray | None]]:
+    """(rows, see `_quantized`, of each token, its weight multiplied in; None), or, for `pq`, of each of its
+    tables (rows (K, width), PQ codes): row k has centroid k of every block."""
+    if precision != "pq":
+        yield _quantized(student.weighted_table(), precision), None
+        return
+    for table in filter(None, (student.embedding, student.lexical)):
+        book = table.book.weight.detach().unflatten(0, (-1, table.centroids))  # (M, K, width / M)
+        rows = w4.in_groups(book.permute(1, 2, 0).flatten(1).numpy())  # dimension h is of block h mod M
+        values, scales = eight_bits.quantize_rows(rows.reshape(-1, w4.GROUP))
+        values = values.reshape(len(rows), -1)[:, : table.embedding_dim]
+        yield (8, values, scales.reshape(len(rows), -1)), table.codes.numpy()
 
 
 def _quantized(rows: Tensor, precision: str) -> tuple[int, np.ndarray, np.ndarray]:

@@ -17,13 +17,14 @@ import java.util.zip.CRC32
 /** A file that is not a whole and sound student, or a text that has no embedding. */
 class StudentException(message: String) : Exception(message)
 
-private const val VERSION = 1
+private const val VERSION = 2
 private const val START = 16 // bytes: magic, version, CRC-32 of all that follows
-private const val NUMBERS = 21 // of the header
+private const val NUMBERS = 15 // of the header
 private const val SEQUENCE = 21 // bits of a letter, or of a place in the letters where above them stands how many they are
 private const val PLACE = (1 shl SEQUENCE) - 1
 private const val LAST = 0x10FFFF
 private const val MOST = 1 shl 24 // tokens, of a vocabulary or of a text
+private const val CENTROIDS = 256 // at most: a code is a byte
 private const val HANGUL = 3 // a run of characters is 0: removed, 1: spaces, 2: alone, 3: these; above: the first one's letter
 private const val ENDS = "get the file again, or export it again"
 
@@ -35,12 +36,12 @@ private fun require(holds: Boolean, fact: String = "its sizes do not fit togethe
 class Student(private val bytes: ByteArray) {
     enum class Role { TEXT, QUERY, DOCUMENT }
 
-    private class Matrix(val rows: Int, val bits: Int, val group: Int, exponent: Int, width: Int) {
+    /** codes: of a token, from `start`; a row has `size` bytes from `values`, and `groups` scales. */
+    private class Matrix(
+        val rows: Int, val codes: Int, val bits: Int, val group: Int, val start: Int, val scales: DoubleArray, val values: Int, width: Int
+    ) {
         val groups = (width - 1) / group + 1
-        val size = (width * bits + 7) / 8 // bytes of a row
-        val factor = Math.scalb(1.0, exponent)
-        var scales = 0
-        var values = 0
+        val size = (width * bits + 7) / 8
     }
 
     private class Golden(val role: Role, val text: String, val place: Int)
@@ -59,7 +60,9 @@ class Student(private val bytes: ByteArray) {
     private val letters: IntArray
     private val biases: FloatArray
     private val table: Matrix
+    private val lexical: Matrix
     private val head: Matrix
+    private val weights: DoubleArray? // of the tokens
     private val ids = HashMap<String, Int>()
     private val prompts: List<String>
     private val prefix: String
@@ -79,31 +82,31 @@ class Student(private val bytes: ByteArray) {
         require(checksum.value.toInt() == buffer.getInt(12), "its checksum is wrong")
         width = h[2]
         dims = h[3]
-        maxTokens = h[12]
-        longestWord = h[13]
-        unknown = h[14]
-        hasTanh = h[11] != 0
+        hasTanh = h[5] != 0
+        maxTokens = h[6]
+        longestWord = h[7]
+        unknown = h[8]
         require(h[1] in 1..MOST && width in 1..65536 && dims in 1..65536 && maxTokens in 1..MOST && longestWord in 1..1000)
-        require(h[4] in listOf(4, 8) && h[7] in listOf(0, 4, 8) && h[6] in -64..64 && h[9] in -64..64)
-        require((h[10] == 0 || h[10] == dims) && (h[7] > 0 || dims == width) && h[5] in 1..width && h[8] in 1..width)
-        require(h.drop(15).all { it >= 0 } && unknown in 0 until h[1] && h[15].toLong() + h[16] < maxTokens)
-        before = integers(h[15])
-        after = integers(h[16])
-        runs = integers(3L * h[18])
-        letters = integers(h[19])
+        require(h.drop(9).all { it >= 0 } && unknown in 0 until h[1] && h[9].toLong() + h[10] < maxTokens && h[4] in listOf(0, dims))
+        before = integers(h[9])
+        after = integers(h[10])
+        runs = integers(3L * h[12])
+        letters = integers(h[13])
         require(hasSoundRuns())
-        biases = take(4L * h[10]).let { start -> FloatArray(h[10]) { buffer.getFloat(start + 4 * it) } }
-        table = Matrix(h[1], h[4], h[5], h[6], width)
-        head = Matrix(if (h[7] > 0) dims else 0, h[7], h[8], h[9], width)
-        for (each in listOf(table, head)) each.scales = take(2L * each.rows * each.groups)
-        for (each in listOf(table, head)) each.values = take(each.rows.toLong() * each.size)
+        biases = take(4L * h[4]).let { start -> FloatArray(h[4]) { buffer.getFloat(start + 4 * it) } }
+        table = matrix(h[1])
+        lexical = matrix(h[1])
+        head = matrix(h[1])
+        require((table.codes > 0 || table.rows == h[1]) && (lexical.codes > 0 || lexical.rows == 0))
+        require(head.codes == 0 && dims == if (head.rows > 0) head.rows else width)
+        weights = if (table.codes > 0) halves(h[1].toLong(), 1.0) else null
         val tokens = text().split('\u0000')
         require(tokens.size == h[1])
         tokens.forEachIndexed { id, token -> if (token.isNotEmpty()) ids[token] = id }
         prompts = Role.values().map { text() }
         prefix = text()
-        added = repeated(h[17]) { integers(1)[0].let { id -> Pair(text(), id) } }
-        golden = repeated(h[20]) {
+        added = repeated(h[11]) { integers(1)[0].let { id -> Pair(text(), id) } }
+        golden = repeated(h[14]) {
             val role = integers(1)[0]
             require(role in Role.values().indices)
             Golden(Role.values()[role], text(), take(2L * dims))
@@ -140,16 +143,12 @@ class Student(private val bytes: ByteArray) {
     fun encode(text: String, role: Role = Role.TEXT): FloatArray {
         val ids = tokenize(text, role)
         val mean = DoubleArray(width)
-        val row = FloatArray(width)
         for (id in ids) {
-            read(table, id, row)
-            for (j in 0 until width) mean[j] += row[j].toDouble() / ids.size
+            val weight = (weights?.get(id) ?: 1.0) / ids.size
+            for (j in 0 until width) mean[j] += weight * (value(table, id, j) + value(lexical, id, j))
         }
         val found = if (head.rows > 0) DoubleArray(dims) else mean
-        for (i in 0 until head.rows) {
-            read(head, i, row)
-            for (j in 0 until width) found[i] += row[j] * mean[j]
-        }
+        for (i in 0 until head.rows) for (j in 0 until width) found[i] += value(head, i, j) * mean[j]
         for (i in biases.indices) found[i] += biases[i].toDouble()
         if (hasTanh) for (i in found.indices) found[i] = Math.tanh(found[i])
         val length = Math.sqrt(product(found, found))
@@ -203,16 +202,29 @@ class Student(private val bytes: ByteArray) {
         return if (bits and 0x8000 != 0) -value else value
     }
 
-    /** A row of a matrix, into `row`. */
-    private fun read(matrix: Matrix, at: Int, row: FloatArray) {
-        val start = matrix.values + at * matrix.size
-        val zero = 1 shl matrix.bits - 1
-        var scale = 0.0
-        for (j in row.indices) {
-            if (j % matrix.group == 0) scale = matrix.factor * half(matrix.scales + 2 * (at * matrix.groups + j / matrix.group))
-            val value = if (matrix.bits == 8) bytes[start + j].toInt() and 255 else bytes[start + j / 2].toInt() shr 4 * (j % 2) and 15
-            row[j] = ((value - zero) * scale).toFloat()
-        }
+    /** Rows of their own, or centroids, which PQ codes of every token select. */
+    private fun matrix(tokens: Int): Matrix {
+        val (rows, codes, bits, group, exponent) = integers(5)
+        require((bits == 4 || bits == 8) && group in 1..width && exponent in -64..64)
+        require(codes in 0..width && rows <= (if (codes > 0) CENTROIDS else MOST))
+        val start = take(tokens.toLong() * codes)
+        require((start until at).all { bytes[it].toInt() and 255 < rows })
+        val scales = halves(rows.toLong() * ((width - 1) / group + 1), Math.scalb(1.0, exponent))
+        return Matrix(rows, codes, bits, group, start, scales, take(rows.toLong() * ((width * bits + 7) / 8)), width)
+    }
+
+    private fun halves(count: Long, factor: Double): DoubleArray {
+        val start = take(2 * count)
+        return DoubleArray(count.toInt()) { factor * half(start + 2 * it) }
+    }
+
+    /** Component j of a matrix' row, or of the one that a token's PQ codes select: j is of block j mod codes. */
+    private fun value(matrix: Matrix, at: Int, j: Int): Double {
+        if (matrix.rows == 0) return 0.0
+        val row = if (matrix.codes > 0) bytes[matrix.start + at * matrix.codes + j % matrix.codes].toInt() and 255 else at
+        val byte = bytes[matrix.values + row * matrix.size + if (matrix.bits == 8) j else j / 2].toInt()
+        val value = if (matrix.bits == 8) (byte and 255) - 128 else (byte shr 4 * (j % 2) and 15) - 8
+        return value * matrix.scales[row * matrix.groups + j / matrix.group]
     }
 
     /** Whether the runs are in order, and all that they become are characters. */

@@ -19,19 +19,18 @@
 enum { STUDENT_TEXT, STUDENT_QUERY, STUDENT_DOCUMENT, STUDENT_ROLES };
 /* what a run of characters becomes; above: the first one's letter, or a place where above 21 bits stands how many letters */
 enum { STUDENT_REMOVED, STUDENT_SPACE, STUDENT_ALONE, STUDENT_HANGUL, STUDENT_SEQUENCE = 21, STUDENT_PLACE = (1 << 21) - 1 };
-enum { STUDENT_START = 16, STUDENT_NUMBERS = 21, STUDENT_LONGEST_WORD = 1000, STUDENT_LAST = 0x10FFFF };
+enum { STUDENT_START = 16, STUDENT_NUMBERS = 15, STUDENT_LONGEST_WORD = 1000, STUDENT_LAST = 0x10FFFF, STUDENT_MOST = 1 << 24 };
 #define STUDENT_ENDS "; get the file again, or export it again"
 #define STUDENT_SIZES "damaged: its sizes do not fit together" STUDENT_ENDS
 #define STUDENT_MEMORY "not enough memory"
 
 typedef struct { const uint8_t *text; uint32_t size, number; } student_string; /* number: an id, or a role */
-typedef struct { const uint8_t *values, *scales; int32_t rows, bits, group, groups, bytes; double factor; } student_matrix;
+typedef struct { int32_t rows, codes, bits, group, groups, bytes; double factor; const uint8_t *code, *scales, *values; } student_matrix;
 typedef struct {
     /* as they stand in the file: */
-    int32_t length, tokens, width, dims, bits, group, exponent, head_bits, head_group, head_exponent, biases, tanh, max_tokens,
-        longest_word, unknown, before, after, added, runs, letters, golden;
-    const uint8_t *around, *run, *letter, *bias;
-    student_matrix table, head;
+    int32_t length, tokens, width, dims, biases, tanh, max_tokens, longest_word, unknown, before, after, added, runs, letters, golden;
+    const uint8_t *around, *run, *letter, *bias, *weights;
+    student_matrix table, lexical, head;
     student_string *token, *add, prompt[STUDENT_ROLES], prefix;
     uint32_t *slots, mask; /* a hash table of ids + 1; the golden texts stand behind the added tokens */
 } student;
@@ -41,11 +40,11 @@ typedef struct { const student *s; uint32_t *ids; size_t count, most, bytes, let
 static inline uint32_t student_u32(const uint8_t *p) { return (uint32_t)(p[0] | p[1] << 8 | p[2] << 16) | (uint32_t)p[3] << 24; }
 static inline int32_t student_i32(const uint8_t *p, int64_t at) { return (int32_t)student_u32(p + 4 * at); }
 
-static inline float student_float(const uint8_t *p) { uint32_t bits = student_u32(p); float value; memcpy(&value, &bits, 4); return value; }
+static inline float student_float(uint32_t bits) { float value; memcpy(&value, &bits, 4); return value; }
 
+/* float16, read as a float32 of the same bits, which is 2^112 times too small */
 static inline double student_half(const uint8_t *p) {
-    int bits = p[0] | p[1] << 8, exponent = bits >> 10 & 31, fraction = bits & 1023;
-    return (bits & 0x8000 ? -1 : 1) * (exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24));
+    return (p[1] & 128 ? -0x1p112 : 0x1p112) * student_float((p[0] | (p[1] & 127u) << 8) << 13);
 }
 
 /* The character that starts at *at, which moves behind it; -1 where there is none in UTF-8. */
@@ -93,10 +92,17 @@ static inline student_string student_text(student_reader *r, int has_number) {
     return found;
 }
 
-static inline student_matrix student_scales(student_reader *r, int32_t width, int32_t rows, int32_t bits, int32_t group, int32_t exponent) {
-    int32_t groups = (width - 1) / group + 1;
-    const uint8_t *scales = student_take(r, rows, 2 * (int64_t)groups);
-    return (student_matrix){NULL, scales, rows, bits, group, groups, (width * bits + 7) / 8, ldexp(1, exponent)};
+/* A matrix of rows of its own, or of centroids, which PQ codes of every token select. */
+static inline student_matrix student_rows(student_reader *r, const student *s) {
+    const uint8_t *n = student_take(r, 5, 4);
+    student_matrix m = {student_i32(n, 0), student_i32(n, 1), student_i32(n, 2), student_i32(n, 3), 0, 0, ldexp(1, student_i32(n, 4)), n, n, n};
+    int sound = (m.bits == 4 || m.bits == 8) && m.group > 0 && m.group <= s->width && m.factor >= 0x1p-64 && m.factor <= 0x1p64;
+    if (!sound || m.codes < 0 || m.codes > s->width || m.rows > (m.codes ? 256 : STUDENT_MOST)) return r->error = STUDENT_SIZES, m;
+    m.groups = (s->width - 1) / m.group + 1, m.bytes = (s->width * m.bits + 7) / 8;
+    m.code = student_take(r, s->tokens, m.codes);
+    for (int64_t at = (int64_t)s->tokens * m.codes; at-- > 0 && !r->error;) if (m.code[at] >= m.rows) r->error = STUDENT_SIZES;
+    m.scales = student_take(r, m.rows, 2 * (int64_t)m.groups), m.values = student_take(r, m.rows, m.bytes);
+    return m;
 }
 
 /* The slot of prefix + text in the hash table: its own, or the empty one where it belongs. */
@@ -119,23 +125,21 @@ static inline const char *student_read(student *s, student_reader *r) {
     int32_t numbers[STUDENT_NUMBERS];
     if (r->size < 8 || memcmp(r->data, "edstudnt", 8)) return "not a student file" STUDENT_ENDS;
     if (r->size < STUDENT_START + sizeof numbers) return "damaged: cut off" STUDENT_ENDS;
-    if (student_u32(r->data + 8) != 1) return "another version of the format; get a reader of that version, or export again";
+    if (student_u32(r->data + 8) != 2) return "another version of the format; get a reader of that version, or export again";
     for (int at = 0; at < STUDENT_NUMBERS; at++) numbers[at] = student_i32(student_take(r, 1, 4), 0);
     memcpy(s, numbers, sizeof numbers); /* the first fields of a student */
     if (s->length < 0 || (size_t)s->length != r->size) return "damaged: cut off" STUDENT_ENDS;
     if (student_checksum(r) != student_u32(r->data + 12)) return "damaged: its checksum is wrong" STUDENT_ENDS;
     int sound = s->tokens > 0 && s->width > 0 && s->width <= 1 << 16 && s->dims > 0 && s->dims <= 1 << 16 && s->max_tokens > 0;
-    sound &= s->tokens <= 1 << 24 && s->max_tokens <= 1 << 24 && s->longest_word > 0 && s->longest_word <= STUDENT_LONGEST_WORD;
-    sound &= (s->bits == 4 || s->bits == 8) && (!s->head_bits || s->head_bits == 4 || s->head_bits == 8);
-    sound &= s->exponent >= -64 && s->exponent <= 64 && s->head_exponent >= -64 && s->head_exponent <= 64;
-    sound &= (!s->biases || s->biases == s->dims) && (s->head_bits || s->dims == s->width) && s->group > 0 && s->head_group > 0;
-    for (int at = 15; at < STUDENT_NUMBERS; at++) sound &= numbers[at] >= 0 && s->group <= s->width && s->head_group <= s->width;
+    sound &= s->tokens <= STUDENT_MOST && s->max_tokens <= STUDENT_MOST && s->longest_word > 0 && s->longest_word <= STUDENT_LONGEST_WORD;
+    for (int at = 9; at < STUDENT_NUMBERS; at++) sound &= numbers[at] >= 0;
     if (!sound || s->unknown < 0 || s->unknown >= s->tokens || (int64_t)s->before + s->after >= s->max_tokens) return STUDENT_SIZES;
     s->around = student_take(r, s->before + s->after, 4), s->run = student_take(r, s->runs, 12);
     s->letter = student_take(r, s->letters, 4), s->bias = student_take(r, s->biases, 4);
-    s->table = student_scales(r, s->width, s->tokens, s->bits, s->group, s->exponent);
-    s->head = student_scales(r, s->width, s->head_bits ? s->dims : 0, s->head_bits, s->head_group, s->head_exponent);
-    s->table.values = student_take(r, s->table.rows, s->table.bytes), s->head.values = student_take(r, s->head.rows, s->head.bytes);
+    s->table = student_rows(r, s), s->lexical = student_rows(r, s), s->head = student_rows(r, s);
+    s->weights = student_take(r, s->table.codes ? s->tokens : 0, 2);
+    sound &= (s->table.codes || s->table.rows == s->tokens) && (s->lexical.codes || !s->lexical.rows) && !s->head.codes;
+    sound &= (s->head.rows ? s->head.rows : s->width) == s->dims && (!s->biases || s->biases == s->dims);
     student_string words = student_text(r, 0);
     for (int role = 0; role < STUDENT_ROLES; role++) s->prompt[role] = student_text(r, 0);
     s->prefix = student_text(r, 0);
@@ -245,17 +249,12 @@ static inline const char *student_tokenize(const student *s, const char *text, s
     return t.count ? NULL : "text: has no tokens; leave it out";
 }
 
-/* Adds factor * row `at` of a matrix to sum, or, without sum, returns its product with x. */
-static inline double student_row(const student *s, const student_matrix *m, size_t at, double factor, double *sum, const double *x) {
-    const uint8_t *values = m->values + at * (size_t)m->bytes, *scales = m->scales + 2 * at * (size_t)m->groups;
-    double scale = 0, product = 0;
-    for (int32_t j = 0; j < s->width; j++) {
-        if (j % m->group == 0) scale = m->factor * student_half(scales + 2 * (j / m->group));
-        int value = m->bits == 8 ? values[j] - 128 : (values[j / 2] >> 4 * (j % 2) & 15) - 8;
-        if (sum) sum[j] += factor * value * scale;
-        else product += value * scale * x[j];
-    }
-    return product;
+/* Component j of a matrix' row, or of the one that a token's PQ codes select: j is of block j mod codes. */
+static inline double student_value(const student_matrix *m, size_t at, int32_t j) {
+    if (!m->rows) return 0;
+    size_t row = m->codes ? m->code[at * (size_t)m->codes + (size_t)(j % m->codes)] : at;
+    const uint8_t *values = m->values + row * (size_t)m->bytes, *scales = m->scales + 2 * row * (size_t)m->groups;
+    return (m->bits == 8 ? values[j] - 128 : (values[j / 2] >> 4 * (j % 2) & 15) - 8) * m->factor * student_half(scales + 2 * (j / m->group));
 }
 
 /* The embedding of a text, in UTF-8, into dims places. Returns NULL, or what is wrong. */
@@ -264,10 +263,13 @@ static inline const char *student_encode(const student *s, const char *text, siz
     uint32_t *ids = malloc((size_t)s->max_tokens * sizeof *ids);
     double *sum = calloc(width + dims, sizeof *sum), *found = s->head.rows ? sum + width : sum, square = 0;
     const char *error = ids && sum ? student_tokenize(s, text, size, role, ids, &count) : STUDENT_MEMORY;
-    for (size_t at = 0; !error && at < count; at++) student_row(s, &s->table, ids[at], 1.0 / (double)count, sum, NULL);
-    for (size_t at = 0; !error && at < (size_t)s->head.rows; at++) found[at] = student_row(s, &s->head, at, 0, NULL, sum);
+    for (size_t at = 0; !error && at < count; at++) {
+        double weight = (s->table.codes ? student_half(s->weights + 2 * (size_t)ids[at]) : 1) / (double)count;
+        for (int32_t j = 0; j < s->width; j++) sum[j] += weight * (student_value(&s->table, ids[at], j) + student_value(&s->lexical, ids[at], j));
+    }
     for (size_t at = 0; !error && at < dims; at++) {
-        if (s->biases) found[at] += student_float(s->bias + 4 * at);
+        for (int32_t j = 0; found != sum && j < s->width; j++) found[at] += student_value(&s->head, at, j) * sum[j];
+        if (s->biases) found[at] += student_float(student_u32(s->bias + 4 * at));
         if (s->tanh) found[at] = tanh(found[at]);
         square += found[at] * found[at];
     }

@@ -6,16 +6,14 @@
  */
 
 const MAGIC = "edstudnt";
-const VERSION = 1;
+const VERSION = 2;
 const START = 16; // bytes: magic, version, CRC-32 of all that follows
-const NAMES = (
-  "size tokens width dims bits group exponent headBits headGroup headExponent biases tanh maxTokens longestWord unknown " +
-  "before after added runs letters golden"
-).split(" ");
+const NAMES = "size tokens width dims biases tanh maxTokens longestWord unknown before after added runs letters golden".split(" ");
 const LIMITS = { tokens: 1 << 24, width: 1 << 16, dims: 1 << 16, longestWord: 1000, maxTokens: 1 << 24 };
 const HANGUL = 3; // a run of characters is 0: removed, 1: spaces, 2: alone, 3: these; above stands the first one's letter
 const SEQUENCE = 21; // bits of a letter, or of a place in `letters` where above them stands how many they are
 const LAST = 0x10ffff;
+const CENTROIDS = 256; // at most: a code is a byte
 const ROLES = ["text", "query", "document"];
 const UTF8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
@@ -49,10 +47,7 @@ export class Student {
     require(h.size === bytes.length, "cut off");
     require(this.#view.getUint32(12, true) === crc32(bytes.subarray(START)), "its checksum is wrong");
     require(Object.entries(LIMITS).every(([name, most]) => h[name] > 0 && h[name] <= most));
-    require([4, 8].includes(h.bits) && [0, 4, 8].includes(h.headBits));
-    require(Math.max(Math.abs(h.exponent), Math.abs(h.headExponent)) <= 64);
-    require([0, h.dims].includes(h.biases) && (h.headBits > 0 || h.dims === h.width));
-    require(Math.min(h.group, h.headGroup) > 0 && Math.min(...numbers.slice(15)) >= 0 && Math.max(h.group, h.headGroup) <= h.width);
+    require([0, h.dims].includes(h.biases) && Math.min(...numbers.slice(9)) >= 0);
     require(h.unknown >= 0 && h.unknown < h.tokens && h.before + h.after < h.maxTokens);
     [this.dims, this.maxTokens] = [h.dims, h.maxTokens];
     [this.before, this.after] = [this.#integers(h.before), this.#integers(h.after)];
@@ -60,13 +55,10 @@ export class Student {
     require(this.#soundRuns());
     const biases = this.#take(4 * h.biases);
     this.biases = Float32Array.from({ length: h.biases }, (_, at) => this.#view.getFloat32(biases + 4 * at, true));
-    const matrix = (rows, bits, group, exponent) => {
-      const [groups, bytes] = [Math.ceil(h.width / group), Math.ceil((h.width * bits) / 8)]; // of a row
-      return { rows, bits, group, groups, bytes, factor: 2 ** exponent, scales: this.#take(2 * rows * groups) };
-    };
-    this.table = matrix(h.tokens, h.bits, h.group, h.exponent);
-    this.head = matrix(h.headBits && h.dims, h.headBits, h.headGroup, h.headExponent);
-    for (const each of [this.table, this.head]) each.values = this.#take(each.rows * each.bytes);
+    [this.table, this.lexical, this.head] = [this.#matrix(), this.#matrix(), this.#matrix()];
+    const { table, lexical, head } = this;
+    require((table.codes || table.rows === h.tokens) && (lexical.codes || !lexical.rows) && !head.codes && (head.rows || h.width) === h.dims);
+    this.weights = table.codes ? this.#halves(h.tokens, 1) : null;
     const tokens = this.#text().split("\0");
     require(tokens.length === h.tokens);
     this.ids = new Map();
@@ -103,15 +95,14 @@ export class Student {
   encode(text, role = "text") {
     const { width, dims } = this.#header;
     const ids = this.tokenize(text, role);
-    const [mean, row] = [new Float64Array(width), new Float32Array(width)];
+    const mean = new Float64Array(width);
     for (const id of ids) {
-      this.#row(this.table, id, row);
-      for (let j = 0; j < width; j++) mean[j] += row[j] / ids.length;
+      const weight = (this.weights ? this.weights[id] : 1) / ids.length;
+      for (let j = 0; j < width; j++) mean[j] += weight * (this.#value(this.table, id, j) + this.#value(this.lexical, id, j));
     }
     const found = this.head.rows ? new Float64Array(dims) : mean;
     for (let at = 0; at < this.head.rows; at++) {
-      this.#row(this.head, at, row);
-      for (let j = 0; j < width; j++) found[at] += row[j] * mean[j];
+      for (let j = 0; j < width; j++) found[at] += this.#value(this.head, at, j) * mean[j];
     }
     this.biases.forEach((bias, at) => (found[at] += bias));
     if (this.#header.tanh) found.forEach((value, at) => (found[at] = Math.tanh(value)));
@@ -163,15 +154,32 @@ export class Student {
     return bits & 0x8000 ? -value : value;
   }
 
-  /** Row `at` of a matrix, into an array. */
-  #row({ bits, group, groups, factor, scales, bytes, values }, at, row) {
-    const start = values + at * bytes;
-    const zero = 1 << (bits - 1);
-    for (let j = 0, scale = 0; j < row.length; j++) {
-      if (j % group === 0) scale = factor * this.#half(scales + 2 * (at * groups + j / group));
-      const value = bits === 8 ? this.#bytes[start + j] : (this.#bytes[start + (j >> 1)] >> (4 * (j & 1))) & 15;
-      row[j] = (value - zero) * scale;
-    }
+  /** As many of the file's next float16, times a factor. */
+  #halves(count, factor) {
+    const start = this.#take(2 * count);
+    return Float64Array.from({ length: count }, (_, at) => factor * this.#half(start + 2 * at));
+  }
+
+  /** Rows of their own, or centroids, which PQ codes of every token select. */
+  #matrix() {
+    const { tokens, width } = this.#header;
+    const [rows, codes, bits, group, exponent] = this.#integers(5);
+    require([4, 8].includes(bits) && group > 0 && group <= width && Math.abs(exponent) <= 64);
+    require(codes >= 0 && codes <= width && rows <= (codes ? CENTROIDS : LIMITS.tokens));
+    const start = this.#take(tokens * codes);
+    require(this.#bytes.subarray(start, start + tokens * codes).every((code) => code < rows));
+    const [groups, bytes] = [Math.ceil(width / group), Math.ceil((width * bits) / 8)]; // of a row
+    const scales = this.#halves(rows * groups, 2 ** exponent);
+    return { rows, codes, bits, group, groups, bytes, start, scales, values: this.#take(rows * bytes) };
+  }
+
+  /** Component j of a matrix' row, or of the one that a token's PQ codes select: j is of block j mod codes. */
+  #value({ rows, codes, bits, group, groups, bytes, start, scales, values }, at, j) {
+    if (!rows) return 0;
+    const row = codes ? this.#bytes[start + at * codes + (j % codes)] : at;
+    const byte = this.#bytes[values + row * bytes + (bits === 8 ? j : j >> 1)];
+    const value = bits === 8 ? byte - 128 : ((byte >> (4 * (j & 1))) & 15) - 8;
+    return value * scales[row * groups + Math.floor(j / group)];
   }
 
   /** Whether the runs are in order, and all that they become are characters. */

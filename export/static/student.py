@@ -19,25 +19,28 @@ from typing import Any
 
 import numpy as np
 
-MAGIC, VERSION = b"edstudnt", 1
+MAGIC, VERSION = b"edstudnt", 2
 START = struct.Struct("<8s2I")  # magic, version, CRC-32 of all that follows
 Header = namedtuple(
     "Header",
-    "size tokens width dims bits group exponent head_bits head_group head_exponent biases tanh max_tokens "
-    "longest_word unknown before after added runs letters golden",
+    "size tokens width dims biases tanh max_tokens longest_word unknown before after added runs letters "
+    "golden",
 )
 NAMES = Header._fields
 HEADER = struct.Struct(f"<{len(NAMES)}i")
+Sizes = namedtuple("Sizes", "rows codes bits group exponent")  # of a matrix, before it
 LIMITS = {"tokens": 1 << 24, "width": 1 << 16, "dims": 1 << 16, "longest_word": 1_000, "max_tokens": 1 << 24}
 REMOVED, SPACE, ALONE, HANGUL = range(4)  # what a run of characters becomes; above: the first one's letter
 SEQUENCE = 21  # bits of a letter, or of a place in `letters` where above them stands how many they are
 SYLLABLES = range(0xAC00, 0xD7A4)  # of Hangul
+CENTROIDS = 256  # at most: a code is a byte
 MOST_GOLDEN = 4_096  # bytes of a golden text
 ROLES = ("text", "query", "document")
 ENDS = "get the file again, or export it again"
 
 
 Matrix = tuple[int, np.ndarray, np.ndarray]  # bits, integers around zero (n, width), their scales (n, groups)
+Table = tuple[Matrix, np.ndarray | None]  # a row per token; or a row per centroid, and the tokens' PQ codes
 
 
 class StudentError(ValueError):
@@ -45,7 +48,8 @@ class StudentError(ValueError):
 
 
 def pack(
-    table: Matrix,
+    tables: Sequence[Table],
+    weights: np.ndarray | None,
     head: Matrix | None,
     biases: Any,
     tanh: bool,
@@ -57,11 +61,15 @@ def pack(
 ) -> bytes:
     """The file of a student. Its golden embeddings are those that `Student` gives.
 
-    biases: (dims,) or None. tokenizer: the content of tokenizer.json. around: the ids before and after those
-    of a text. characters: what becomes of each that does not stay as it is; a space ends a word. prompts: of
-    each of ROLES. golden: (role, text); those of more than MOST_GOLDEN bytes are left out.
+    tables: one, or two whose rows are added, these with PQ codes (tokens, blocks) uint8; row k of such a
+    matrix has centroid k of every block, dimension h that of block h mod blocks. weights: of the tokens,
+    where there are codes. biases: (dims,) or None. tokenizer: the content of tokenizer.json. around: the ids
+    before and after those of a text. characters: what becomes of each that does not stay as it is; a space
+    ends a word. prompts: of each of ROLES. golden: (role, text); those of more than MOST_GOLDEN bytes are
+    left out.
     """
-    model, tokens = tokenizer["model"], [""] * len(table[1])
+    width = tables[0][0][1].shape[1]
+    model, tokens = tokenizer["model"], [""] * len(tables[0][0][1] if weights is None else weights)
     for token, number in model["vocab"].items():
         tokens[number] = token
     if any("\0" in token for token in tokens):
@@ -69,18 +77,19 @@ def pack(
     added = {token["content"]: token["id"] for token in tokenizer["added_tokens"] if token["content"]}
     longest_first = sorted(added, key=lambda token: -len(token.encode()))
     runs, letters = _runs(characters, set("".join(tokens)))
-    width, (rows, scales, about) = table[1].shape[1], _packed(*table)
-    head_rows, head_scales, about_head = _packed(*head) if head else (b"", b"", (0, 1, 0))
+    halves, exponent = (b"", 0) if weights is None else _halves(weights)
+    packed = [_packed(*table, exponent) for table in tables] + [NONE] * (2 - len(tables))
+    packed.append(_packed(head, None, 0) if head else NONE)
     last = b"" if biases is None else np.asarray(biases.tolist(), "<f4").tobytes()
     parts = [
         np.array([*around[0], *around[1], *chain(*runs), *letters], "<i4").tobytes(),
-        *(last, scales, head_scales, rows, head_rows),
+        *(last, *packed, halves),
         *map(_string, ("\0".join(tokens), *prompts, model["continuing_subword_prefix"])),
         *(struct.pack("<i", added[token]) + _string(token) for token in longest_first),
     ]
     dims, limits = len(head[1]) if head else width, (tokenizer["truncation"], "max_input_chars_per_word")
     header = (
-        *(len(tokens), width, dims, *about, *about_head, len(last) // 4, int(tanh)),
+        *(len(tokens), width, dims, len(last) // 4, int(tanh)),
         *(limits[0]["max_length"], model[limits[1]], model["vocab"][model["unk_token"]]),
         *map(len, (*around, added, runs, letters)),
     )
@@ -133,15 +142,27 @@ def _string(text: str) -> bytes:
     return struct.pack("<i", len(text.encode())) + text.encode()
 
 
-def _packed(bits: int, values: np.ndarray, scales: np.ndarray) -> tuple[bytes, bytes, tuple[int, int, int]]:
-    """(rows, scales, (bits, group, exponent))."""
+NONE = struct.pack("<5i", *Sizes(0, 0, 8, 1, 0))  # a matrix without rows
+
+
+def _packed(matrix: Matrix, codes: np.ndarray | None, exponent: int) -> bytes:
+    """A matrix times 2 ** exponent, with its sizes."""
+    bits, values, scales = matrix
     width, stored = values.shape[1], (values.astype(np.int16) + (1 << bits - 1)).astype(np.uint8)
     if bits == 4:
         stored = np.pad(stored, [(0, 0), (0, width % 2)])
         stored = stored[:, ::2] | stored[:, 1::2] << 4
-    exponent = int(np.frexp(np.abs(scales).max())[1]) - 14  # float16 is exact from 2^-14 to 2^15
-    halves = np.ldexp(scales.astype(np.float64), -exponent).astype("<f2")
-    return stored.tobytes(), halves.tobytes(), (bits, width if scales.shape[1] == 1 else 32, exponent)
+    halves, own = _halves(scales)
+    blocks, first = (0, b"") if codes is None else (codes.shape[1], codes.tobytes())
+    group = width if scales.shape[1] == 1 else 32
+    sizes = Sizes(len(values), blocks, bits, group, own + exponent)
+    return struct.pack("<5i", *sizes) + first + halves + stored.tobytes()
+
+
+def _halves(values: np.ndarray) -> tuple[bytes, int]:
+    """(float16, exponent): values = float16 * 2 ** exponent."""
+    exponent = int(np.frexp(np.abs(values).max())[1]) - 14  # float16 is exact from 2^-14 to 2^15
+    return np.ldexp(values.astype(np.float64), -exponent).astype("<f2").tobytes(), exponent
 
 
 class Student:
@@ -162,26 +183,20 @@ class Student:
         self._require(h.size == len(data), "cut off")
         self._require(zlib.crc32(data[START.size :]) == checksum, "its checksum is wrong")
         self._require(all(0 < getattr(h, name) <= most for name, most in LIMITS.items()))
-        self._require(h.bits in (4, 8) and h.head_bits in (0, 4, 8))
-        self._require(max(abs(h.exponent), abs(h.head_exponent)) <= 64)
-        self._require(h.biases in (0, h.dims) and (h.head_bits > 0 or h.dims == h.width))
-        self._require(min(h.group, h.head_group) > 0 and max(h.group, h.head_group) <= h.width)
+        self._require(h.biases in (0, h.dims))
         self._require(min(h[NAMES.index("before") :]) >= 0 and 0 <= h.unknown < h.tokens)
         self._require(h.before + h.after < h.max_tokens)
         self.before, self.after = (self._take(count, "<i4").tolist() for count in (h.before, h.after))
         self._characters = _Characters(self._take(3 * h.runs, "<i4"), self._take(h.letters, "<i4"))
         self._require(self._characters.sound)
         self._biases = self._take(h.biases, "<f4")
-        matrices = (
-            (h.tokens, h.bits, h.group, h.exponent),
-            (
-                h.head_bits and h.dims,
-                *(h.head_bits, h.head_group, h.head_exponent),
-            ),
-        )
-        scales = [self._take(count * -(-h.width // group), "<f2") for count, _, group, _ in matrices]
-        rows = [self._take(count * -(-h.width * bits // 8), "u1") for count, bits, *_ in matrices]
-        self._table, self._head = zip(rows, scales, matrices, strict=True)
+        table, lexical, self._head = (self._matrix() for _ in range(3))
+        self._require(table[0].codes > 0 or table[0].rows == h.tokens)
+        self._require(lexical[0].codes > 0 or lexical[0].rows == 0)
+        self._require(self._head[0].codes == 0 and (self._head[0].rows or h.width) == h.dims)
+        found = [each for each in (table, lexical) if each[0].rows]
+        self._tables = [(each, self._rows(each, slice(None)) if each[0].codes else None) for each in found]
+        self._weights = self._take(h.tokens if table[0].codes else 0, "<f2").astype(np.float32)
         tokens = self._text().split("\0")
         self._require(len(tokens) == h.tokens)
         self._ids = {token: number for number, token in enumerate(tokens) if token}
@@ -205,6 +220,17 @@ class Student:
         self._require(0 <= size <= len(self._data) - self._at)
         self._at += size
         return np.frombuffer(self._data, kind, count, self._at - size)
+
+    def _matrix(self) -> Any:
+        """(sizes, codes, scales, values), the last three of a row per token or of the matrix."""
+        sizes, (_, tokens, width, *_) = Sizes(*self._take(5, "<i4").tolist()), self.header
+        self._require(sizes.bits in (4, 8) and 0 < sizes.group <= width and abs(sizes.exponent) <= 64)
+        self._require(0 <= sizes.codes <= width and sizes.rows <= (CENTROIDS if sizes.codes else 1 << 24))
+        rows = ((tokens, sizes.codes, "u1"), (sizes.rows, -(-width // sizes.group), "<f2"))
+        rows += ((sizes.rows, -(-width * sizes.bits // 8), "u1"),)
+        codes, scales, values = (self._take(n * size, kind).reshape(n, size) for n, size, kind in rows)
+        self._require(not codes.size or codes.max() < sizes.rows)
+        return sizes, codes, scales, values
 
     def _number(self) -> int:
         return int(self._take(1, "<i4")[0])
@@ -251,8 +277,12 @@ class Student:
 
     def encode(self, text: str, role: str = "text") -> np.ndarray:
         """The embedding of a text: (dims,) float32, of unit length."""
-        row = self._rows(self._table, self.tokenize(text, role)).mean(0)
-        if self.header.head_bits:
+        ids = self.tokenize(text, role)
+        rows = sum(self._of_tokens(*table, ids) for table in self._tables)
+        if len(self._weights):
+            rows = rows * self._weights[ids, None]
+        row = rows.mean(0)
+        if self._head[0].rows:
             row = self._rows(self._head, slice(None)) @ row
         if self.header.biases:
             row = row + self._biases
@@ -262,15 +292,23 @@ class Student:
         self._require(np.isfinite(length), "an embedding that is not finite")
         return np.asarray(row / max(length, 1e-12), np.float32)
 
+    def _of_tokens(self, matrix: Any, book: np.ndarray | None, ids: list[int]) -> np.ndarray:
+        """The rows of tokens, (n, width) float32; from a codebook those that their PQ codes select, dimension
+        by dimension."""
+        if book is None:
+            return self._rows(matrix, ids)
+        (_, blocks, *_), codes, *_ = matrix
+        every = np.arange(self.header.width)
+        return book[codes[ids][:, every % blocks], every]
+
     def _rows(self, matrix: Any, which: Any) -> np.ndarray:
         """Rows of a matrix, (n, width) float32."""
-        stored, scales, (count, bits, group, exponent) = matrix
-        values, scale = (part.reshape(count, -1)[which] for part in (stored, scales))
-        if bits == 4:
+        sizes, _, scales, values = matrix
+        values, scale, width = values[which], scales[which], self.header.width
+        if sizes.bits == 4:
             values = np.stack([values & 15, values >> 4], -1).reshape(len(values), -1)
-        width = self.header.width
-        scale = np.repeat(np.ldexp(scale.astype(np.float32), exponent), group, 1)[:, :width]
-        return (values[:, :width].astype(np.float32) - (1 << bits - 1)) * scale
+        scale = np.repeat(np.ldexp(scale.astype(np.float32), sizes.exponent), sizes.group, 1)[:, :width]
+        return (values[:, :width].astype(np.float32) - (1 << sizes.bits - 1)) * scale
 
     def check(self) -> float:
         """The lowest cosine of a golden text's embedding to the stored one."""

@@ -34,11 +34,13 @@ def opened(folder: Path) -> Any:
     [
         ("w4", {}, 0.999),
         ("w8", {"head": None, "width": 33}, 0.9999),
-        ("w8", {"pq_bytes": 16, "tanh": True}, 0.9999),
+        (None, {"pq_bytes": 16, "tanh": True}, 0.9999),
+        (None, {"pq_bytes": 16, "lexical": 0.5, "head": None}, 0.9999),
+        ("w8", {"pq_bytes": 16, "pq_centroids": 300}, 0.9999),
     ],
-    ids=["head", "rows of an odd width", "product-quantized table, tanh"],
+    ids=["head", "rows of an odd width", "PQ codes, tanh", "lexical codes too", "codes of two bytes"],
 )
-def test_a_run(tmp_path: Path, precision: str, shape: dict[str, Any], least: float) -> None:
+def test_a_run(tmp_path: Path, precision: str | None, shape: dict[str, Any], least: float) -> None:
     """It embeds as torch does, with a prompt for queries."""
     run = open_run(make_run(tmp_path / "run", "static", query_prompt="who ", **shape))
     found = static_file.write(str(run.folder), precision, tmp_path / "out", quiet, LINES)
@@ -48,7 +50,8 @@ def test_a_run(tmp_path: Path, precision: str, shape: dict[str, Any], least: flo
     rows = np.array([student.encode(*pair) for pair in pairs])
     cosines = (rows * golden.rows).sum(1)
     assert rows.shape[1] == run.dims and least <= cosines.min() < 1.00001
-    assert found["precision"] == precision and found["cosine"] == pytest.approx(cosines.min(), abs=2e-6)
+    assert found["precision"] == (precision or "pq")
+    assert found["cosine"] == pytest.approx(cosines.min(), abs=2e-6)
     assert "query" in golden.roles and student.tokenize("a", "query") != student.tokenize("a")
 
 
@@ -79,6 +82,14 @@ def test_the_command(tmp_path: Path) -> None:
         "onnxruntime, see export/README.md"
     )
     assert not (tmp_path / "x").exists() and not list((tmp_path / "mine").iterdir())
+
+
+def test_codes_have_no_precision(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "static", pq_bytes=16)
+    refused = call("export", run, "--static", "x", "--precision", "w8", folder=tmp_path)
+    fact = f"--precision w8: {run} has PQ codes, kept as they are; leave it out"
+    assert refused.returncode == 2 and refused.stderr.strip() == fact
+    assert not (tmp_path / "x").exists()
 
 
 def token(**flags: bool) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from edgedistill import load
@@ -36,6 +37,7 @@ STATIC, DRIVERS = ROOT / "export" / "static", Path(__file__).parent / "static_re
 FORMAT = runpy.run_path(str(STATIC / "student.py"))
 Student, StudentError, HEADER = FORMAT["Student"], FORMAT["StudentError"], FORMAT["HEADER"]
 START, NAMES = FORMAT["START"].size, FORMAT["NAMES"]
+SIZES = FORMAT["Sizes"]._fields
 ROLES: tuple[str, ...] = FORMAT["ROLES"]
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -131,18 +133,32 @@ def quiet(line: str) -> None:
 @pytest.fixture(scope="module")
 def micro(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     out = tmp_path_factory.mktemp("static") / "micro"
-    return out, static_file.write("micro", "w4", out, quiet, LINES)
+    return out, static_file.write("micro", None, out, quiet, LINES)
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A bundle with a head, a bias, a tanh and prompts, and its file in w8."""
-    root = tmp_path_factory.mktemp("static")
-    prompts = {"prompt": "the ", "query_prompt": "[SEP] who "}
-    run = make_run(root / "run", "static", tanh=True, width=48, **prompts)
-    bundle_writer.export(run, ["w8"], root / "bundle", quiet)
-    static_file.write(str(root / "bundle"), "w8", root / "out", quiet, LINES)
-    return root / "bundle", root / "out" / static_file.FILE
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Path]]:
+    """Bundles and their files: in w8 with a head, a bias, a tanh and prompts; and with PQ codes, alone and
+    with others, which are added."""
+    shapes: list[tuple[str | None, dict[str, Any]]] = [
+        ("w8", {"tanh": True, "width": 48, "prompt": "the ", "query_prompt": "[SEP] who "}),
+        (None, {"pq_bytes": 16, "head": None}),
+        (None, {"pq_bytes": 32, "lexical": 0.5, "width": 96, "query_prompt": "who "}),
+    ]
+    found = []
+    for precision, shape in shapes:
+        root = tmp_path_factory.mktemp("static")
+        run = make_run(root / "run", "static", uneven if "pq_bytes" in shape else None, **shape)
+        bundle_writer.export(run, ["w8"], root / "bundle", quiet)
+        static_file.write(str(root / "bundle"), precision, root / "out", quiet, LINES)
+        found.append((root / "bundle", root / "out" / static_file.FILE))
+    return found
+
+
+def uneven(student: Any) -> None:
+    """Token weights of many sizes, as a / (a + p) has them, and components that become smaller."""
+    student.weights.data = torch.logspace(-3, 1, len(student.weights))
+    student.embedding.book.weight.data *= torch.logspace(0, -1, student.embedding.book.embedding_dim)
 
 
 def words(lowercase: bool) -> Tokenizer:
@@ -169,11 +185,38 @@ def characters(tokenizer: str) -> dict[str, str]:
     return changed_characters(Tokenizer.from_str(tokenizer))
 
 
+def random_codes(words: Tokenizer, blocks: int, centroids: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(codes, values, scales) of a product-quantized table of 33 dimensions."""
+    draw, size = np.random.default_rng(blocks), words.get_vocab_size()
+    codes = draw.integers(0, centroids, (size, blocks), dtype=np.uint8)
+    codes[-1] = centroids - 1
+    return codes, draw.integers(-128, 128, (centroids, 33)), draw.normal(size=(centroids, 2)) / 50
+
+
+def token_weights(words: Tokenizer) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=words.get_vocab_size()) * 1e6
+
+
+def packed_codes(words: Tokenizer, *tables: tuple[int, int]) -> bytes:
+    """A file of product-quantized tables, each of so many blocks and centroids."""
+    made = [random_codes(words, *sizes) for sizes in tables]
+    return _packed(
+        words,
+        tables=[((8, values, scales), codes) for codes, values, scales in made],
+        weights=token_weights(words),
+    )
+
+
 def packed(words: Tokenizer, bits: int, width: int, prompts: Sequence[str] = ("", "", "")) -> bytes:
     """A file of random rows without a head."""
+    rows = ((bits, *random_rows(words, bits, width)), None)
+    return _packed(words, tables=[rows], weights=None, prompts=prompts)
+
+
+def _packed(words: Tokenizer, prompts: Sequence[str] = ("", "", ""), **rows: Any) -> bytes:
     around = [[words.token_to_id("[CLS]")], [words.token_to_id("[SEP]")]]
     data: bytes = FORMAT["pack"](
-        table=(bits, *random_rows(words, bits, width)),
+        **rows,
         head=None,
         biases=None,
         tanh=False,
@@ -211,9 +254,9 @@ def test_micro_is_small_and_exact(micro: tuple[Path, dict[str, Any]]) -> None:
 
 
 def test_readers_embed_as_the_python_runner(
-    reader: Reader, micro: tuple[Path, dict[str, Any]], tiny: tuple[Path, Path]
+    reader: Reader, micro: tuple[Path, dict[str, Any]], tiny: list[tuple[Path, Path]]
 ) -> None:
-    for folder, path in ((load("micro").folder, micro[0] / "student.bin"), tiny):
+    for folder, path in ((load("micro").folder, micro[0] / "student.bin"), *tiny):
         bundle = load(folder)
         golden = golden_file.read(bundle.folder, bundle.manifest)
         roles = golden.roles or ["text"] * len(golden.texts)
@@ -279,6 +322,27 @@ def test_rows_without_a_head(reader: Reader, tmp_path: Path) -> None:
         assert np.allclose(own, unit, atol=1e-3)
 
 
+@pytest.mark.parametrize("tables", [((3, 7),), ((3, 7), (11, 4))], ids=["one table", "two"])
+def test_product_quantized_rows(reader: Reader, tmp_path: Path, tables: tuple[tuple[int, int], ...]) -> None:
+    """By hand from the codes and integers that were packed: dimension h is of block h mod blocks."""
+    tokenizer, texts = words(True), ["the cat", "a dog finds", ""]
+    (tmp_path / "a.bin").write_bytes(packed_codes(tokenizer, *tables))
+    ids = [tokenizer.encode(text).ids for text in texts]
+    rows = np.zeros((tokenizer.get_vocab_size(), 33))
+    for blocks, centroids in tables:
+        codes, values, scales = random_codes(tokenizer, blocks, centroids)
+        book = values * np.repeat(scales, 32, 1)[:, :33]
+        rows += [[book[row[h % blocks], h] for h in range(33)] for row in codes]
+    rows *= token_weights(tokenizer)[:, None]
+    sums = np.array([rows[each].sum(0) for each in ids])
+    unit = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+    [(first, answers)] = reader([tmp_path / "a.bin"], [("text", text) for text in texts])
+    assert float(first.split()[1]) > 0.99999
+    same(answers, ids, unit)
+    own = Student((tmp_path / "a.bin").read_bytes())
+    assert np.allclose([own.encode(text) for text in texts], unit, atol=1e-3)
+
+
 # What is refused
 
 
@@ -300,7 +364,7 @@ def damaged() -> dict[str, tuple[bytes, str]]:
         "half": (data[: len(data) // 2], cut),
         "a byte short": (data[:-1], cut),
         "a byte more": (data + b"\0", cut),
-        "version 2": (resealed(data, 8, struct.pack("<I", 2)), "error another version of the format"),
+        "version 1": (resealed(data, 8, struct.pack("<I", 1)), "error another version of the format"),
         "another byte": (data[:-1] + bytes([data[-1] ^ 1]), "error damaged: its checksum is wrong"),
     }
     for length in range(START + HEADER.size, len(data), 211):
@@ -309,12 +373,36 @@ def damaged() -> dict[str, tuple[bytes, str]]:
     numbers = dict(zip(NAMES, HEADER.unpack_from(data, START), strict=True))
     for at, name in enumerate(NAMES):
         for value in (-(2**31), -1, 2**31 - 1, 2**30, 2**24 + 1):
-            if not (name == "tanh" or (name.endswith("exponent") and value == -1)):
+            if name != "tanh":
                 expected = cut if name == "size" else sizes
                 found[f"{name} {value}"] = resealed(data, START + 4 * at, struct.pack("<i", value)), expected
-    for name in ("tokens", "width", "dims", "before", "after", "added", "runs", "letters", "golden", "bits"):
+    for name in ("tokens", "width", "dims", "before", "after", "added", "runs", "letters", "golden"):
         other = resealed(data, START + 4 * NAMES.index(name), struct.pack("<i", numbers[name] + 1))
         found[f"{name} and one"] = other, "error damaged: "
+    with_codes = packed_codes(words(True), (3, 7), (11, 4))
+    for kind, file in (("rows", data), ("codes", with_codes)):
+        for matrix, at in enumerate(matrices(file)):
+            before = struct.unpack_from("<5i", file, at)
+            for name, place, now in zip(SIZES, range(at, at + 20, 4), before, strict=True):
+                for value in (-(2**31), -1, 2**31 - 1, 2**24 + 1, *([now + 1] if name != "exponent" else [])):
+                    if (name, value) != ("exponent", -1) and (name, now, value) != ("group", 1, 2):
+                        changed = resealed(file, place, struct.pack("<i", value))
+                        found[f"{kind}: {name} {value} of matrix {matrix}"] = changed, "error damaged: "
+    for matrix, centroids in enumerate((7, 4)):
+        code = resealed(with_codes, matrices(with_codes)[matrix] + 20, bytes([centroids]))
+        found[f"a code of no centroid in table {matrix}"] = code, sizes
+    return found
+
+
+def matrices(data: bytes) -> list[int]:
+    """Where the sizes of each matrix stand."""
+    h = dict(zip(NAMES, HEADER.unpack_from(data, START), strict=True))
+    counts = h["before"] + h["after"] + 3 * h["runs"] + h["letters"] + h["biases"]
+    found = [START + HEADER.size + 4 * counts]
+    for _ in range(2):
+        rows, codes, bits, group, _ = struct.unpack_from("<5i", data, found[-1])
+        size = rows * (2 * -(-h["width"] // group) + -(-h["width"] * bits // 8))
+        found.append(found[-1] + 20 + h["tokens"] * codes + size)
     return found
 
 
@@ -333,8 +421,10 @@ def test_files_that_are_refused(reader: Reader, tmp_path: Path) -> None:
 def test_readers_survive_any_number_anywhere(reader: Reader, tmp_path: Path) -> None:
     """Numbers of all sizes written over a file, its checksum right: every reader refuses the same files, none
     of them ends in another way than by an error of its own."""
-    draw, data, paths = random.Random(1), packed(words(True), 8, 3, ("the ", "", "")), list[Path]()
-    for number in range(150):
+    draw, paths = random.Random(1), list[Path]()
+    files = packed(words(True), 8, 3, ("the ", "", "")), packed_codes(words(True), (3, 7), (11, 4))
+    for number in range(200):
+        data = files[number % 2]
         at = draw.choice((4 * draw.randrange(4, 60), draw.randrange(START, len(data) - 4)))
         value = draw.choice((0, 1, -1, 2**31 - 1, 2**21, 0x10FFFF, 0xD800, draw.randrange(2**16)))
         paths.append(tmp_path / f"{number}.bin")
@@ -349,7 +439,7 @@ def test_readers_survive_any_number_anywhere(reader: Reader, tmp_path: Path) -> 
         except StudentError:
             opened.append(False)
     assert [first.startswith("open") for first, _ in found] == opened
-    assert 20 < sum(opened) < 140
+    assert 20 < sum(opened) < 180
 
 
 def test_texts_that_are_refused(reader: Reader, tmp_path: Path) -> None:
