@@ -165,7 +165,7 @@ def reference(measured: list[Measured]) -> Measured | None:
 def assemble(
     target: Measured, measured: list[Measured], suite_of_texts: str, described: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the report of one bundle, with every key of report.KEYS.
+    """Return the report of one bundle, with every key of KEYS in bench/report_files.py.
 
     `suite_of_texts` is the suite whose texts were timed, `described` the machine.
     """

@@ -9,56 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files
-from edgedistill.errors import CheckFailed, UserError
+from edgedistill.errors import CheckFailed
 from edgedistill.evaluation import scoring
 from edgedistill.session import Log
 
 SCHEMA = 1
-KEYS: dict[str, tuple[str, ...]] = {  # every report has at least these
-    "schema": (),
-    "made_at": (),
-    "bundle": ("name", "kind", "precision", "sha256"),
-    "parameters": ("embedding", "encoder", "head", "total"),
-    "size_bytes": ("graph", "bundle"),
-    "machine": (),
-    "versions": (),
-    "quality": (),
-    "kept": (),
-    "single": ("p50_ms", "p90_ms", "p99_ms"),
-    "offline": ("texts_s",),
-    "load_ms": (),
-    "peak_rss_bytes": (),
-    "drift": ("mean", "min"),
-}
 NOISY = 0.10  # tables mark a p50 that differed by more than this between rounds of the same bundle
 Report = dict[str, Any]
-
-
-def read(path: Path) -> list[Report]:
-    """Read a file of one report or several. Raises UserError where there is no such file, or it is no report,
-    has a newer schema or lacks a key."""
-    if not path.exists():
-        raise UserError(f"{path}: no such file; make one with edgedistill bench … --out {path.name}")
-    value = files.read_json(path, "write it again with edgedistill bench")
-    reports = (
-        value["reports"] if isinstance(value, dict) and isinstance(value.get("reports"), list) else [value]
-    )
-    for part in [value, *reports]:
-        schema = part.get("schema") if isinstance(part, dict) else None
-        if not isinstance(schema, int):
-            raise UserError(f"{path}: not a report, it has no `schema`; make one with edgedistill bench")
-        if schema > SCHEMA:
-            raise UserError(
-                f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; upgrade edgedistill"
-            )
-    problems = [
-        f"{path}: reports[{at}]: no `{key}`; write it again with edgedistill bench"
-        for at, each in enumerate(reports)
-        for key in missing_keys(each)
-    ]
-    if problems:
-        raise UserError(*problems)
-    return reports
 
 
 def write(path: Path, reports: list[Report]) -> None:
@@ -75,15 +32,6 @@ def dumps(reports: list[Report]) -> str:
         r"\[\n\s+([-+.\deE,\s]+?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text
     )
     return on_one_line + "\n"
-
-
-def missing_keys(report: Report) -> list[str]:
-    """Return the required KEYS that a report lacks, dotted."""
-    lost = [key for key in KEYS if key not in report]
-    for key, parts in KEYS.items():
-        if key in report:
-            lost += [f"{key}.{part}" for part in parts if part not in (report[key] or {})]
-    return lost
 
 
 def title(report: Report) -> str:
@@ -124,16 +72,6 @@ def without_samples(report: Report) -> Report:
         key: {k: v for k, v in report[key].items() if "samples" not in k} for key in ("single", "offline")
     }
     return {**report, **parts}
-
-
-def merged(reports: list[Report]) -> list[Report]:
-    """Return one report per graph file, with the scores of all its reports and the costs of the first."""
-    found: dict[tuple[str, str], Report] = {}
-    for report in reports:
-        key = (title(report), report["bundle"]["sha256"])
-        first = found.setdefault(key, report)
-        found[key] = {**first, **{part: {**report[part], **first[part]} for part in ("quality", "kept")}}
-    return list(found.values())
 
 
 def check_requirements(manifest: dict[str, Any], report: Report) -> list[dict[str, Any]]:

@@ -204,13 +204,6 @@ def by_cosine(title: str) -> str:
     return title.partition(DOCUMENTS)[0].removesuffix(BESIDE)
 
 
-def each_query(collection: Collection, encoder: Encoder) -> tuple[list[float], int]:
-    """Return (nDCG@10 of every query, number of ranked texts)."""
-    index = indexed(collection, encoder.document)
-    ranking = ranked(collection, unit(encoded(encoder.query, collection.queries)), index)
-    return _of_each(ranking, collection), len(index.names)
-
-
 def indexed(collection: Collection, encode: Encode) -> Index:
     """Embed the texts. Memory is bounded, because each chunk is written to the file. Raises UserError where
     there is no text."""
