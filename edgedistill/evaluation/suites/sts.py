@@ -30,10 +30,7 @@ class StsFile(Task):
     sentence1: str = "sentence1"
     sentence2: str = "sentence2"
     score: str = "score"
-    subset_column: str | None = Field(
-        None, description="the column with a pair's subset; default: `subset`, where there is one"
-    )
-    subset: list[str] | str | None = Field(None, description="only pairs of these subsets")
+    subset: str | None = Field(None, description="only pairs with this value in the column `subset`")
 
 
 @dataclass(frozen=True)
@@ -49,24 +46,21 @@ def read(part: StsFile, find: Find, rows: Rows) -> ScoredPairs:
     """Read a table of pairs; those without a score, and of other subsets than the chosen ones, are left
     out."""
     path = find(part.file)
-    wanted = {part.subset} if isinstance(part.subset, str) else set(part.subset or ())
-    column = part.subset_column or "subset"
     names = [part.sentence1, part.sentence2, part.score]
-    if part.subset_column or wanted or _has_column(path, column):
-        names.append(column)
+    if part.subset is not None or _has_column(path, "subset"):
+        names.append("subset")
     table = list(columns(path, names, (part.score,)))
     seconds = [row[1] for row in table]
     if part.translation is not None:
         seconds = _translations(path, [row[2] for row in table], find(part.translation), part)
     texts, gold, subsets = list[str](), list[float](), list[str]()
     for number, ((first, _, score, *subset), second) in enumerate(zip(table, seconds, strict=True), 1):
-        if score and (not wanted or subset[0] in wanted):
+        if score and part.subset in (None, *subset):
             gold.append(_number(score, path, number))
             texts += [first, second]
             subsets += subset or [""]
-    missing = sorted(wanted - set(subsets))
-    if missing or not gold:
-        fact = f"no pairs of subset {', '.join(missing)}" if missing else "no pair has a score"
+    if not gold:
+        fact = "no pair has a score" if part.subset is None else f"no pairs of subset {part.subset}"
         raise UserError(f"{path}: {fact}; check the suite, or give another --data")
     pairs = add_texts(texts, rows).reshape(-1, 2)
     return ScoredPairs(pairs, np.array(gold), np.array(subsets, dtype=np.str_))
