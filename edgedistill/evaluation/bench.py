@@ -261,7 +261,7 @@ def documents(name: str, session: Session) -> scoring.Documents:
         raise UserError(f"--documents {name}: returns labels, and embeddings are needed; name an encoder")
     target = Measured(opened.folder, opened.precision, manifest=opened.manifest)
     encoder = scoring.finite(opened, f"--documents {name}")
-    return scoring.Documents(target.title, encoder, opened.embedding_dim(), target.graph)
+    return scoring.Documents(target.title, encoder, target.graph)
 
 
 def _check_search(

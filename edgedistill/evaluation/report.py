@@ -92,23 +92,14 @@ def check_requirements(manifest: dict[str, Any], report: Report) -> list[dict[st
         found.append((f"sts_kept on {name}", requirements.get("sts_kept"), report["kept"].get(name)))
     precision, size = report["bundle"]["precision"], report["size_bytes"]["graph"] / 1e6
     found.append((f"size_mb in {precision}", (requirements.get("size_mb") or {}).get(precision), size))
-    return [
-        {
-            "bundle": title(report),
-            "requirement": what,
-            "required": required,
-            "found": value,
-            "met": _is_met(what, required, value),
-        }
-        for what, required, value in found
-        if required is not None
-    ]
-
-
-def _is_met(requirement: str, required: float, found: float | None) -> bool | None:
-    if found is None:
-        return None
-    return found <= required if requirement.startswith("size_mb") else found >= required
+    checks = []
+    for what, required, value in found:
+        if required is not None:
+            sign = -1 if what.startswith("size_mb") else 1
+            met = None if value is None else sign * value >= sign * required
+            check = {"bundle": title(report), "requirement": what}
+            checks.append({**check, "required": required, "found": value, "met": met})
+    return checks
 
 
 def conclude(checks: list[dict[str, Any]], result: dict[str, Any], log: Log) -> None:
@@ -117,15 +108,12 @@ def conclude(checks: list[dict[str, Any]], result: dict[str, Any], log: Log) -> 
     for each in checks:
         what, found = each["requirement"], "–" if each["found"] is None else f"{each['found']:.4f}"
         bound = f"{'at most' if what.startswith('size_mb') else 'at least'} {each['required']:g}"
-        state = {True: "met", False: "NOT MET", None: f"not checked, {_why_not(what)}"}[each["met"]]
+        why_not = "the suite was not measured; name it with --suite"
+        if what.startswith("sts_kept"):
+            why_not = "its teacher was not measured in this run; add the teacher's bundle"
+        state = {True: "met", False: "NOT MET", None: f"not checked, {why_not}"}[each["met"]]
         log(f"requirement of {each['bundle']}: {what}: {found}, {bound}: {state}")
         if each["met"] is False:
             failed.append(f"{each['bundle']}: {what} is {found}, its recipe requires {bound}")
     if failed:
         raise CheckFailed("\n".join(failed), result)
-
-
-def _why_not(requirement: str) -> str:
-    if requirement.startswith("sts_kept"):
-        return "its teacher was not measured in this run; add the teacher's bundle"
-    return "the suite was not measured; name it with --suite"

@@ -425,7 +425,7 @@ def test_documents_of_another_encoder_are_embedded_once(tmp_path: Path) -> None:
     def never(texts: list[str]) -> np.ndarray:
         raise AssertionError("only documents are embedded")
 
-    documents = scoring.Documents("other", scoring.Encoder(never, never, mirrored), 2)
+    documents = scoring.Documents("other", scoring.Encoder(never, never, mirrored))
     for _ in range(2):
         found = scoring.evaluate_search(suite, encode, scoring.Search(0.1, documents))
     titles = ["suite", "suite + BM25", "suite, documents of other", "suite, documents of other + BM25"]

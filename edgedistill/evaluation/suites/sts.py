@@ -1,5 +1,4 @@
-"""Graded similarity (STS-B, STS2017, …): Spearman correlation of cosine and score; alignment and uniformity
-of the embeddings."""
+"""Graded similarity (STS-B, STS2017, …): Spearman correlation of cosine and score."""
 
 from __future__ import annotations
 
@@ -15,9 +14,6 @@ from edgedistill.data import readers
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Floats, Ints, pair_cosines, spearman
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, columns
-
-POSITIVE = 4.0  # pairs with a higher score, of 5, count as paraphrases for alignment (SimCSE's choice)
-BLOCK = 1024  # texts whose distances to all others are in memory at a time
 
 
 class StsFile(Task):
@@ -98,29 +94,8 @@ def _number(cell: str, path: Path, row: int) -> float:
         raise UserError(f"{path}: row {row}: score {cell!r} is not a number; correct it") from None
 
 
-def alignment(x: Floats, y: Floats) -> float | None:
-    """Return the mean ‖x − y‖² over paraphrases, unit rows x and y (n, d); None without rows. Lower is better
-    (Wang and Isola 2020, eq. 1)."""
-    return float(((x.astype(np.float64) - y) ** 2).sum(1).mean()) if len(x) else None
-
-
-def uniformity(x: Floats) -> float | None:
-    """Return log mean exp(−2‖x − y‖²) over all pairs of unit rows (n, d); None below two rows. Lower is
-    better (Wang and Isola 2020, eq. 2)."""
-    if len(x) < 2:
-        return None
-    squares, total = (x**2).sum(1), 0.0
-    for start in range(0, len(x), BLOCK):
-        part = x[start : start + BLOCK]
-        kernel = np.exp(4 * (part @ x.T) - 2 * squares[start : start + BLOCK, None] - 2 * squares)
-        kernel[np.arange(len(part)), np.arange(start, start + len(part))] = 0  # a text with itself
-        total += float(kernel.sum(dtype=np.float64))
-    return float(np.log(max(total / (len(x) * (len(x) - 1)), 1e-12)))
-
-
 def score(task: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
-    """Return `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted by pairs),
-    `alignment` and `uniformity`."""
+    """Return `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; by their pairs)."""
     cosine = pair_cosines(embeddings, task.pairs)
     subsets, weights = dict[str, float](), list[int]()
     for name in dict.fromkeys(task.subset.tolist()):
@@ -129,15 +104,12 @@ def score(task: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
             subsets[name] = spearman(cosine[rows], task.gold[rows]) or 0.0
             weights.append(int(rows.sum()))
     values = list(subsets.values()) or [0.0]
-    first, second = task.pairs[task.gold > POSITIVE].T  # paraphrases
     return {
         "all": spearman(cosine, task.gold) or 0.0,
         "mean": float(np.mean(values)),
         "wmean": float(np.average(values, weights=weights or None)),
         "pairs": len(task.gold),
         "subsets": subsets,
-        "alignment": alignment(embeddings[first], embeddings[second]),
-        "uniformity": uniformity(embeddings[np.unique(task.pairs)]),
     }
 
 
