@@ -420,7 +420,9 @@ def serve(
     """
     if limits.api_key is not None and not limits.api_key.strip():
         raise UserError("--api-key: empty; give a key, or leave it out (and unset EDGEDISTILL_API_KEY)")
-    bundles = _open(name, workers, threads or max(1, machine.default_threads() // workers))
+    if threads is None:
+        threads = max(1, machine.default_threads() // workers)
+    bundles = _open(name, workers, threads)
     listener = listen(host, port)
     server = EmbeddingServer(bundles, limits)
     sys.setswitchinterval(SWITCH_S)
