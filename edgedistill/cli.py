@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from edgedistill.evaluation.scoring import Documents
 
 INTERRUPTED = 130
+Command = Callable[..., None]
 UNWRAPPED = "\b\n"  # in front of a paragraph of help: keep its line ends
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -117,7 +118,7 @@ OneBundle = Annotated[
 ]
 
 
-def _command(example: str) -> Any:
+def _command(example: str) -> Callable[[Command], Command]:
     """Make a command of a function; the last line of its help is an example, on one line so that it can be
     copied."""
     return app.command(epilog=f"{UNWRAPPED}Example: {example}")
