@@ -105,7 +105,7 @@ def bench(
     _accuracy(measured, opened, session, search, progress)
     _compare_queries(measured, plan)
     texts = opened[0].sample(plan.queries, plan.seed)
-    timings = speed.measure(measured, texts, threads, replace(session, log=progress), plan)
+    timings = speed.measure(measured, texts, replace(session, log=progress), plan)
     for target, found in zip(measured, timings, strict=True):
         target.speed = found
     described = machine.here(session.device)

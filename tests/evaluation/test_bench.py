@@ -503,7 +503,7 @@ def test_the_error_of_a_child_is_raised(shelf: Path, tmp_path: Path) -> None:
 def test_children_alternate(shelf: Path) -> None:
     lines: list[str] = []
     both = [speed.Target(shelf / "student", "w8"), speed.Target(shelf / "teacher", "fp32")]
-    found = speed.measure(both, ["zero ten", "sixty"], 1, Session(log=lines.append), PLAN)
+    found = speed.measure(both, ["zero ten", "sixty"], Session(log=lines.append, threads=1), PLAN)
     assert [line.split(",")[0] for line in lines] == [
         *["timing student:w8", "timing teacher:fp32"] * 2,
         *["memory of student:w8", "memory of teacher:fp32"],
