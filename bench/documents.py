@@ -14,9 +14,9 @@ import api_page
 import readme_plot
 import readme_tables
 import recipe_reference
+import report_files
 
 from edgedistill import files
-from edgedistill.evaluation import report
 from edgedistill.recipe import schema
 from edgedistill.runtime.bundle_location import SCORES
 
@@ -181,7 +181,7 @@ def scores(sources: list[Path]) -> str:
     names = files.shipped("bundle")
     found = {
         row["bundle"]["name"]: {name: round(each["average"], 4) for name, each in row["quality"].items()}
-        for row in report.merged([each for source in sources for each in report.read(source)])
+        for row in report_files.merged([each for source in sources for each in report_files.read(source)])
         if row["bundle"]["name"] in names
     }
     return files.json_text(found, indent=2) + "\n"
@@ -221,6 +221,6 @@ if __name__ == "__main__":
         changed.append("verdicts")
     if FITS and readme_tables.update(RESULTS, fitted([files.read_json(path) for path in FITS]), "fitted"):
         changed.append("fitted")
-    if readme_plot.write(PLOTS, report.merged(report.read(PLOTTED)), PLOTTED_SUITE):
+    if readme_plot.write(PLOTS, report_files.merged(report_files.read(PLOTTED)), PLOTTED_SUITE):
         changed.append("plot")
     print(f"updated: {', '.join(changed)}" if changed else "up to date")

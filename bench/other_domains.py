@@ -28,7 +28,7 @@ from edgedistill import files, machine, run
 from edgedistill.data import document_text
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites.cosines import Encoder
-from edgedistill.evaluation.suites.retrieval import each_query
+from edgedistill.evaluation.suites.retrieval import Search, rankings
 from edgedistill.runtime import bundle
 
 PACKAGES = {  # distribution: the package that is read
@@ -104,7 +104,7 @@ def scores(encoder: Any, suite: scoring.Suite, long: dict[str, np.ndarray]) -> d
     """nDCG@10 per collection: of all queries, and of those whose text is long."""
     found = {}
     for name, collection in suite.tasks.items():
-        values = np.array(each_query(collection, Encoder.of(encoder))[0])
+        values = np.array(rankings(collection, Encoder.of(encoder), Search())[""]["each"])
         found[name] = {
             "ndcg_at_10": round(float(values.mean()), 4),
             "long": round(float(values[long[name]].mean()), 4),

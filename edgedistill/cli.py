@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from edgedistill.evaluation.scoring import Documents
 
 INTERRUPTED = 130
+Command = Callable[..., None]
 UNWRAPPED = "\b\n"  # in front of a paragraph of help: keep its line ends
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -117,9 +118,10 @@ OneBundle = Annotated[
 ]
 
 
-def _example(command: str) -> str:
-    """The last line of a command's help, on one line so that it can be copied."""
-    return f"{UNWRAPPED}Example: {command}"
+def _command(example: str) -> Callable[[Command], Command]:
+    """Make a command of a function; the last line of its help is an example, on one line so that it can be
+    copied."""
+    return app.command(epilog=f"{UNWRAPPED}Example: {example}")
 
 
 def _print_version(asked: bool) -> None:
@@ -191,7 +193,7 @@ def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
             typer.echo(text)
 
 
-@app.command(epilog=_example("edgedistill recipes demo-bert2 > mine.yaml"))
+@_command("edgedistill recipes demo-bert2 > mine.yaml")
 def recipes(
     name: Annotated[str | None, _argument("RECIPE", "Print this recipe.")] = None,
     as_json: Json = False,
@@ -220,7 +222,7 @@ def recipes(
     return print_result({"recipes": shipped}, as_json, "\n".join(lines[1:]))
 
 
-@app.command(epilog=_example("edgedistill check bert-2x128 --set student.layers=3 --data ~/texts"))
+@_command("edgedistill check bert-2x128 --set student.layers=3 --data ~/texts")
 def check(
     names: Recipes,
     changes: Changes = None,
@@ -246,9 +248,7 @@ def check(
     print_result({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
 
 
-@app.command(
-    epilog=_example("edgedistill train bert-2x128 tinybert-4x312 --data ~/texts --set stages.0.epochs=1")
-)
+@_command("edgedistill train bert-2x128 tinybert-4x312 --data ~/texts --set stages.0.epochs=1")
 def train(
     names: Recipes,
     out: Annotated[
@@ -297,7 +297,7 @@ def train(
     print_result({"run": str(out), **info}, as_json, str(out))
 
 
-@app.command(epilog=_example("edgedistill adapt nano --texts 'docs/**/*.txt' --out bundles/mine"))
+@_command("edgedistill adapt nano --texts 'docs/**/*.txt' --out bundles/mine")
 def adapt(
     student: Annotated[
         str,
@@ -362,10 +362,8 @@ def adapt(
     print_result({key: value for key, value in found.items() if key != "table"}, as_json, text)
 
 
-@app.command(
-    epilog=_example(
-        "edgedistill fit --teacher packaged:all-MiniLM-L6-v2 --texts 'texts/*.txt' --max-mb 5 --max-p50-ms 1"
-    )
+@_command(
+    "edgedistill fit --teacher packaged:all-MiniLM-L6-v2 --texts 'texts/*.txt' --max-mb 5 --max-p50-ms 1"
 )
 def fit(
     teacher: Annotated[
@@ -433,7 +431,7 @@ def fit(
     print_result(found, as_json, fitting.summary(found))
 
 
-@app.command(epilog=_example("edgedistill export runs/bert-2x128 --precision int8,w8"))
+@_command("edgedistill export runs/bert-2x128 --precision int8,w8")
 def export(
     source: Annotated[
         str,
@@ -514,11 +512,7 @@ def export(
     print_result({"bundle": str(out), **found}, as_json, str(out))
 
 
-@app.command(
-    epilog=_example(
-        "edgedistill bench bundles/teacher:fp32 bundles/bert-2x128:w8 --suite mini --html report.html"
-    )
-)
+@_command("edgedistill bench bundles/teacher:fp32 bundles/bert-2x128:w8 --suite mini --html report.html")
 def bench(
     bundles: Annotated[
         list[str],
@@ -602,7 +596,7 @@ def _documents(name: str, session: Session) -> Documents:
     return model_source.documents(name, session)
 
 
-@app.command(epilog=_example("edgedistill embed nano questions.csv --column question --out questions.npy"))
+@_command("edgedistill embed nano questions.csv --column question --out questions.npy")
 def embed(
     name: OneBundle,
     file: Annotated[
@@ -659,7 +653,7 @@ def embed(
     print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
 
 
-@app.command(epilog=_example("edgedistill search nano 'docs/**/*.md' 'how do I reset it?'"))
+@_command("edgedistill search nano 'docs/**/*.md' 'how do I reset it?'")
 def search(
     name: OneBundle,
     paths: Annotated[
@@ -693,7 +687,7 @@ def search(
     print_result(found, as_json, search_files.table(found))
 
 
-@app.command(epilog=_example("edgedistill verify bundles/bert-2x128"))
+@_command("edgedistill verify bundles/bert-2x128")
 def verify(
     bundle: Annotated[str, _argument("BUNDLE", "Folder or name of a bundle.")],
     as_json: Json = False,
@@ -714,7 +708,7 @@ def _number(default: int, help: str) -> Any:
     return typer.Option(default, metavar="N", help=help, min=1)
 
 
-@app.command(epilog=_example("edgedistill serve nano --port 8000 --cors https://example.org"))
+@_command("edgedistill serve nano --port 8000 --cors https://example.org")
 def serve(
     name: OneBundle,
     host: Annotated[str, _option("ADDRESS", "0.0.0.0 for all interfaces.", "--host")] = "127.0.0.1",
@@ -754,7 +748,7 @@ def serve(
     server.serve(name, host, port, limits, workers, threads, typer.echo)
 
 
-@app.command(epilog=_example("edgedistill mobile bundles/bert-2x128:int8 --out phone"))
+@_command("edgedistill mobile bundles/bert-2x128:int8 --out phone")
 def mobile(
     name: OneBundle,
     out: Annotated[Path, _option("DIR", "Folder of the package.")],
@@ -784,9 +778,7 @@ def mobile(
     print_result({"package": str(out), **found}, as_json, str(out))
 
 
-@app.command(
-    epilog=_example("edgedistill trim owner/name --revision main --corpus 'texts/*.txt.gz' --out models/mine")
-)
+@_command("edgedistill trim owner/name --revision main --corpus 'texts/*.txt.gz' --out models/mine")
 def trim(
     model: Annotated[str, _argument("MODEL", "packaged:NAME, a folder, or a hub id (with --revision).")],
     texts: Annotated[
@@ -825,7 +817,7 @@ def trim(
     print_result(found, as_json, trim_model.summary(found))
 
 
-@app.command(epilog=_example("edgedistill demo --out demo"))
+@_command("edgedistill demo --out demo")
 def demo(
     out: Annotated[Path, _option("DIR", "Folder for runs, bundles and the report.")] = Path("demo"),
     as_json: Json = False,

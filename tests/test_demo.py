@@ -5,11 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
+import report_files
 import yaml
 
 from edgedistill import demo, recipe, run
 from edgedistill.data import corpus
-from edgedistill.evaluation import report, speed
+from edgedistill.evaluation import speed
 from edgedistill.runtime import bundle
 from edgedistill.session import QUIET, Session
 from tests.conftest import World, sentences
@@ -78,7 +79,7 @@ def test_a_slow_machine_trains_on_fewer_texts(world: World, recipes: list[Path])
 
 
 def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> None:
-    reports = report.read(out / "reports.json")
+    reports = report_files.read(out / "reports.json")
     assert len(reports) == 3 * len(recipes)
     assert {(r["bundle"]["name"], r["bundle"]["precision"]) for r in reports} == {
         (p.stem, q) for p in recipes for q in demo.DEFAULT

@@ -439,11 +439,10 @@ def test_the_tables_of_adaptations_fits_and_verdicts_are_those_of_the_reports(tm
 @pytest.mark.skipif(shutil.which("node") is None, reason="no Node on the path")
 def test_the_readmes_plots_are_those_of_the_reports() -> None:
     import readme_plot
-
-    from edgedistill.evaluation import report
+    import report_files
 
     script = runpy.run_path(str(ROOT / "bench/documents.py"))
-    reports = report.merged(report.read(script["PLOTTED"]))
+    reports = report_files.merged(report_files.read(script["PLOTTED"]))
     for theme in readme_plot.THEMES:
         path = script["PLOTS"] / f"accuracy-latency-{theme}.svg"
         assert path.read_text(encoding="utf-8") == readme_plot.svg(reports, script["PLOTTED_SUITE"], theme), (

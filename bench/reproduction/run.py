@@ -181,7 +181,10 @@ def _retrieval(
     suite: scoring.Suite, encode: scoring.Encode
 ) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
     return {
-        name: (np.array(retrieval.each_query(task, scoring.Encoder.of(encode))[0]), None)
+        name: (
+            np.array(retrieval.rankings(task, scoring.Encoder.of(encode), scoring.Search())[""]["each"]),
+            None,
+        )
         for name, task in suite.tasks.items()
     }
 

@@ -105,7 +105,7 @@ def bench(
     _accuracy(measured, opened, session, search, progress)
     _compare_queries(measured, plan)
     texts = opened[0].sample(plan.queries, plan.seed)
-    timings = speed.measure(measured, texts, threads, replace(session, log=progress), plan)
+    timings = speed.measure(measured, texts, replace(session, log=progress), plan)
     for target, found in zip(measured, timings, strict=True):
         target.speed = found
     described = machine.here(session.device)
@@ -165,7 +165,7 @@ def reference(measured: list[Measured]) -> Measured | None:
 def assemble(
     target: Measured, measured: list[Measured], suite_of_texts: str, described: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the report of one bundle, with every key of report.KEYS.
+    """Return the report of one bundle, with every key of KEYS in bench/report_files.py.
 
     `suite_of_texts` is the suite whose texts were timed, `described` the machine.
     """
@@ -261,7 +261,7 @@ def documents(name: str, session: Session) -> scoring.Documents:
         raise UserError(f"--documents {name}: returns labels, and embeddings are needed; name an encoder")
     target = Measured(opened.folder, opened.precision, manifest=opened.manifest)
     encoder = scoring.finite(opened, f"--documents {name}")
-    return scoring.Documents(target.title, encoder, opened.embedding_dim(), target.graph)
+    return scoring.Documents(target.title, encoder, target.graph)
 
 
 def _check_search(

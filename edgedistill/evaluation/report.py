@@ -9,56 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files
-from edgedistill.errors import CheckFailed, UserError
+from edgedistill.errors import CheckFailed
 from edgedistill.evaluation import scoring
 from edgedistill.session import Log
 
 SCHEMA = 1
-KEYS: dict[str, tuple[str, ...]] = {  # every report has at least these
-    "schema": (),
-    "made_at": (),
-    "bundle": ("name", "kind", "precision", "sha256"),
-    "parameters": ("embedding", "encoder", "head", "total"),
-    "size_bytes": ("graph", "bundle"),
-    "machine": (),
-    "versions": (),
-    "quality": (),
-    "kept": (),
-    "single": ("p50_ms", "p90_ms", "p99_ms"),
-    "offline": ("texts_s",),
-    "load_ms": (),
-    "peak_rss_bytes": (),
-    "drift": ("mean", "min"),
-}
 NOISY = 0.10  # tables mark a p50 that differed by more than this between rounds of the same bundle
 Report = dict[str, Any]
-
-
-def read(path: Path) -> list[Report]:
-    """Read a file of one report or several. Raises UserError where there is no such file, or it is no report,
-    has a newer schema or lacks a key."""
-    if not path.exists():
-        raise UserError(f"{path}: no such file; make one with edgedistill bench … --out {path.name}")
-    value = files.read_json(path, "write it again with edgedistill bench")
-    reports = (
-        value["reports"] if isinstance(value, dict) and isinstance(value.get("reports"), list) else [value]
-    )
-    for part in [value, *reports]:
-        schema = part.get("schema") if isinstance(part, dict) else None
-        if not isinstance(schema, int):
-            raise UserError(f"{path}: not a report, it has no `schema`; make one with edgedistill bench")
-        if schema > SCHEMA:
-            raise UserError(
-                f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; upgrade edgedistill"
-            )
-    problems = [
-        f"{path}: reports[{at}]: no `{key}`; write it again with edgedistill bench"
-        for at, each in enumerate(reports)
-        for key in missing_keys(each)
-    ]
-    if problems:
-        raise UserError(*problems)
-    return reports
 
 
 def write(path: Path, reports: list[Report]) -> None:
@@ -75,15 +32,6 @@ def dumps(reports: list[Report]) -> str:
         r"\[\n\s+([-+.\deE,\s]+?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text
     )
     return on_one_line + "\n"
-
-
-def missing_keys(report: Report) -> list[str]:
-    """Return the required KEYS that a report lacks, dotted."""
-    lost = [key for key in KEYS if key not in report]
-    for key, parts in KEYS.items():
-        if key in report:
-            lost += [f"{key}.{part}" for part in parts if part not in (report[key] or {})]
-    return lost
 
 
 def title(report: Report) -> str:
@@ -126,16 +74,6 @@ def without_samples(report: Report) -> Report:
     return {**report, **parts}
 
 
-def merged(reports: list[Report]) -> list[Report]:
-    """Return one report per graph file, with the scores of all its reports and the costs of the first."""
-    found: dict[tuple[str, str], Report] = {}
-    for report in reports:
-        key = (title(report), report["bundle"]["sha256"])
-        first = found.setdefault(key, report)
-        found[key] = {**first, **{part: {**report[part], **first[part]} for part in ("quality", "kept")}}
-    return list(found.values())
-
-
 def check_requirements(manifest: dict[str, Any], report: Report) -> list[dict[str, Any]]:
     """Compare a report with the `requirements` of the manifest's recipe.
 
@@ -154,23 +92,14 @@ def check_requirements(manifest: dict[str, Any], report: Report) -> list[dict[st
         found.append((f"sts_kept on {name}", requirements.get("sts_kept"), report["kept"].get(name)))
     precision, size = report["bundle"]["precision"], report["size_bytes"]["graph"] / 1e6
     found.append((f"size_mb in {precision}", (requirements.get("size_mb") or {}).get(precision), size))
-    return [
-        {
-            "bundle": title(report),
-            "requirement": what,
-            "required": required,
-            "found": value,
-            "met": _is_met(what, required, value),
-        }
-        for what, required, value in found
-        if required is not None
-    ]
-
-
-def _is_met(requirement: str, required: float, found: float | None) -> bool | None:
-    if found is None:
-        return None
-    return found <= required if requirement.startswith("size_mb") else found >= required
+    checks = []
+    for what, required, value in found:
+        if required is not None:
+            sign = -1 if what.startswith("size_mb") else 1
+            met = None if value is None else sign * value >= sign * required
+            check = {"bundle": title(report), "requirement": what}
+            checks.append({**check, "required": required, "found": value, "met": met})
+    return checks
 
 
 def conclude(checks: list[dict[str, Any]], result: dict[str, Any], log: Log) -> None:
@@ -179,15 +108,12 @@ def conclude(checks: list[dict[str, Any]], result: dict[str, Any], log: Log) -> 
     for each in checks:
         what, found = each["requirement"], "–" if each["found"] is None else f"{each['found']:.4f}"
         bound = f"{'at most' if what.startswith('size_mb') else 'at least'} {each['required']:g}"
-        state = {True: "met", False: "NOT MET", None: f"not checked, {_why_not(what)}"}[each["met"]]
+        why_not = "the suite was not measured; name it with --suite"
+        if what.startswith("sts_kept"):
+            why_not = "its teacher was not measured in this run; add the teacher's bundle"
+        state = {True: "met", False: "NOT MET", None: f"not checked, {why_not}"}[each["met"]]
         log(f"requirement of {each['bundle']}: {what}: {found}, {bound}: {state}")
         if each["met"] is False:
             failed.append(f"{each['bundle']}: {what} is {found}, its recipe requires {bound}")
     if failed:
         raise CheckFailed("\n".join(failed), result)
-
-
-def _why_not(requirement: str) -> str:
-    if requirement.startswith("sts_kept"):
-        return "its teacher was not measured in this run; add the teacher's bundle"
-    return "the suite was not measured; name it with --suite"

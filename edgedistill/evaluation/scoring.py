@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from edgedistill import files
+from edgedistill import files, recipe
 from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation.suites import FAMILIES, labelled_task
 from edgedistill.evaluation.suites.cosines import Encode, Encoder, encoded, unit
 from edgedistill.evaluation.suites.retrieval import Collection, Documents, Search, rankings
-from edgedistill.evaluation.suites.suite_files import Part, Rows, Task, locate
+from edgedistill.evaluation.suites.suite_files import Rows, Task, locate
+from edgedistill.recipe import yaml_file
+from edgedistill.recipe.section import Section
 from edgedistill.runtime.compact import compact, expanded
 
 __all__ = [
@@ -42,7 +43,7 @@ __all__ = [
 T = TypeVar("T", bound=Task)
 
 
-class Description(Part, Generic[T]):
+class Description(Section, Generic[T]):
     """A whole suite.yaml, with the tasks of one family."""
 
     kind: str
@@ -186,10 +187,7 @@ def finite(encode: Any, place: str) -> Encoder:
 
 def describe(path: Path) -> Description[Any]:
     """Read and check a suite.yaml, but none of the files it names. Raises UserError with all its problems."""
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    data = yaml_file.read(path)
     if not isinstance(data, dict):
         raise UserError(
             f"{path}: a suite is a mapping, this is a {type(data).__name__}; see bench/suites/sts7/suite.yaml"
@@ -197,29 +195,12 @@ def describe(path: Path) -> Description[Any]:
     family = FAMILIES.get(str(data.get("kind")))
     if family is None:
         raise UserError(f"{path}: kind: {unknown_name('kind of suite', data.get('kind', ''), FAMILIES)}")
-    try:
-        description = Description[family.task].model_validate(data)  # type: ignore[name-defined]
-    except ValidationError as error:
-        problems = [f"{path}: {_problem(each, family.task)}" for each in error.errors()]
-        raise UserError(*dict.fromkeys(problems)) from None
+    kind: Any = Description[family.task]  # type: ignore[name-defined]
+    description: Description[Any] = recipe.checked(data, str(path), kind)
     names = [part.name for part in description.tasks]
     if len(set(names)) < len(names):
         raise UserError(f"{path}: tasks: two have the same name ({', '.join(sorted(names))}); rename one")
     return description
-
-
-def _problem(error: Any, task: type[Task]) -> str:
-    """Word one pydantic error as *place: fact; way out*."""
-    loc = error["loc"]
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
-    if error["type"] == "extra_forbidden":
-        section: type[Part] = task if len(loc) > 1 else Description
-        return f"{where}: {unknown_name('key', loc[-1], section.model_fields)}"
-    if error["type"] == "missing":
-        return f"{where}: missing; this key is required"
-    fact = error["msg"].removeprefix("Value error, ")
-    got = "" if error["type"] == "value_error" else f", not {error['input']!r}"
-    return f"{where}: {fact[0].lower()}{fact[1:]}{got}"
 
 
 def _described(name: str | Path) -> tuple[str, Path, Description[Any]]:

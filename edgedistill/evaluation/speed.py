@@ -20,7 +20,7 @@ import numpy as np
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bootstrap
 from edgedistill.evaluation.speed_child import Task
-from edgedistill.session import QUIET, Session
+from edgedistill.session import Session
 
 CHILD_TIMEOUT_S = 3600.0
 IMPORT_ROOT = Path(__file__).resolve().parents[2]  # holds the package, for the child's PYTHONPATH
@@ -62,11 +62,7 @@ PLAN = MeasurementPlan()
 
 
 def measure(
-    targets: Sequence[Target],
-    texts: list[str],
-    threads: int | None = None,
-    session: Session = QUIET,
-    plan: MeasurementPlan = PLAN,
+    targets: Sequence[Target], texts: list[str], session: Session, plan: MeasurementPlan
 ) -> list[dict[str, Any]]:
     """Measure bundles in alternation. Returns, for each, {single, offline, load_ms, load, peak_rss_bytes,
     memory, noise, threads, device}.
@@ -78,7 +74,12 @@ def measure(
     def run(what: str, target: Target, seed: int) -> dict[str, Any]:
         sizes = plan.queries, plan.warmups, plan.seconds, seed
         task = Task(
-            what, str(target.timed or target.folder), target.precision, threads, session.device, *sizes
+            what,
+            str(target.timed or target.folder),
+            target.precision,
+            session.threads,
+            session.device,
+            *sizes,
         )
         return run_child(task, texts)
 

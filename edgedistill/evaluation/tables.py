@@ -13,14 +13,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, retained, suites, title
+from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, retained, suites
 from edgedistill.evaluation.suites.retrieval import by_cosine
 
 WIDTH = 100  # columns of the terminal
 SUITES = 3  # beside each other in the terminal: their names are to be read
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
 TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")
-ONLY_IN_TERMINAL = ("load ms", "batch sens.")  # columns that the README's tables leave out
 
 
 class Cell(NamedTuple):
@@ -159,24 +158,6 @@ def plain(sheet: RenderableType, width: int = WIDTH) -> str:
     screen = Console(width=width, file=io.StringIO(), record=True)
     screen.print(sheet)
     return "\n".join(line.rstrip() for line in screen.export_text().rstrip().splitlines())
-
-
-def markdown(reports: list[Report]) -> str:
-    """Return the README's table, one row per report, and below it the conditions; it has `retained` columns
-    only where a teacher was measured."""
-    names, shares = suites(reports), compared(reports)
-    kept = [
-        [cell for cell in cells(report, names, shares) if cell.head not in ONLY_IN_TERMINAL]
-        for report in reports
-    ]
-    heads = ["bundle", *(cell.head for cell in kept[0])]
-    rows = [heads, ["---", *["---:"] * len(kept[0])]]
-    for report, row in zip(reports, kept, strict=True):
-        name = f"**{title(report)}**" if is_teacher(report) else title(report)
-        rows.append([text.replace("|", "\\|") for text in (name, *(cell.shown for cell in row))])
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    below = "<br>\n".join([*places(reports), *bm25_alone(reports)])
-    return "\n".join(lines) + f"\n\n<sub>{below}</sub>\n"
 
 
 def _table(reports: list[Report], rows: list[list[Cell]], suite_width: int) -> Table:

@@ -102,7 +102,7 @@ def documents(name: str, session: Session) -> scoring.Documents:
 
     prepared = PreparedStudent(module, found.shape, tokenizer)
     encoder = scoring.finite(student_embeddings.encoder(module, prepared), f"--documents {name}")
-    return scoring.Documents(name, encoder, found.dims)
+    return scoring.Documents(name, encoder)
 
 
 def name_of(source: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import ValidationError
 
@@ -15,6 +15,8 @@ from edgedistill.recipe import yaml_file
 from edgedistill.recipe.experiment import Recipe
 from edgedistill.recipe.section import Section
 from edgedistill.recipe.yaml_file import MOST_PROBLEMS
+
+S = TypeVar("S", bound=Section)
 
 # What sentence-transformers, transformers and others call the same thing.
 ALIASES: dict[str, str] = {
@@ -99,10 +101,15 @@ def read_file(path: Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
 def parse(data: dict[str, Any], place: str) -> Recipe:
     """Check a recipe's data; `place` opens every line of the UserError."""
     yaml_file.check_plain(data, place)
+    return checked(data, place, Recipe)
+
+
+def checked(data: dict[str, Any], place: str, kind: type[S]) -> S:
+    """The data as a section of this kind. Raises UserError with every problem."""
     try:
-        return Recipe.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
-        lines = [_line(place, problem) for problem in error.errors()[:MOST_PROBLEMS]]
+        lines = [_line(place, problem, kind) for problem in error.errors()[:MOST_PROBLEMS]]
         if error.error_count() > MOST_PROBLEMS:
             lines.append(f"{place}: {error.error_count():,} problems in all; correct these first")
         raise UserError(*dict.fromkeys(lines)) from None
@@ -178,9 +185,10 @@ class _Place(NamedTuple):
 _NOT_WRITTEN = re.compile(r"(constrained-)?(int|float|str|bool)|list\[.*|\[key\]")
 
 
-def _place(loc: tuple[Any, ...]) -> _Place:
-    """Walk the sections along pydantic's path: keys, positions in lists, kinds and types of values."""
-    at = _Place("", "", {}, Recipe)
+def _place(loc: tuple[Any, ...], root: type[Section]) -> _Place:
+    """Walk the sections from `root` along pydantic's path: keys, positions in lists, kinds and types of
+    values."""
+    at = _Place("", "", {}, root)
     for part in loc:
         if isinstance(part, int):
             at = at._replace(text=f"{at.text}[{part}]")
@@ -196,10 +204,10 @@ def _place(loc: tuple[Any, ...]) -> _Place:
     return at
 
 
-def _line(place: str, problem: Any) -> str:
+def _line(place: str, problem: Any, root: type[Section]) -> str:
     """One pydantic error as text."""
     kind, loc = problem["type"], problem["loc"]
-    at = _place(loc)
+    at = _place(loc, root)
     where = f"{place}: {at.text}" if at.text else place
     what = "stage" if at.key == "stages" else at.key
     if kind == "union_tag_invalid":
@@ -207,7 +215,7 @@ def _line(place: str, problem: Any) -> str:
     if kind == "union_tag_not_found":
         return f"{where}.kind: missing; choose one: ({', '.join(sorted(at.choices))})"
     if kind == "extra_forbidden":
-        return f"{where}: {_unknown_key(str(loc[-1]), _place(loc[:-1]).keys)}"
+        return f"{where}: {_unknown_key(str(loc[-1]), _place(loc[:-1], root).keys)}"
     if kind == "missing":
         return f"{where}: missing; this key is required"
     if kind == "string_pattern_mismatch":

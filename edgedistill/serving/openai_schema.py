@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,17 +35,16 @@ TYPES = {
 }
 
 
+@dataclass(eq=False)
 class Refusal(Exception):
     """A request that is answered with an error. `message`: place: fact; way out. `param`, `code`: as OpenAI's
     errors have them."""
 
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
-        self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
-        self.headers: dict[str, str] = {}
-        super().__init__(message)
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] | None = None
 
     def body(self) -> bytes:
         kind = "server_error" if self.status >= 500 else "invalid_request_error"

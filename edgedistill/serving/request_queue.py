@@ -28,13 +28,12 @@ RUN_TOKENS = 128
 RETRY_AFTER_S = (1, 60)  # at least and at most; clients ignore longer ones
 
 
+@dataclass(eq=False)
 class QueueFull(Exception):
     """The queue has no room for a request; it may have after `retry_after_s`."""
 
-    def __init__(self, waiting_texts: int, retry_after_s: int) -> None:
-        self.waiting_texts = waiting_texts
-        self.retry_after_s = retry_after_s
-        super().__init__(f"{waiting_texts} texts are waiting")
+    waiting_texts: int
+    retry_after_s: int
 
 
 @dataclass(eq=False, slots=True)
@@ -119,10 +118,8 @@ class RequestQueue:
     def retry_after_s(self) -> int:
         """In how many seconds what waits now will be embedded, at the measured rate."""
         least, most = RETRY_AFTER_S
-        return max(
-            least,
-            min(most, math.ceil(self.waiting_texts / self.rate_texts_s) if self.rate_texts_s else least),
-        )
+        seconds = self.waiting_texts / self.rate_texts_s if self.rate_texts_s else least
+        return max(least, min(most, math.ceil(seconds)))
 
     def submit(self, texts: list[str], role: str = "text") -> Job:
         """Queue the texts of a request; await the job's `done`. Raises QueueFull."""

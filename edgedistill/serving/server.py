@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -139,9 +140,10 @@ class EmbeddingServer:
             "allow_methods": ["GET", "POST"],
             "allow_headers": ["authorization", "content-type"],
         }
-        checks = [Middleware(HeaderCheck, origins=limits.origins), Middleware(CORSMiddleware, **cors)]
+        by_headers = partial(header_problem, limits.origins)
+        checks = [Middleware(Refusing, check=by_headers), Middleware(CORSMiddleware, **cors)]
         if limits.api_key is not None:  # behind CORS: a browser asks first whether it may, without a key
-            checks.append(Middleware(KeyCheck, key=limits.api_key))
+            checks.append(Middleware(Refusing, check=partial(key_problem, limits.api_key)))
         self.app = Starlette(
             routes=routes,
             lifespan=self.lifespan,
@@ -199,11 +201,8 @@ class EmbeddingServer:
         except TimeoutError:
             status = 503
             way_out = "send fewer texts, or try again"
-            return refused(
-                Refusal(
-                    503, f"server: no answer within {self.limits.timeout_s:g} s; {way_out}", code="timeout"
-                )
-            )
+            message = f"server: no answer within {self.limits.timeout_s:g} s; {way_out}"
+            return refused(Refusal(503, message, code="timeout"))
         except ClientDisconnect:
             status = CLIENT_LEFT
             return Response(status_code=204)  # nobody reads it
@@ -270,53 +269,43 @@ class EmbeddingServer:
         return job.embeddings, job.tokens
 
 
-class HeaderCheck:
-    """Refuses requests with too many headers, and those of scripts of web pages that are not allowed."""
+class Refusing:
+    """Refuses the requests in which a check finds a problem."""
 
-    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, check: Callable[[Scope], Refusal | None]) -> None:
         self.app = app
-        self.origins = origins
+        self.check = check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._problem(scope["headers"]) if scope["type"] == "http" else None
+        problem = self.check(scope) if scope["type"] == "http" else None
         await (refused(problem) if problem else self.app)(scope, receive, send)
 
-    def _problem(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
-        size = sum(len(name) + len(value) for name, value in headers)
-        if len(headers) > MOST_HEADERS or size > HEADER_BYTES:
-            fact = (
-                f"{len(headers)} headers of {size} bytes, at most {MOST_HEADERS} headers of "
-                f"{HEADER_BYTES} bytes are read"
-            )
-            return Refusal(431, f"headers: {fact}; send fewer")
-        found = [value.decode("latin-1") for name, value in headers if name == b"origin"]
-        if "*" in self.origins or set(found) <= set(self.origins):
-            return None
-        return Refusal(
-            403,
-            f"Origin: {found[0][:80]} may not ask; start the server with --cors, or ask without a browser",
+
+def header_problem(origins: Sequence[str], scope: Scope) -> Refusal | None:
+    """Too many headers, or a script of a web page that is not allowed."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    size = sum(len(name) + len(value) for name, value in headers)
+    if len(headers) > MOST_HEADERS or size > HEADER_BYTES:
+        fact = (
+            f"{len(headers)} headers of {size} bytes, at most {MOST_HEADERS} headers of "
+            f"{HEADER_BYTES} bytes are read"
         )
+        return Refusal(431, f"headers: {fact}; send fewer")
+    found = [value.decode("latin-1") for name, value in headers if name == b"origin"]
+    if "*" in origins or set(found) <= set(origins):
+        return None
+    way_out = "start the server with --cors, or ask without a browser"
+    return Refusal(403, f"Origin: {found[0][:80]} may not ask; {way_out}")
 
 
-class KeyCheck:
-    """Refuses requests without the server's key; only /health needs none."""
-
-    def __init__(self, app: ASGIApp, key: str) -> None:
-        self.app = app
-        self.expected = f"Bearer {key}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == "/health":
-            return await self.app(scope, receive, send)
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        if hmac.compare_digest(given, self.expected):
-            return await self.app(scope, receive, send)
-        fact = "another key than the server's" if given else "missing, and this server has a key"
-        refusal = Refusal(
-            401, f"Authorization: {fact}; send Authorization: Bearer KEY", code="invalid_api_key"
-        )
-        refusal.headers["WWW-Authenticate"] = "Bearer"
-        await refused(refusal)(scope, receive, send)
+def key_problem(key: str, scope: Scope) -> Refusal | None:
+    """Another key than the server's; only /health needs none."""
+    given = dict(scope["headers"]).get(b"authorization", b"")
+    if scope["path"] == "/health" or hmac.compare_digest(given, f"Bearer {key}".encode()):
+        return None
+    fact = "another key than the server's" if given else "missing, and this server has a key"
+    message = f"Authorization: {fact}; send Authorization: Bearer KEY"
+    return Refusal(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -386,28 +375,21 @@ def refused(refusal: Refusal) -> Response:
 
 
 def busy(fact: str, retry_after_s: int) -> Refusal:
-    refusal = Refusal(429, f"server: {fact}; try again in {retry_after_s} s", code="rate_limit_exceeded")
-    refusal.headers["Retry-After"] = str(retry_after_s)
-    return refusal
+    message, headers = f"server: {fact}; try again in {retry_after_s} s", {"Retry-After": str(retry_after_s)}
+    return Refusal(429, message, code="rate_limit_exceeded", headers=headers)
 
 
 def too_large(limit_bytes: int) -> Refusal:
-    refusal = Refusal(
-        413, f"body: more than {limit_bytes} bytes; send the texts in several requests", code="body_too_large"
-    )
-    refusal.headers["Connection"] = "close"
-    return refusal
+    message = f"body: more than {limit_bytes} bytes; send the texts in several requests"
+    return Refusal(413, message, code="body_too_large", headers={"Connection": "close"})
 
 
 async def http_error(request: Request, error: Exception) -> Response:
     """Unknown paths and methods, in the shape of OpenAI's errors."""
     assert isinstance(error, HTTPException)
     paths = "POST /v1/embeddings, GET /v1/models, /health or /metrics"
-    refusal = Refusal(
-        error.status_code, f"{request.method} {request.url.path[:80]}: {error.detail}; ask for {paths}"
-    )
-    refusal.headers.update(error.headers or {})
-    return refused(refusal)
+    message = f"{request.method} {request.url.path[:80]}: {error.detail}; ask for {paths}"
+    return refused(Refusal(error.status_code, message, headers=error.headers))
 
 
 async def our_error(request: Request, error: Exception) -> Response:
@@ -438,7 +420,9 @@ def serve(
     """
     if limits.api_key is not None and not limits.api_key.strip():
         raise UserError("--api-key: empty; give a key, or leave it out (and unset EDGEDISTILL_API_KEY)")
-    bundles = _open(name, workers, threads or max(1, machine.default_threads() // workers))
+    if threads is None:
+        threads = max(1, machine.default_threads() // workers)
+    bundles = _open(name, workers, threads)
     listener = listen(host, port)
     server = EmbeddingServer(bundles, limits)
     sys.setswitchinterval(SWITCH_S)

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import readme_tables
+import report_files
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import bench, report, scoring, speed, tables
+from edgedistill.evaluation import bench, report, scoring, speed
 from edgedistill.evaluation.speed_child import Task
 from edgedistill.evaluation.suites import cosines
 from edgedistill.evaluation.teacher_agreement import ReferenceEmbeddings
@@ -169,7 +171,7 @@ def test_a_teacher_and_its_student_side_by_side(
     shelf: Path, measured: tuple[dict[str, Any], list[str], Path]
 ) -> None:
     found, lines, folder = measured
-    _, student, teacher = report.read(folder / "r.json")
+    _, student, teacher = report_files.read(folder / "r.json")
     assert [report.title(made) for made in found["reports"]] == ["student:fp32", "student:w8", "teacher:w8"]
     assert teacher["quality"]["suite"]["average"] == pytest.approx(1)
     assert student["kept"]["suite"] == pytest.approx(student["quality"]["suite"]["average"])
@@ -197,7 +199,7 @@ def test_what_is_returned_has_every_key_but_no_samples(
     measured: tuple[dict[str, Any], list[str], Path],
 ) -> None:
     for made in measured[0]["reports"]:
-        assert report.missing_keys(made) == []
+        assert report_files.missing_keys(made) == []
         assert len(json.dumps(made)) < 8000
 
 
@@ -293,7 +295,7 @@ def test_an_unmet_requirement_fails_after_the_reports_with_its_numbers(shelf: Pa
     assert "sts_kept on suite is 0." in str(no.value)
     assert "size_mb in w8 is 0.00" in str(no.value)
     assert [c["met"] for c in no.value.details["requirements"]] == [False, False, False]
-    assert len(report.read(tmp_path / "r.json")) == 2
+    assert len(report_files.read(tmp_path / "r.json")) == 2
     assert sum("NOT MET" in line for line in lines) == 3
 
 
@@ -396,7 +398,7 @@ def test_search_beside_bm25_and_by_the_teachers_documents(
         QUICK,
         scoring.Search(1.0, documents),
     )
-    student, teacher = report.read(tmp_path / "r.json")
+    student, teacher = report_files.read(tmp_path / "r.json")
     titles = ["search", "search + BM25"]
     titles += [f"search, documents of teacher:fp32{more}" for more in ("", " + BM25")]
     assert list(student["quality"]) == list(student["kept"]) == titles
@@ -427,7 +429,7 @@ def test_search_beside_bm25_and_by_the_teachers_documents(
     assert "difference" not in teacher["quality"]["search"]["tasks"]["words"]
     table, score = "\n".join(lines), 100 * student["quality"][titles[1]]["bm25"]
     assert f"BM25 alone: search {score:.2f}; its weight: 1" in table
-    assert tables.markdown([student]).startswith(
+    assert readme_tables.markdown([student]).startswith(
         "| bundle | params | MB | search | retained | search + BM25 |"
     )
     assert f"BM25 alone: search {score:.2f}" in (tmp_path / "r.html").read_text(encoding="utf-8")
@@ -501,7 +503,7 @@ def test_the_error_of_a_child_is_raised(shelf: Path, tmp_path: Path) -> None:
 def test_children_alternate(shelf: Path) -> None:
     lines: list[str] = []
     both = [speed.Target(shelf / "student", "w8"), speed.Target(shelf / "teacher", "fp32")]
-    found = speed.measure(both, ["zero ten", "sixty"], 1, Session(log=lines.append), PLAN)
+    found = speed.measure(both, ["zero ten", "sixty"], Session(log=lines.append, threads=1), PLAN)
     assert [line.split(",")[0] for line in lines] == [
         *["timing student:w8", "timing teacher:fp32"] * 2,
         *["memory of student:w8", "memory of teacher:fp32"],
@@ -550,7 +552,9 @@ def test_embeddings_in_fewer_bytes_stand_beside_float32(shelf: Path, tmp_path: P
         "float32": {"average": quality["average"], "bytes": 12},
         "int8": {"average": int8, "bytes": 3},
     }
-    assert report.read(tmp_path / "r.json")[0]["quality"]["suite"]["embeddings"] == quality["embeddings"]
+    assert (
+        report_files.read(tmp_path / "r.json")[0]["quality"]["suite"]["embeddings"] == quality["embeddings"]
+    )
     [table] = [line for line in lines if "embeddings" in line]
     for precision, size, score in (("float32", 12, quality["average"]), ("int8", 3, int8)):
         assert re.search(rf"student:\w+ +{precision} +{size} +{100 * score:.2f}\n", table)

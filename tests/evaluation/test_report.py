@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import readme_plot
 import readme_tables
+import report_files
 
 from edgedistill.errors import UserError
 from edgedistill.evaluation import bootstrap, page, report, tables
@@ -90,7 +91,7 @@ def reports(count: int, suites: tuple[str, ...] = ("sts7",)) -> list[dict[str, A
 def test_written_and_read_again(tmp_path: Path, count: int) -> None:
     path = tmp_path / "reports" / "x.json"
     report.write(path, reports(count))
-    assert report.read(path) == reports(count)
+    assert report_files.read(path) == reports(count)
     raw = json.loads(path.read_text(encoding="utf-8"))
     assert raw["schema"] == 1
     assert ("reports" in raw) == (count > 1)
@@ -101,22 +102,22 @@ def test_written_and_read_again(tmp_path: Path, count: int) -> None:
 
 
 def test_every_key_of_the_contract_is_asked_for(tmp_path: Path) -> None:
-    assert report.missing_keys(made("x", "bert", "w8", 4, 1, 0.7)) == []
-    for key, parts in report.KEYS.items():
+    assert report_files.missing_keys(made("x", "bert", "w8", 4, 1, 0.7)) == []
+    for key, parts in report_files.KEYS.items():
         broken = made("x", "bert", "w8", 4, 1, 0.7)
         del broken[key]
-        assert report.missing_keys(broken) == [key]
+        assert report_files.missing_keys(broken) == [key]
         for part in parts:
             broken = made("x", "bert", "w8", 4, 1, 0.7)
             del broken[key][part]
-            assert report.missing_keys(broken) == [f"{key}.{part}"]
+            assert report_files.missing_keys(broken) == [f"{key}.{part}"]
     broken = made("x", "bert", "w8", 4, 1, 0.7)
     del broken["drift"]
     (tmp_path / "x.json").write_text(json.dumps(broken), encoding="utf-8")
     with pytest.raises(
         UserError, match=r"x.json: reports\[0\]: no `drift`; write it again with edgedistill bench"
     ):
-        report.read(tmp_path / "x.json")
+        report_files.read(tmp_path / "x.json")
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -128,7 +129,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path, inside: bool) -> None:
     with pytest.raises(
         UserError, match=r"x.json: schema 2, this edgedistill reads up to 1; upgrade edgedistill"
     ):
-        report.read(tmp_path / "x.json")
+        report_files.read(tmp_path / "x.json")
 
 
 @pytest.mark.parametrize(
@@ -138,9 +139,9 @@ def test_a_newer_schema_is_refused(tmp_path: Path, inside: bool) -> None:
 def test_what_is_no_report(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "x.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=says):
-        report.read(tmp_path / "x.json")
+        report_files.read(tmp_path / "x.json")
     with pytest.raises(UserError, match=r"none.json: no such file"):
-        report.read(tmp_path / "none.json")
+        report_files.read(tmp_path / "none.json")
 
 
 def test_nan_is_never_written(tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ def test_a_report_without_samples_and_leaves_the_report_alone() -> None:
     before = copy.deepcopy(whole)
     slim = report.without_samples(whole)
     assert not [key for part in ("single", "offline") for key in slim[part] if "samples" in key]
-    assert report.missing_keys(slim) == []
+    assert report_files.missing_keys(slim) == []
     assert whole == before
 
 
@@ -225,7 +226,7 @@ def test_readme_table_between_the_markers(tmp_path: Path) -> None:
     assert not readme_tables.update_table(path, [tmp_path / "a.json"])  # nothing changes the second time
     alone = [{**each, "kept": dict.fromkeys(each["kept"])} for each in reports(2)]
     assert "retained" in tables.terminal(reports(2)) and "retained" not in tables.terminal(alone)
-    assert "retained" not in tables.markdown(alone) and "| 80.00 |" in tables.markdown(
+    assert "retained" not in readme_tables.markdown(alone) and "| 80.00 |" in readme_tables.markdown(
         alone
     )  # no teacher, no column of shares
     path.write_text("# x\n", encoding="utf-8")
@@ -240,7 +241,7 @@ def test_reports_of_one_graph_are_one_line(tmp_path: Path) -> None:
     again["quality"], again["kept"] = {"more": {**first["quality"][suite], "average": 0.5}}, {"more": 1.0}
     again["single"]["p50_ms"] = 10 * first["single"]["p50_ms"]
     other["bundle"]["sha256"] = "1" * 64
-    one, two = report.merged([first, again, other])
+    one, two = report_files.merged([first, again, other])
     assert set(one["quality"]) == {*first["quality"], "more"} and set(one["kept"]) == {*first["kept"], "more"}
     assert one["single"] == first["single"] and two == other
     assert "more" not in first["quality"]

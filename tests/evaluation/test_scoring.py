@@ -76,7 +76,7 @@ def test_all_mean_and_wmean_by_hand(tmp_path: Path) -> None:
 def test_average_is_the_mean_of_all_over_tasks_and_subset_filters(tmp_path: Path) -> None:
     yaml = (
         "kind: sts\ntasks: [{name: first, file: pairs.tsv, subset: a}, {name: second, file: pairs.tsv, "
-        "subset: [b]}]\n"
+        "subset: b}]\n"
     )
     found = scoring.evaluate(scoring.suite(write_suite(tmp_path, yaml, pairs=TABLE)), encode)
     assert found["tasks"]["first"]["all"] == pytest.approx(0.8)
@@ -134,13 +134,12 @@ def test_each_distinct_text_is_encoded_once(tmp_path: Path) -> None:
 
 
 def test_columns_by_name_gz_and_files_under_data(tmp_path: Path) -> None:
-    table = "gold\tjunk\tleft\tright\tpart\n5\tx\tzero\tten\tp\n0\tx\tzero\tmore\tp\n3\tx\tzero\tsixty\tq\n"
+    table = "gold\tjunk\tleft\tright\tsubset\n5\tx\tzero\tten\tp\n0\tx\tzero\tmore\tp\n3\tx\tzero\tsixty\tq\n"
     (tmp_path / "data").mkdir()
     with gzip.open(tmp_path / "data" / "pairs.tsv.gz", "wt", encoding="utf-8") as file:
         file.write(table)
     yaml = (
-        "kind: sts\ntasks: [{name: t, file: pairs.tsv.gz, sentence1: left, sentence2: right, score: gold, "
-        "subset_column: part}]\n"
+        "kind: sts\ntasks: [{name: t, file: pairs.tsv.gz, sentence1: left, sentence2: right, score: gold}]\n"
     )
     path = write_suite(tmp_path / "suite", yaml)
     suite = scoring.suite(path, tmp_path / "data")
@@ -426,7 +425,7 @@ def test_documents_of_another_encoder_are_embedded_once(tmp_path: Path) -> None:
     def never(texts: list[str]) -> np.ndarray:
         raise AssertionError("only documents are embedded")
 
-    documents = scoring.Documents("other", scoring.Encoder(never, never, mirrored), 2)
+    documents = scoring.Documents("other", scoring.Encoder(never, never, mirrored))
     for _ in range(2):
         found = scoring.evaluate_search(suite, encode, scoring.Search(0.1, documents))
     titles = ["suite", "suite + BM25", "suite, documents of other", "suite, documents of other + BM25"]

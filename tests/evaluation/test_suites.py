@@ -12,61 +12,14 @@ import pytest
 from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.evaluation import page, scoring
-from edgedistill.evaluation.suites import FAMILIES, cosines, sts, transfer
-from tests.evaluation.test_scoring import TABLE, encode, write_suite
+from edgedistill.evaluation.suites import FAMILIES, transfer
+from tests.evaluation.test_scoring import encode, write_suite
 
 
 def refused(path: Path | str) -> str:
     with pytest.raises(UserError) as problem:
         scoring.suite(path)
     return str(problem.value)
-
-
-# alignment and uniformity
-
-
-def test_alignment_and_uniformity_by_hand(tmp_path: Path) -> None:
-    path = write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE)
-    task = scoring.evaluate(scoring.suite(path), encode)["tasks"]["t"]
-    # one pair scores above 4, zero and ten degrees: |x - y|² = 2 - 2 cos 10°
-    assert task["alignment"] == pytest.approx(2 - 2 * np.cos(np.radians(10)), rel=1e-5)
-    angles = [
-        0,
-        10,
-        30,
-        90,
-        150,
-        60,
-        30,
-    ]  # every distinct text once; `thirty "` is another text than `thirty`
-    kernels = [
-        np.exp(-2 * (2 - 2 * np.cos(np.radians(a - b))))
-        for i, a in enumerate(angles)
-        for j, b in enumerate(angles)
-        if i != j
-    ]
-    assert task["uniformity"] == pytest.approx(np.log(np.mean(kernels)), rel=1e-5)
-
-
-def test_uniformity_is_the_same_in_blocks_and_zero_of_one_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = cosines.unit(np.random.default_rng(0).normal(size=(37, 6)).astype(np.float32))
-    whole = sts.uniformity(x)
-    monkeypatch.setattr(sts, "BLOCK", 5)
-    assert sts.uniformity(x) == pytest.approx(whole, rel=1e-6)
-    assert sts.uniformity(np.ones((9, 1), np.float32)) == pytest.approx(0, abs=1e-6)
-    assert sts.uniformity(x[:1]) is None
-    assert sts.uniformity(np.array([[1, 0], [-1, 0]], np.float32)) == pytest.approx(
-        -8
-    )  # opposite: |x - y|² = 4
-
-
-def test_without_a_pair_above_four_there_is_no_alignment(tmp_path: Path) -> None:
-    table = TABLE.replace("\t5\t", "\t4\t")
-    task = scoring.evaluate(
-        scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=table)),
-        encode,
-    )
-    assert task["tasks"]["t"]["alignment"] is None
 
 
 # across languages

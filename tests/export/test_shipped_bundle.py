@@ -7,15 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import report_files
 
 import edgedistill
 from edgedistill import files
-from edgedistill.evaluation import report, scoring
+from edgedistill.evaluation import scoring
 from edgedistill.runtime import bundle, verify
 from tests.test_cli import call
 
 ROOT = Path(__file__).resolve().parents[2]
-REPORTS = report.read(ROOT / "bench" / "reports" / "shipped.json")
+REPORTS = report_files.read(ROOT / "bench" / "reports" / "shipped.json")
 # name: its precision, and the most bytes that its whole folder may have
 SHIPPED = {
     "nano": ("int8", 5e6),

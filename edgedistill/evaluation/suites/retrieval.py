@@ -16,7 +16,7 @@ from pydantic import Field
 from edgedistill.data.bm25 import BM25, blocks, joined
 from edgedistill.data.readers import normalize
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, encoded, unit
+from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, Ints, encoded, unit
 from edgedistill.evaluation.suites.suite_files import (
     Family,
     Find,
@@ -81,12 +81,11 @@ class Index(NamedTuple):
 
 @dataclass(frozen=True)
 class Documents:
-    """The encoder of the texts where that of the queries is another: its name, dimensions, and the indexes
-    that it has made. `bundle` is the folder and the precision of a bundle."""
+    """The encoder of the texts where that of the queries is another: its name, and the indexes that it has
+    made. `bundle` is the folder and the precision of a bundle."""
 
     name: str
     encoder: Encoder
-    dims: int
     bundle: tuple[Path, str] | None = None
     indexes: dict[Path, Index] = field(default_factory=dict)
 
@@ -190,11 +189,7 @@ def _in_fewer_bytes(
     found = {}
     for name, (rows, rescore) in variants.items():
         numbers, cosines = similarity.search(queries, rows, k=100, rescore=rescore)
-        ranking = list[Ranking]()
-        for query, *pair in zip(collection.query_ids, cosines.tolist(), numbers.tolist(), strict=True):
-            own = query if collection.same_ids else None
-            pairs = [(cosine, index.names[number]) for cosine, number in zip(*pair, strict=True)]
-            ranking.append(sorted((each for each in pairs if each[1] != own), reverse=True))
+        ranking = _sorted(cosines, numbers, index.names, collection, slice(None))
         found[name] = float(np.mean(_of_each(ranking, collection)))
     return found
 
@@ -202,13 +197,6 @@ def _in_fewer_bytes(
 def by_cosine(title: str) -> str:
     """Return the title of the ranking by cosine, among the bundle's own documents, that a title adds to."""
     return title.partition(DOCUMENTS)[0].removesuffix(BESIDE)
-
-
-def each_query(collection: Collection, encoder: Encoder) -> tuple[list[float], int]:
-    """Return (nDCG@10 of every query, number of ranked texts)."""
-    index = indexed(collection, encoder.document)
-    ranking = ranked(collection, unit(encoded(encoder.query, collection.queries)), index)
-    return _of_each(ranking, collection), len(index.names)
 
 
 def indexed(collection: Collection, encode: Encode) -> Index:
@@ -250,11 +238,18 @@ def ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
 
 
 def _best(scores: Floats, names: list[str], collection: Collection, taken: slice) -> list[Ranking]:
-    """Return the POOL best texts of the queries `taken`, given their scores (q, n); of ties the higher id
-    comes first, as in trec_eval."""
+    """Return the POOL best texts of the queries `taken`, given their scores (q, n)."""
     kept = np.argpartition(-scores, min(POOL, len(names)) - 1, axis=1)[:, :POOL]
-    best, found = np.take_along_axis(scores, kept, axis=1).tolist(), list[Ranking]()
-    for query, values, rows in zip(collection.query_ids[taken], best, kept.tolist(), strict=True):
+    return _sorted(np.take_along_axis(scores, kept, axis=1), kept, names, collection, taken)
+
+
+def _sorted(
+    scores: Floats, kept: Ints, names: list[str], collection: Collection, taken: slice
+) -> list[Ranking]:
+    """Return the rankings of the queries `taken`, given the scores (q, k) of their texts in the rows `kept`
+    (q, k); of ties the higher id comes first, as in trec_eval."""
+    found = list[Ranking]()
+    for query, values, rows in zip(collection.query_ids[taken], scores.tolist(), kept.tolist(), strict=True):
         own = query if collection.same_ids else None
         pairs = [(value, names[row]) for value, row in zip(values, rows, strict=True)]
         found.append(sorted((pair for pair in pairs if pair[1] != own), reverse=True))

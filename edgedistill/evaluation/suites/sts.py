@@ -1,5 +1,4 @@
-"""Graded similarity (STS-B, STS2017, …): Spearman correlation of cosine and score; alignment and uniformity
-of the embeddings."""
+"""Graded similarity (STS-B, STS2017, …): Spearman correlation of cosine and score."""
 
 from __future__ import annotations
 
@@ -16,9 +15,6 @@ from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Floats, Ints, pair_cosines, spearman
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, columns
 
-POSITIVE = 4.0  # pairs with a higher score, of 5, count as paraphrases for alignment (SimCSE's choice)
-BLOCK = 1024  # texts whose distances to all others are in memory at a time
-
 
 class StsFile(Task):
     """A table of pairs with a graded score."""
@@ -30,10 +26,7 @@ class StsFile(Task):
     sentence1: str = "sentence1"
     sentence2: str = "sentence2"
     score: str = "score"
-    subset_column: str | None = Field(
-        None, description="the column with a pair's subset; default: `subset`, where there is one"
-    )
-    subset: list[str] | str | None = Field(None, description="only pairs of these subsets")
+    subset: str | None = Field(None, description="only pairs with this value in the column `subset`")
 
 
 @dataclass(frozen=True)
@@ -49,24 +42,21 @@ def read(part: StsFile, find: Find, rows: Rows) -> ScoredPairs:
     """Read a table of pairs; those without a score, and of other subsets than the chosen ones, are left
     out."""
     path = find(part.file)
-    wanted = {part.subset} if isinstance(part.subset, str) else set(part.subset or ())
-    column = part.subset_column or "subset"
     names = [part.sentence1, part.sentence2, part.score]
-    if part.subset_column or wanted or _has_column(path, column):
-        names.append(column)
+    if part.subset is not None or _has_column(path, "subset"):
+        names.append("subset")
     table = list(columns(path, names, (part.score,)))
     seconds = [row[1] for row in table]
     if part.translation is not None:
         seconds = _translations(path, [row[2] for row in table], find(part.translation), part)
     texts, gold, subsets = list[str](), list[float](), list[str]()
     for number, ((first, _, score, *subset), second) in enumerate(zip(table, seconds, strict=True), 1):
-        if score and (not wanted or subset[0] in wanted):
+        if score and part.subset in (None, *subset):
             gold.append(_number(score, path, number))
             texts += [first, second]
             subsets += subset or [""]
-    missing = sorted(wanted - set(subsets))
-    if missing or not gold:
-        fact = f"no pairs of subset {', '.join(missing)}" if missing else "no pair has a score"
+    if not gold:
+        fact = "no pair has a score" if part.subset is None else f"no pairs of subset {part.subset}"
         raise UserError(f"{path}: {fact}; check the suite, or give another --data")
     pairs = add_texts(texts, rows).reshape(-1, 2)
     return ScoredPairs(pairs, np.array(gold), np.array(subsets, dtype=np.str_))
@@ -104,29 +94,8 @@ def _number(cell: str, path: Path, row: int) -> float:
         raise UserError(f"{path}: row {row}: score {cell!r} is not a number; correct it") from None
 
 
-def alignment(x: Floats, y: Floats) -> float | None:
-    """Return the mean ‖x − y‖² over paraphrases, unit rows x and y (n, d); None without rows. Lower is better
-    (Wang and Isola 2020, eq. 1)."""
-    return float(((x.astype(np.float64) - y) ** 2).sum(1).mean()) if len(x) else None
-
-
-def uniformity(x: Floats) -> float | None:
-    """Return log mean exp(−2‖x − y‖²) over all pairs of unit rows (n, d); None below two rows. Lower is
-    better (Wang and Isola 2020, eq. 2)."""
-    if len(x) < 2:
-        return None
-    squares, total = (x**2).sum(1), 0.0
-    for start in range(0, len(x), BLOCK):
-        part = x[start : start + BLOCK]
-        kernel = np.exp(4 * (part @ x.T) - 2 * squares[start : start + BLOCK, None] - 2 * squares)
-        kernel[np.arange(len(part)), np.arange(start, start + len(part))] = 0  # a text with itself
-        total += float(kernel.sum(dtype=np.float64))
-    return float(np.log(max(total / (len(x) * (len(x) - 1)), 1e-12)))
-
-
 def score(task: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
-    """Return `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted by pairs),
-    `alignment` and `uniformity`."""
+    """Return `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; by their pairs)."""
     cosine = pair_cosines(embeddings, task.pairs)
     subsets, weights = dict[str, float](), list[int]()
     for name in dict.fromkeys(task.subset.tolist()):
@@ -135,15 +104,12 @@ def score(task: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
             subsets[name] = spearman(cosine[rows], task.gold[rows]) or 0.0
             weights.append(int(rows.sum()))
     values = list(subsets.values()) or [0.0]
-    first, second = task.pairs[task.gold > POSITIVE].T  # paraphrases
     return {
         "all": spearman(cosine, task.gold) or 0.0,
         "mean": float(np.mean(values)),
         "wmean": float(np.average(values, weights=weights or None)),
         "pairs": len(task.gold),
         "subsets": subsets,
-        "alignment": alignment(embeddings[first], embeddings[second]),
-        "uniformity": uniformity(embeddings[np.unique(task.pairs)]),
     }
 
 

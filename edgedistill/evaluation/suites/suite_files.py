@@ -8,23 +8,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Ints
+from edgedistill.recipe.section import Section
 
 Find = Callable[[str], Path]  # a name in suite.yaml -> its path
 Rows = dict[str, int]  # every distinct text of a suite -> its row among them
 
 
-class Part(BaseModel):
-    """A frozen section of suite.yaml; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Task(Part):
+class Task(Section):
     """What every task of a suite has."""
 
     name: str = Field(description="of the task")
