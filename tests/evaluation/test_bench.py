@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import report_files
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from edgedistill import files
+from edgedistill import files, machine
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, report, scoring, speed
 from edgedistill.evaluation.speed_child import Task
@@ -120,6 +121,14 @@ def bundle(folder: Path, kind: str, table: np.ndarray, requirements: dict[str, A
         },
     )
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_processor_with_int8_products() -> Iterator[None]:
+    """The default precision depends on the processor's instructions: here it is w8 everywhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "flags", lambda: ["avx2", "avx512_vnni"])
+        yield
 
 
 @pytest.fixture(scope="module")

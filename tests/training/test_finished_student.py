@@ -226,7 +226,7 @@ def test_targets_fitted_to_the_student_keep_the_head(world: World, sources: Path
 def test_what_it_costs_is_what_it_is(world: World, sources: Path) -> None:
     changes = {"student": {"weights": str(sources / "static-bundle")}, "stages": STILL}
     same, other = (
-        cost.cost(recipe.parse(world.recipe(**changes, **more), "test"), Session(data=world.data))
+        cost.costs([recipe.parse(world.recipe(**changes, **more), "test")], Session(data=world.data))[0]
         for more in ({}, OTHER[0][1])
     )
     assert same["parameters"] == run.open_run(sources / "static").parameters and same["max_tokens"] == 128
@@ -263,7 +263,7 @@ def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
     spec = recipe.parse(world.recipe(student=student, **{"stages": STILL, **changes}), "test")
     out = world.folder / "refused"
     with pytest.raises(UserError) as at_check:
-        cost.cost(spec, Session(data=world.data))
+        cost.costs([spec], Session(data=world.data))[0]
     with pytest.raises(UserError) as at_train:
         train.train(spec, out, Session(data=world.data))
     assert str(at_check.value) == str(at_train.value)
