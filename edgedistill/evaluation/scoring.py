@@ -21,8 +21,7 @@ from edgedistill.evaluation.suites import FAMILIES, labelled_task
 from edgedistill.evaluation.suites.cosines import Encode, Encoder, encoded, unit
 from edgedistill.evaluation.suites.retrieval import Collection, Documents, Search, rankings
 from edgedistill.evaluation.suites.suite_files import Rows, Task, locate
-from edgedistill.recipe import yaml_file
-from edgedistill.recipe.section import Section
+from edgedistill.recipe import Section, yaml_file
 from edgedistill.runtime.compact import compact, expanded
 
 __all__ = [

@@ -1,7 +1,7 @@
 """A YAML file goes in, a frozen recipe comes out: the whole vocabulary of an experiment, with all problems
 reported at once."""
 
-from edgedistill.recipe import recorded
+from edgedistill.recipe import recorded, yaml_file
 from edgedistill.recipe.corpus import *
 from edgedistill.recipe.experiment import *
 from edgedistill.recipe.finetuning import *

@@ -13,7 +13,7 @@ from pydantic import Field
 from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Ints
-from edgedistill.recipe.section import Section
+from edgedistill.recipe import Section
 
 Find = Callable[[str], Path]  # a name in suite.yaml -> its path
 Rows = dict[str, int]  # every distinct text of a suite -> its row among them
