@@ -123,6 +123,8 @@ class Tiny:
             and "dims" in made.get("targets", {})
         ):
             student["weights"] = str(self.narrow)  # gives vectors as wide as the targets
+        if student.get("kind") == "static" and "head" not in student:
+            student["width"] = WIDTH  # without a head it is as wide as the teacher
         for stage in made.get("stages", []):
             if "augment" in stage and not parts_of_speech():
                 stage["augment"]["pos"] = 0.0

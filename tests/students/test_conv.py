@@ -98,7 +98,7 @@ def test_down_the_whole_line(world: World, tmp_path: Path) -> None:
     student = {"kind": "conv", "width": 32, "channels": 32, "head": "linear"}
     spec = recipe.parse(world.recipe(student=student), "conv.yaml")
     session = Session(data=world.data, log=lambda line: None)
-    assert cost.cost(spec, session)["parameters"]["encoder"] == 32 * 32 * 3 + 32
+    assert cost.costs([spec], session)[0]["parameters"]["encoder"] == 32 * 32 * 3 + 32
     train.train(spec, tmp_path / "run", session)
     trained = run.open_run(tmp_path / "run")
     expected = student_embeddings.embed(trained.student(), trained.tokenizer(), TEXTS, trained.max_tokens)

@@ -243,7 +243,7 @@ def test_a_narrow_student_trains_and_exports(world: World, tmp_path: Path) -> No
     made = run.open_run(tmp_path / "run")
     assert made.shape["config"]["intermediate_size"] == 20
     assert bundle_writer.export(tmp_path / "run", ["fp32"], tmp_path / "bundle", lambda line: None)
-    costs = cost.cost(spec, Session(data=world.data, log=lambda line: None))
+    costs = cost.costs([spec], Session(data=world.data, log=lambda line: None))[0]
     assert costs["parameters"] == made.parameters
 
 

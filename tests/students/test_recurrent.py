@@ -294,7 +294,7 @@ def test_check_shows_both_columns(world: World) -> None:
     from edgedistill.planning import cost
 
     spec = recipe.parse(world.recipe(student={"kind": "recurrent", "layers": 1, "bottleneck": 8}), "test")
-    found = cost.cost(spec, Session(data=world.data, log=lambda line: None))
+    found = cost.costs([spec], Session(data=world.data, log=lambda line: None))[0]
     pieces = files.read_json(world.teacher / "config.json")["vocab_size"]
     assert found["parameters"]["words"] == pieces * 8 + 8 * 32
     shown = cost.table(found)

@@ -384,10 +384,10 @@ def test_check_counts_the_parameters_of_reduced_targets(world: World, student: d
     stages = [] if student["kind"] == "teacher" else world.recipe()["stages"]
     plain = {} if student["kind"] == "teacher" else {"targets": {"reduce": {"kind": "pca"}, "dims": 16}}
     found, without = (
-        cost.cost(
-            recipe.parse(world.recipe(student=student, stages=stages, **more), "test"),
+        cost.costs(
+            [recipe.parse(world.recipe(student=student, stages=stages, **more), "test")],
             Session(data=world.data, log=lambda line: None),
-        )
+        )[0]
         for more in ({"targets": SPLIT}, plain)
     )
     more = found["parameters"]["total"] - without["parameters"]["total"]

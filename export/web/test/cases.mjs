@@ -134,7 +134,7 @@ export const cases = {
     await on.keyboard.press("Enter"); // the second, by the keyboard alone
     await opened(on);
     assert.equal(await text(on, "bundle-name"), "micro");
-    assert.match(await text(on, "facts"), /^w4 · 1\.5 MB · ✓ checked$/);
+    assert.match(await text(on, "facts"), /^int8 · 1\.5 MB · ✓ checked$/);
     assert.deepEqual(on.bugs, []);
   },
 
