@@ -49,7 +49,7 @@ types: $(STAMP)  ## mypy
 docs: $(STAMP)  ## regenerate schema.json, the recipe reference, the API page, the results tables and plots (needs Node)
 	$(BIN)/python bench/documents.py
 
-demo: $(STAMP)  ## distil, export and measure two students (about a quarter of an hour)
+demo: $(STAMP)  ## distil, export and measure two students (about six minutes)
 	$(BIN)/edgedistill demo
 
 # From nothing: the reports that ship only tell how long it takes. One run at a time for each core, each with one thread. A second call goes

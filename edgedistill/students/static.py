@@ -22,8 +22,7 @@ from edgedistill.students.pooling import mean_nodes, pool
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding
 
 SIF = 1e-3  # a of a / (a + p): tokens rarer than this keep most of their weight (Arora et al. 2017, §3)
-TABLES = ("embedding.", "lexical.")  # how the names of its tables' parameters begin
-LEXICAL_CODES = 8  # per token, drawn at random: two tokens share more than one in one of 2,000 pairs
+LEXICAL_CODES = 8  # per token, drawn at random: few pairs of tokens share more than one
 
 
 class StaticStudent(Headed):

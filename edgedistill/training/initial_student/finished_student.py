@@ -87,12 +87,8 @@ def build(
     if spec.student.pq_bytes is not None:
         if fitted:
             static.compress(module, weights["embedding.weight"], spec.student.lexical)
-        tables = {
-            name: value for name, value in module.state_dict().items() if name.startswith(static.TABLES)
-        }
-        weights = {
-            name: value for name, value in weights.items() if not name.startswith(static.TABLES)
-        } | tables
+        kept = {name: value for name, value in weights.items() if not name.startswith("embedding.")}
+        weights = {**module.state_dict(), **kept}
     if new_head:
         kept = {name: value for name, value in weights.items() if not name.startswith("head.")}
         weights = kept | _head(module, weights)
