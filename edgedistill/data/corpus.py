@@ -191,11 +191,25 @@ def _sources(spec: Spec, data: Path | None) -> list[Source]:
     if isinstance(spec, recipe.Documentation):
         path = files.GENERAL_CORPUS
         return [Source("documentation", files.sha256_file(path), readers.texts_in(path))]
-    columns = [spec.column] if isinstance(spec.column, str) else spec.column
+    paths = file_patterns.matching_files(spec.texts, data, "corpus.texts")
+    columns = _columns(paths, [spec.column] if isinstance(spec.column, str) else spec.column)
     return [
-        Source(path.name, files.sha256_file(path), _texts(path, columns, spec.unit))
-        for path in file_patterns.matching_files(spec.texts, data, "corpus.texts")
+        Source(path.name, files.sha256_file(path), _texts(path, columns[path], spec.unit)) for path in paths
     ]
+
+
+def _columns(paths: list[Path], columns: list[str]) -> dict[Path, list[str]]:
+    """The columns that are read of each file: of several those that it has. What no file has, or a file none
+    of, is left in, so that the reader names it."""
+    if len(columns) == 1:
+        return dict.fromkeys(paths, columns)
+    known = {path: readers.column_names(path) for path in paths}
+    somewhere = {name for names in known.values() for name in names}
+    found = {
+        path: [column for column in columns if column in names or column not in somewhere]
+        for path, names in known.items()
+    }
+    return {path: each or columns for path, each in found.items()}
 
 
 def _texts(path: Path, columns: list[str], unit: str) -> Iterator[str]:

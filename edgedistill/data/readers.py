@@ -118,6 +118,18 @@ def texts_in_every_column(path: Path) -> Iterator[str]:
         yield from (value for value in row.values() if isinstance(value, str))
 
 
+def column_names(path: Path) -> list[str]:
+    """The names of the columns of a file, by its first row; a text file has none."""
+    if is_text_file(path):
+        return []
+    table = numbered_rows(path)
+    if table is not None:
+        return next(table, (0, list[str]()))[1]
+    if input_file.numbered(path) == "row":
+        return [name for batch in islice(parquet_batches(path, None, None), 1) for name in batch.schema.names]
+    return [name for _, row in islice(objects(path), 1) for name in row]
+
+
 def checked(text: str, name: str, number: int, longest: int, word: str = "line") -> str:
     """The text. Raises UserError where it is too long, or holds half a surrogate pair, which no UTF-8 file
     can."""

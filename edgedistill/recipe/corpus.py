@@ -102,7 +102,7 @@ class Files(Texts):
     column: str | Annotated[list[str], Field(min_length=1)] = Field(
         "text",
         description="The column of texts in .tsv, .csv, .jsonl and .parquet files; of several, each holds "
-        "texts of its own.",
+        "texts of its own, and a file has one of them or more.",
     )
     unit: Literal["line", "paragraph", "auto"] = Field(
         "line",

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from edgedistill import files, recipe
@@ -414,3 +416,22 @@ def test_several_columns_are_texts_of_their_own(tmp_path: Path, monkeypatch: pyt
     assert texts("one") == texts(["one"]) == ["a b", "i j"]
     with pytest.raises(UserError, match="no column 'four'"):
         texts(["one", "four"])
+
+
+def test_of_several_columns_each_file_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of languages: a file is read in those columns that it has, and must have one of them."""
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.tsv").write_text("en\tde\na b\tc d\n", encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text('{"en": "e f", "fr": "g h"}\n', encoding="utf-8")
+    pq.write_table(pa.table({"nl": ["i j"], "id": [3]}), tmp_path / "c.parquet")
+
+    def texts(columns: list[str], *names: str) -> list[str]:
+        built = corpus.build(recipe.Files(texts=list(names), column=columns), Session(data=tmp_path), 0)
+        return sorted(built.texts(np.arange(len(built))))
+
+    everywhere = ["a.tsv", "b.jsonl", "c.parquet"]
+    assert texts(["en", "de", "fr", "nl"], *everywhere) == ["a b", "c d", "e f", "g h", "i j"]
+    with pytest.raises(UserError, match="a.tsv: no column 'fr'"):
+        texts(["fr", "nl"], *everywhere)
+    with pytest.raises(UserError, match="no column 'es'"):
+        texts(["en", "nl", "es"], *everywhere)
