@@ -52,6 +52,7 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     Raises UserError for an empty question, where no file is found, none has text, or a named one is damaged.
     """
     question, top = readers.normalize(request.question), positive(request.top, "top")
+    weight = bm25.checked_weight(request.weight)
     if not question:
         raise UserError("the question is empty; give one, in quotes")
     found, left_out = _read(request, CHARACTERS * opened.of("document").max_tokens)
@@ -62,11 +63,11 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     rows, embedded = _kept_embeddings(opened, texts, request, session)
     cosines = scores = similarity(opened.encode_query(question), rows)
     words, ranked_by = np.zeros_like(cosines), "cosine"
-    if request.weight:
+    if weight:
         try:
             words = bm25.BM25(texts, "BM25").scores([question])
-            scores = bm25.joined(cosines, words, request.weight)
-            ranked_by = f"cosine + {request.weight:g} BM25"
+            scores = bm25.joined(cosines, words, weight)
+            ranked_by = f"cosine + {weight:g} BM25"
         except UserError as missing:  # the extra, or words in these texts
             ranked_by = f"cosine alone ({missing})"
     results = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,12 @@ def test_what_is_refused(
         asked(nano, paths, session, question)
     assert str(caught.value).startswith(message)
     assert not session.cache.exists()
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf, -1.0])
+def test_a_weight_must_be_a_number(nano: Bundle, docs: Path, session: Session, weight: float) -> None:
+    with pytest.raises(UserError, match=f"^--hybrid-weight: {weight} is no weight"):
+        search_files.search(nano, search_files.Search([str(docs)], "q", weight=weight), session)
 
 
 def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

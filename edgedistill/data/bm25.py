@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -110,6 +111,13 @@ class BM25:
         terms = (self.index.get_tokens_ids(self._stems(words(query))) for query in queries)
         rows = [self.index.get_scores_from_ids(each) for each in terms]
         return np.stack(rows) if rows else np.zeros((0, len(self)), np.float32)
+
+
+def checked_weight(weight: float) -> float:
+    """The weight of BM25's z-scores. Raises UserError where it is none."""
+    if not (math.isfinite(weight) and weight >= 0):
+        raise UserError(f"--hybrid-weight: {weight} is no weight; give a number, such as {WEIGHT}")
+    return weight
 
 
 def blocks(queries: int, texts: int) -> Iterator[slice]:

@@ -3,7 +3,6 @@ the recipes' requirements."""
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgedistill import machine
+from edgedistill.data import bm25
 from edgedistill.errors import UserError, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
 from edgedistill.evaluation.suites import FAMILIES
@@ -286,8 +286,7 @@ def _check_search(
                 f"{option}: none of the suites ({names}) is of kind retrieval; add --suite retrieval"
             )
     if search.weight is not None:
-        if not math.isfinite(search.weight):
-            raise UserError(f"--hybrid-weight: {search.weight} is no weight; give a number, such as 0.5")
+        bm25.checked_weight(search.weight)
         for package in ("bm25s", "Stemmer"):
             require(package, "bench --hybrid", "search")
         # indexed now, so that texts without words are refused before anything is measured

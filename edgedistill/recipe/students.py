@@ -421,9 +421,10 @@ class Finished(Section):
         Field(
             gt=0,
             le=10,
-            description="With `pq_bytes`: add a random row of its own to every token's, this long in units "
-            "of the median row, so that texts with the same words are found. .3 helps search and hardly "
-            "hurts similarity.",
+            description="Add a random projection of a text's words to its embedding, so that texts with the "
+            "same words are found: so long beside an embedding of unit length; in a static student, with "
+            "`pq_bytes`, a random row to every token's, in units of the median row. 0.3 or 0.4 help search "
+            "and hardly hurt similarity.",
         ),
     ] = None
     query_prompt: QueryPrompt = None
@@ -431,8 +432,6 @@ class Finished(Section):
 
     @model_validator(mode="after")
     def _finished(self) -> Finished:
-        if self.lexical is not None and self.pq_bytes is None:
-            raise ValueError("`lexical` goes with `pq_bytes`; set both, or leave it out")
         if self.weights in ("teacher", "assistant", "random"):
             raise ValueError(
                 f"`weights: {self.weights}` is no finished student; add the `kind` of the new student, such "

@@ -89,8 +89,8 @@ class BertStudent(Headed):
         """
         tokens, *pooler = self.encoded(input_ids, attention_mask, token_embeddings)[:2]
         if self.pooling == "cls_pooler":
-            return self.through_head(pooler[0])
-        return self.through_head(pool(tokens, attention_mask, self.pooling))
+            return self.through_head(pooler[0], input_ids, attention_mask)
+        return self.through_head(pool(tokens, attention_mask, self.pooling), input_ids, attention_mask)
 
 
 class BertSizes(Fields):
@@ -272,7 +272,7 @@ def build(shape: dict[str, Any]) -> BertStudent:
         student.pad = shape["pad"]
     if shape.get("relative_bias"):
         student.relative_bias = RelativeBias(shape["relative_bias"], config.num_attention_heads)
-    return student
+    return head.with_lexical_channel(student, shape, config.vocab_size)
 
 
 def copy_layers(student: BertStudent, layers: list[int], source: EncoderLayers) -> None:

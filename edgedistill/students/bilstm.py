@@ -96,7 +96,7 @@ class BiLSTMStudent(Headed):
         tokens = self.dropout(self.embedding(input_ids))
         states, final = self.lstm(tokens, attention_mask.sum(1).clamp(min=1))
         pooled = final if self.readout == "last" else pool(states, attention_mask, self.readout)
-        return self.through_head(self.dropout(pooled))
+        return self.through_head(self.dropout(pooled), input_ids, attention_mask)
 
 
 class BiLSTMShape(TableShape):
@@ -122,7 +122,8 @@ def build(shape: dict[str, Any]) -> BiLSTMStudent:
     )
     lstm = BidirectionalLSTM(shape["width"], shape["hidden"], shape["layers"])
     linear = head.build(shape, 2 * shape["hidden"])
-    return BiLSTMStudent(embedding, lstm, shape["readout"], linear, shape["tanh"], shape["dropout"])
+    student = BiLSTMStudent(embedding, lstm, shape["readout"], linear, shape["tanh"], shape["dropout"])
+    return head.with_lexical_channel(student, shape, shape["vocabulary_size"])
 
 
 def initial(spec: recipe.BiLSTM, start: Start) -> tuple[BiLSTMStudent, dict[str, Any]]:

@@ -89,6 +89,8 @@ def finish(writer: GraphWriter, pooled: str, student: Any, tokens: str | None = 
             rows = writer.linear_each(rows, layer)
         elif not isinstance(layer, nn.Identity):
             rows = [writer.add(ACTIVATIONS[type(layer)], each) for each in rows]
+    if lexical_channel(student) is not None:
+        rows = student.lexical_channel.write(writer, rows)
     unit_length(writer, rows[0], outputs=["sentence_embedding"])
     both = ["batch", "sequence"]
     inputs = [
@@ -127,13 +129,22 @@ def head_on_tokens(student: Any) -> bool:
     A linear map commutes with the mean: applied before pooling, it lets every library that pools by mean
     return the student's embedding.
     """
-    return pools_to_embedding(student) and any(
-        isinstance(layer, nn.Linear) for layer in student.layers_after_pooling
-    )
+    changed = any(isinstance(layer, nn.Linear) for layer in student.layers_after_pooling)
+    return pools_to_embedding(student) and (changed or lexical_channel(student) is not None)
+
+
+def lexical_channel(student: Any) -> Any:
+    """What adds a projection of a text's words to its embedding, see `head.Lexical`; None where nothing
+    does."""
+    return getattr(student, "lexical_channel", None)
 
 
 def unit_length(writer: GraphWriter, vectors: str, outputs: list[str] | None = None) -> str:
     """Scale rows to unit length; zero stays zero."""
-    length = writer.add("ReduceL2", vectors, axes=[-1], keepdims=1)
-    length = writer.add("Clip", length, writer.constant(np.float32(1e-12), "tiny"))
-    return writer.add("Div", vectors, length, outputs=outputs)
+    return writer.add("Div", vectors, length(writer, vectors), outputs=outputs)
+
+
+def length(writer: GraphWriter, vectors: str) -> str:
+    """The length of each row, at least 1e-12: (…, d) -> (…, 1)."""
+    found = writer.add("ReduceL2", vectors, axes=[-1], keepdims=1)
+    return writer.add("Clip", found, writer.constant(np.float32(1e-12), "tiny"))

@@ -2,21 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding, normalize
 
 from edgedistill import recipe
-from edgedistill.students.product_quantization import ProductQuantizedEmbedding
+from edgedistill.students.graph_writer import GraphWriter, length
+from edgedistill.students.pooling import mean_nodes, pool
+from edgedistill.students.product_quantization import ProductQuantizedEmbedding, lookup
+
+LEXICAL_DIMS, LEXICAL_CODES = 128, 8  # of a token's random row; few pairs of tokens share more than one code
+
+
+class Lexical(nn.Module):
+    """`forward(input_ids, attention_mask) -> (B, d)`: a random projection of a text's words, which is added
+    to its embedding so that texts with the same words are found (Luan et al. 2021, §3).
+
+    A token has a random row, times its weight; the mean of a text's rows, at unit length, is mapped to those
+    directions that the embedding itself uses least. Nothing of it is trained.
+    """
+
+    token_weights: Tensor
+
+    def __init__(self, vocabulary_size: int, dims: int) -> None:
+        super().__init__()
+        width = min(LEXICAL_DIMS, dims // LEXICAL_CODES * LEXICAL_CODES)
+        self.rows = ProductQuantizedEmbedding(vocabulary_size, width, LEXICAL_CODES)
+        self.register_buffer("token_weights", torch.ones(vocabulary_size))
+        self.projection = nn.Linear(width, dims, bias=False)
+
+    @torch.no_grad()
+    def initialize(self, head: nn.Linear | None, share: float) -> None:
+        """Draw the rows, and map them to the directions that a head uses least, or to any where there is
+        none; `share` is the length of what is added, beside an embedding of unit length."""
+        nn.init.normal_(self.rows.book.weight)
+        dims, width = self.projection.weight.shape
+        used = torch.randn(dims, dims) if head is None else head.weight.detach()
+        self.projection.weight.copy_(share * torch.linalg.svd(used).U[:, dims - width :])
+
+    @torch.no_grad()
+    def set_weights(self, counts: Tensor, texts: int) -> None:
+        """Set the tokens' weights, log(texts / occurrences), in place: `counts` (V,) are their occurrences in
+        so many texts. Those that each text has on average once or more get 0."""
+        self.token_weights.copy_(torch.log((texts + 1) / (counts + 0.5)).clamp(min=0))
+
+    @torch.no_grad()
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        rows = self.rows(input_ids) * embedding(input_ids, self.token_weights.unsqueeze(-1))
+        return self.projection(normalize(pool(rows, attention_mask, "mean"), dim=-1))
+
+    def write(self, writer: GraphWriter, rows: list[str]) -> list[str]:
+        """Write the nodes that add it to embeddings (B, d) and, where they are given, to token embeddings
+        (B, T, d), whose mean then is the same sum."""
+        weights = writer.add("Gather", writer.parameter(self.token_weights), "input_ids")
+        weights = writer.add("Unsqueeze", weights, writer.constant([2], "axis"))
+        found = writer.add("Mul", lookup(writer, self.rows, "input_ids"), weights)
+        pooled = mean_nodes(writer, found, "mean")
+        lengths = length(writer, rows[0]), length(writer, pooled)
+        each = [lengths] if len(rows) == 1 else [lengths, [_per_token(writer, one) for one in lengths]]
+        scaled = zip(rows, [pooled, found], each, strict=False)
+        pairs = [(writer.add("Div", a, of[0]), writer.add("Div", b, of[1])) for a, b, of in scaled]
+        added = writer.linear_each([words for _, words in pairs], self.projection)
+        return [writer.add("Add", own, more) for (own, _), more in zip(pairs, added, strict=True)]
+
+
+def _per_token(writer: GraphWriter, lengths: str) -> str:
+    """(B, 1) -> (B, 1, 1)."""
+    return writer.add("Unsqueeze", lengths, writer.constant([1], "axis"))
 
 
 class Headed(nn.Module):
-    """A student whose pooled embedding (B, pooled_dims) goes through its head, where it has one, and through
-    a tanh, where it has that."""
+    """A student whose pooled embedding (B, pooled_dims) goes through its head, where it has one, through a
+    tanh, where it has that, and is joined with a projection of its text's words, where it has that."""
 
     head: nn.Linear | None
     tanh: bool
     pooled_dims: int
+    lexical_channel: Lexical | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lexical_channel = None
 
     @property
     def dims(self) -> int:
@@ -27,10 +97,22 @@ class Headed(nn.Module):
         head = [] if self.head is None else [self.head]
         return [*head, nn.Tanh()] if self.tanh else [*head]
 
-    def through_head(self, pooled: Tensor) -> Tensor:
-        """(B, pooled_dims) -> (B, dims)."""
+    def through_head(self, pooled: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(B, pooled_dims), and the texts (B, T) that it is of -> (B, dims)."""
         embeddings = pooled if self.head is None else self.head(pooled)
-        return embeddings.tanh() if self.tanh else embeddings
+        embeddings = embeddings.tanh() if self.tanh else embeddings
+        if self.lexical_channel is None:
+            return embeddings
+        return normalize(embeddings, dim=-1) + self.lexical_channel(input_ids, attention_mask)
+
+    @contextmanager
+    def without_lexical_channel(self) -> Iterator[None]:
+        """Embed by meaning alone, which is what a student is taught."""
+        channel, self.lexical_channel = self.lexical_channel, None
+        try:
+            yield
+        finally:
+            self.lexical_channel = channel
 
 
 def shape(spec: recipe.BuiltStudent, teacher_dims: int) -> dict[str, Any]:
@@ -48,6 +130,13 @@ def build(shape: dict[str, Any], width: int) -> nn.Linear | None:
     return nn.Linear(width, head["dims"], bias=head["bias"]) if head else None
 
 
+def with_lexical_channel(student: Headed, shape: dict[str, Any], vocabulary_size: int) -> Any:
+    """The student, with the module that its shape asks for."""
+    if shape.get("lexical"):
+        student.lexical_channel = Lexical(vocabulary_size, student.dims)
+    return student
+
+
 def count(module: nn.Module | None) -> int:
     """Parameters of a module, each tensor once; a code of a product-quantized embedding table counts as one
     parameter."""
@@ -63,6 +152,7 @@ def counts(student: nn.Module, embedding: int, *after_pooling: nn.Module | None)
     """Parameters {embedding, encoder, head, total}: the head is what follows the pooling, the encoder the
     rest."""
     total, head = count(student), sum(count(each) for each in after_pooling)
+    embedding += count(getattr(student, "lexical_channel", None))
     return {"embedding": embedding, "encoder": total - embedding - head, "head": head, "total": total}
 
 

@@ -48,6 +48,7 @@ class RecurrentStudent(bert.BertStudent):
         super().__init__(plain.model, plain.pooling, plain.head, plain.tanh)
         self.model.encoder = RepeatedEncoder(self.model.config, times)
         self.pad, self.relative_bias = plain.pad, plain.relative_bias
+        self.lexical_channel = plain.lexical_channel
 
 
 class RecurrentShape(bert.BertShape):

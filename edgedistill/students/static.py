@@ -3,13 +3,13 @@ SIF)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import onnx
 import torch
 from onnx import TensorProto
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from edgedistill import recipe
@@ -56,7 +56,7 @@ class StaticStudent(Headed):
         weights = nn.functional.embedding(input_ids, self.weights.unsqueeze(-1))
         rows = self.embedding(input_ids)
         rows = rows if self.lexical is None else rows + self.lexical(input_ids)
-        return self.through_head(pool(rows * weights, attention_mask, "mean"))
+        return self.through_head(pool(rows * weights, attention_mask, "mean"), input_ids, attention_mask)
 
     def weighted_table(self) -> Tensor:
         """The rows of all tokens, each times its token's weight (V, width): one lookup on the device."""
@@ -69,7 +69,6 @@ class StaticShape(TableShape):
     """A static student's shape."""
 
     kind: Literal["static"]
-    lexical: Annotated[float, Field(gt=0, le=10)] | None = None
 
     @model_validator(mode="after")
     def _with_codes(self) -> Self:

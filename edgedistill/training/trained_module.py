@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from edgedistill import objectives, recipe
 from edgedistill.students import kinds
 from edgedistill.students.bert import BertStudent
+from edgedistill.students.head import Headed
 from edgedistill.students.output import own
 from edgedistill.students.sentence_transformer import PretrainedEncoder
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
@@ -65,7 +67,8 @@ class TrainedModule(nn.Module):
         if views[0][0].device.type == "cpu" and isinstance(inner, BertStudent):
             embed = partial(embed_by_length, embed, inner.model.get_input_embeddings())
         # One pass over all views padded alike was 7% slower.
-        embeddings = [embed(ids, mask) for ids, mask in views]
+        with inner.without_lexical_channel() if isinstance(inner, Headed) else nullcontext():
+            embeddings = [embed(ids, mask) for ids, mask in views]
         if self.projection is not None:
             embeddings = [self.projection(view) for view in embeddings]
         with torch.autocast(views[0][0].device.type, enabled=False):

@@ -22,6 +22,7 @@ from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.session import Session
 from edgedistill.students import static
+from edgedistill.students.head import Headed
 from edgedistill.students.output import own, read_maps
 from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import embed_corpus
@@ -73,10 +74,16 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
         finished_student.fit_head(student, found, texts, spec.seed, session)
     wanted = [matched(*each) for each in zip(distillation_stages(spec), opened.stages, strict=True)]
     bare, section = own(student.module), spec.student
+
+    def counts() -> torch.Tensor:
+        return torch.from_numpy(token_counts(tokens, corpora, len(student.tokenizer)))
+
     weighed = isinstance(section, recipe.Static) and section.token_weights == "sif"
     if weighed and isinstance(bare, static.StaticStudent):
-        counts = token_counts(tokens, corpora, len(student.tokenizer))
-        static.set_sif_weights(bare, torch.from_numpy(counts))
+        static.set_sif_weights(bare, counts())
+    channel = bare.lexical_channel if isinstance(bare, Headed) else None
+    if channel is not None and isinstance(section, recipe.Finished) and section.lexical is not None:
+        channel.set_weights(counts(), sum(each.training_count for each in corpora))
     return student, [replace(each, targets=of) for each, of in zip(batches, wanted, strict=True)]
 
 

@@ -354,6 +354,53 @@ def test_a_whole_table_is_product_quantized(world: World, sources: Path, tmp_pat
     assert (embedded(tmp_path / "c") * embedded(tmp_path / "a")).sum(1).min() > 0.9999
 
 
+@pytest.mark.parametrize("kind", ["bert", "recurrent", "bilstm"])
+def test_words_are_found(world: World, sources: Path, tmp_path: Path, kind: str) -> None:
+    """A projection of a text's words: it is added to the embedding at the recipe's length, in the graph too,
+    for libraries that pool tokens too, and it stays as it is when the student goes on learning."""
+    share = 0.5
+    go(world, tmp_path / "a", student={"weights": str(sources / kind), "lexical": share}, stages=[])
+    made: Any = run.open_run(tmp_path / "a").student()
+    ids = torch.tensor([[2, 20, 21, 22, 3], [2, 22, 20, 21, 3], [2, 30, 31, 32, 3]])
+    mask = torch.ones_like(ids)
+    words, own = made.lexical_channel(ids, mask), torch.nn.functional.normalize
+    assert torch.allclose(words.norm(dim=1), torch.tensor(share), atol=1e-5), "orthonormal directions"
+    assert torch.allclose(words[0], words[1], atol=1e-6), "the same words in another order"
+    assert float(own(words, dim=1)[0] @ own(words, dim=1)[2]) < 0.8
+    with made.without_lexical_channel():
+        plain = own(made(ids, mask), dim=1)
+    assert torch.allclose(made(ids, mask), plain + words, atol=1e-6)
+    assert torch.allclose(plain, own(run.open_run(sources / kind).student()(ids, mask), dim=1), atol=1e-6)
+
+    counts = made.lexical_channel.token_weights  # the tiny tokenizer: [CLS] 2, [SEP] 3, in every text once
+    assert float(counts[2]) < 0.1 < float(counts[20:60].median())
+
+    bundle_writer.export(tmp_path / "a", ["fp32", "int8"], tmp_path / "b", lambda line: None)
+    for precision, least in (("fp32", 0.99999), ("int8", 0.99)):
+        found = bundle.load(tmp_path / "b", precision).encode(TEXTS)
+        assert (found * embedded(tmp_path / "a")).sum(1).min() > least
+    stage = {"name": "more", "objective": {"kind": "cosine"}, "steps": 5, "batch": 32, "learning_rate": 3e-3}
+    if kind != "bilstm":
+        stage["optimizer"] = "muon"
+    again = go(world, tmp_path / "c", student={"weights": str(tmp_path / "b")}, stages=[stage])
+    later: Any = run.open_run(tmp_path / "c").student()
+    assert torch.allclose(later.lexical_channel(ids, mask), words, atol=1e-4)
+    assert (embedded(tmp_path / "c") * embedded(tmp_path / "a")).sum(1).min() < 0.9999, "it learned"
+    assert again["parameters"]["total"] == sum(
+        again["parameters"][part] for part in ("embedding", "encoder", "head")
+    )
+
+
+def test_the_words_of_a_student_without_room_for_them_are_refused(
+    world: World, sources: Path, tmp_path: Path
+) -> None:
+    source = {"kind": "bert", "weights": "teacher", "layers": [1], "head": "linear", "dims": 4}
+    narrow = {"reduce": {"kind": "pca"}, "dims": 4}
+    go(world, tmp_path / "narrow", student=source, targets=narrow, stages=STILL)
+    with pytest.raises(UserError, match="student.lexical: .*narrow has 4 dimensions, .* needs 8; leave it"):
+        go(world, tmp_path / "x", student={"weights": str(tmp_path / "narrow"), "lexical": 0.3}, stages=[])
+
+
 def test_only_whole_tables_are_product_quantized(world: World, sources: Path, tmp_path: Path) -> None:
     for kind, student, fact in (
         ("bert", {"pq_bytes": 16}, "no static student with a full table"),
@@ -361,5 +408,5 @@ def test_only_whole_tables_are_product_quantized(world: World, sources: Path, tm
     ):
         with pytest.raises(UserError, match=fact):
             go(world, tmp_path / "x", student={"weights": str(sources / kind), **student}, stages=STILL)
-    with pytest.raises(UserError, match="`lexical` goes with `pq_bytes`"):
+    with pytest.raises(UserError, match="is a static student, which also needs `pq_bytes`"):
         go(world, tmp_path / "x", student={"weights": str(sources / "static"), "lexical": 0.3}, stages=STILL)

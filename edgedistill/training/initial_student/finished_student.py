@@ -22,6 +22,7 @@ from edgedistill.runtime.similarity import unit_rows
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Session
 from edgedistill.students import embedding_tables, kinds, static
+from edgedistill.students.head import LEXICAL_CODES
 from edgedistill.students.output import Affine, own
 from edgedistill.teacher.dimension_reduction import ridge
 from edgedistill.teacher.targets import EmbeddingRows
@@ -50,6 +51,11 @@ def find(spec: recipe.Recipe) -> run.Run:
     if student.pq_bytes is not None and (source.kind != "static" or source.shape.get("pq_bytes")):
         fact = f"{name} is no static student with a full table"
         raise UserError(f"student.pq_bytes: {fact}; leave it out, or give the run whose table is whole")
+    if source.kind == "static" and student.lexical is not None and student.pq_bytes is None:
+        raise UserError(f"student.lexical: {name} is a static student, which also needs `pq_bytes`; set it")
+    if student.lexical is not None and source.dims < LEXICAL_CODES:
+        fact = f"{name} has {source.dims} dimensions, a projection of words needs {LEXICAL_CODES}"
+        raise UserError(f"student.lexical: {fact}; leave it out")
     for number, stage in enumerate(spec.distilling):
         if source.kind == "static" and stage.optimizer == "muon":
             fact = f"muon optimizes the matrices of layers, and {name} is a static student, which has none"
@@ -83,12 +89,16 @@ def build(
         shape |= {"head": {"dims": dims, "bias": True}, "tanh": False}
     torch.manual_seed(spec.seed)
     module: Any = kinds.KINDS[source.kind].build(shape)
-    weights = own(source.student()).state_dict()
+    finished: Any = own(source.student())
+    weights = finished.state_dict()
     if spec.student.pq_bytes is not None:
         if fitted:
             static.compress(module, weights["embedding.weight"], spec.student.lexical)
         kept = {name: value for name, value in weights.items() if not name.startswith("embedding.")}
         weights = {**module.state_dict(), **kept}
+    elif spec.student.lexical is not None:
+        module.lexical_channel.initialize(finished.head, spec.student.lexical)
+        weights |= module.lexical_channel.state_dict(prefix="lexical_channel.")
     if new_head:
         kept = {name: value for name, value in weights.items() if not name.startswith("head.")}
         weights = kept | _head(module, weights)
@@ -114,7 +124,7 @@ def _shape(student: recipe.Finished, source: run.Run) -> dict[str, Any]:
     if student.pq_bytes is not None:
         embedding_tables.check(None, student.pq_bytes, shape["width"])
         shape["pq_bytes"] = student.pq_bytes
-        shape |= {} if student.lexical is None else {"lexical": student.lexical}
+    shape |= {} if student.lexical is None else {"lexical": student.lexical}
     given = {"query_prompt": student.query_prompt, "document_prompt": student.document_prompt}
     shape |= {name: prompt for name, prompt in given.items() if prompt is not None}
     roles = prompts.read(shape).own
@@ -203,7 +213,10 @@ def _pooled(student: PreparedStudent, texts: list[str]) -> np.ndarray:
     bare: Any = own(student.module)
     head, bare.head = bare.head, None
     try:
-        rows = student_embeddings.embed(bare.eval(), student.tokenizer, texts, student.max_tokens, unit=False)
+        with bare.without_lexical_channel():
+            rows = student_embeddings.embed(
+                bare.eval(), student.tokenizer, texts, student.max_tokens, unit=False
+            )
         return rows.astype(np.float64)
     finally:
         bare.head = head
