@@ -248,6 +248,57 @@ def check(
     print_result({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
 
 
+def _share(value: str) -> tuple[int, int]:
+    """I/N of --only. Raises UserError for anything else."""
+    number, _, of = value.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise UserError(f"--only {value}: not a share; give I/N, such as 3/16, with I from 1 to N")
+    return int(number) - 1, int(of)
+
+
+@_command("edgedistill cache bert-2x128 --data ~/texts --only 3/16")
+def cache(
+    name: Annotated[str, _argument("RECIPE", "Path of a recipe, or name of a shipped one.")],
+    only: Annotated[
+        str,
+        _option("I/N", "Only the I-th of N shares, for N jobs with one cache folder (EDGEDISTILL_CACHE)."),
+    ] = "1/1",
+    engine: Annotated[
+        str, _option("ENGINE", "local (this process), or ray: the cluster of RAY_ADDRESS, else a local one.")
+    ] = "local",
+    workers: Annotated[
+        int, _option("N", "Processes of --engine ray. Default: one for each GPU or processor.", min=0)
+    ] = 0,
+    data: Data = None,
+    changes: Changes = None,
+    device: TrainingDevice = "auto",
+    remote_code: RemoteCode = False,
+    as_json: Json = False,
+) -> None:
+    """Embed the texts of a recipe by its teachers ahead of training, on as many machines as you like.
+
+    `train` finds the embeddings in the cache. They are written in shards, each whole or not at all: what is
+    killed and started again goes on, and loses no finished shard. The bytes do not depend on who embeds what.
+    """
+    from edgedistill import recipe
+    from edgedistill.planning import preflight
+
+    spec, share = recipe.read(name, changes or []), _share(only)
+    if engine not in (engines := ("local", "ray")):
+        raise UserError(f"--engine: {unknown_name('engine', engine, engines)}")
+    if workers and engine == "local":
+        raise UserError("--workers: of --engine ray; add that, or start several processes with --only")
+    preflight.check_all([spec], data)
+    require("torch", "cache", "train")
+    from edgedistill.teacher.embedding_cache import Share
+    from edgedistill.training import teacher_cache
+
+    session = _session(data, device, remote_code)
+    found = teacher_cache.fill(spec, session, Share(*share), workers if engine == "ray" else None)
+    lines = [f"{each['name']}: {each['done']:,} of {each['shards']:,} shards" for each in found["passes"]]
+    print_result(found, as_json, "\n".join(lines))
+
+
 @_command("edgedistill train bert-2x128 tinybert-4x312 --data ~/texts --set stages.0.epochs=1")
 def train(
     names: Recipes,

@@ -19,8 +19,9 @@ from edgedistill.planning import preflight, training_time
 from edgedistill.planning.cost import duration
 from edgedistill.recipe import recorded
 from edgedistill.session import Session
+from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder
-from edgedistill.training.load_models import open_teacher, quickest, with_weights
+from edgedistill.training.load_models import quickest, with_weights
 from edgedistill.training.open_recipe import open_recipe
 
 FEWEST = 50  # texts that a student can be adapted to, and measured on

@@ -22,15 +22,13 @@ from edgedistill import objectives, recipe
 from edgedistill.classification.labelled_rows import ItemTokens
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
-from edgedistill.runtime.bundle import SIDES
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.output import own
-from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import count_cached
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
-from edgedistill.training import train
-from edgedistill.training.inputs import pair_batches, tuple_batches
+from edgedistill.training import teacher_cache, train
+from edgedistill.training.inputs import pair_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.optimizers import optimizers
@@ -59,35 +57,15 @@ class ToEmbed(NamedTuple):
 
 
 def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
-    """What every teacher has still to embed for the distillation stages. An assistant's embedding layer costs
-    next to nothing."""
-    spec, corpus, models = opened.spec, opened.texts, opened.models
-    if corpus is None or models is None:
-        return []
-    found: list[tuple[Any, Corpus]] = []
-    of_tuples = [
-        (models.of(teacher).in_role(role), column)
-        for stage, ahead in zip(spec.distilling, opened.stages, strict=True)
-        if ahead.tuples is not None
-        for teacher in tuple_batches.teachers_of(stage)
-        for column, role in zip(ahead.tuples.columns, SIDES, strict=True)
-    ]
-    unit = not (isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw)
-    if isinstance(corpus, ParallelCorpus):
-        unit = False
-        for match, side in pair_batches.embeddings_needed(spec):
-            if match.layer == "output":
-                found.append((pair_batches.embedding_model(match, models), corpus.side(side)))
-    else:
-        blocks = targets.blocks_of(spec.targets) if spec.targets is not None else []
-        named = [of for block in blocks for of, _ in block.teachers] or [None]
-        if spec.targets is not None or any(stage.tuples is None for stage in spec.distilling):
-            found = [(teacher, corpus) for teacher in dict.fromkeys(map(models.of, named))]
+    """What every teacher has still to embed for the distillation stages."""
     return [
-        ToEmbed(teacher, texts, len(texts) - count_cached(teacher, texts, session, unit=of_unit))
-        for of_unit, each in ((unit, found), (True, of_tuples))
-        for teacher, texts in each
-        if isinstance(teacher, TeacherEncoder)
+        ToEmbed(
+            each.teacher,
+            each.corpus,
+            len(each.corpus) - count_cached(each.teacher, each.corpus, session, each.unit),
+        )
+        for each in teacher_cache.passes(opened, session)
+        if isinstance(each.teacher, TeacherEncoder)
     ]
 
 

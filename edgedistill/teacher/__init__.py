@@ -1,9 +1,13 @@
 """A model's name, a folder or a file of embeddings goes in; a teacher, its cached embeddings, and the
 student's targets and scores come out."""
 
+from edgedistill.teacher.embedder import Embedder
+
 __all__ = [
+    "Embedder",
     "assistant",
     "dimension_reduction",
+    "embedder",
     "embedding_cache",
     "encoder",
     "precomputed_embeddings",

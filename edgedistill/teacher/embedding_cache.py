@@ -24,7 +24,7 @@ from edgedistill import files
 from edgedistill.data.cached_folder import is_unchanged, recorded
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, quote
-from edgedistill.session import QUIET, Log, Session, progress_bar
+from edgedistill.session import QUIET, Session, progress_bar
 
 FORMAT = 1  # part of every key: raise it when the cached files change
 SHARD = 32_768  # texts
@@ -40,6 +40,9 @@ class Share(NamedTuple):
 
     number: int = 0
     of: int = 1
+
+
+ALL = Share()
 
 
 class Embeds(Protocol):
@@ -151,7 +154,12 @@ class TeacherPass:
             if (path.parent != self.folder or ".part" in path.name) and is_unchanged(path, sha256)
         )
 
-    def lacking(self, share: Share = Share()) -> list[int]:
+    @property
+    def done(self) -> int:
+        """How many shards are there, by their marks."""
+        return sum(name.removesuffix(".npy").isdecimal() for name in _record(self.folder))
+
+    def lacking(self, share: Share = ALL) -> list[int]:
         """The numbers of the share's shards that are not there as they were written."""
         record = _record(self.folder)
         wanted = range(share.number, self.shards, share.of)
@@ -161,7 +169,7 @@ class TeacherPass:
             self.session.log(f"{self.name}: embedding {len(self.corpus):,} texts; {done}")
         return found
 
-    def embed(self, share: Share = Share()) -> None:
+    def embed(self, share: Share = ALL) -> None:
         """Embed what is lacking of a share. Raises UserError when the disk is full."""
         if lacking := self.lacking(share):
             with progress_bar(len(lacking) * SHARD, self.session.progress, self.name) as advance:

@@ -25,13 +25,13 @@ from edgedistill.training.inputs import batch_order
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.inputs.text_batches import Batches
 from edgedistill.training.inputs.tuple_batches import TupleTargets
-from edgedistill.training.metrics_log import MetricsLog
 from edgedistill.training.optimizers import (
     interpolated,
     learning_rate_factor,
     optimizers,
     set_learning_rate,
 )
+from edgedistill.training.record import MetricsLog
 from edgedistill.training.stages import NumberedStage, check_loss, check_weights, steps
 from edgedistill.training.trained_module import (
     Accelerator,

@@ -18,13 +18,12 @@ import torch
 from torch import Tensor
 
 from edgedistill import objectives, recipe, resolve
-from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import encoder as teachers
 from edgedistill.training import checkpoint, open_recipe, record, training_data
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
-from edgedistill.training.metrics_log import MetricsLog, progress_bar
+from edgedistill.training.record import MetricsLog, progress_bar
 from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress, stages_done
 from edgedistill.training.stages import distillation_stages
 from edgedistill.training.trained_module import Accelerator
@@ -117,9 +116,7 @@ def accelerator_for(spec: recipe.Recipe, device: str) -> Accelerator:
 
     Raises UserError where there is no such device.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
-    kind = "cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda"
+    kind = teachers.device_of(device)
     # All stages share one precision.
     bf16 = bool(spec.stages) and teachers.resolve_dtype(spec.stages[0].dtype, device) == torch.bfloat16
     return Accelerator(torch.device(kind), bf16)
