@@ -13,7 +13,7 @@ from edgedistill import recipe
 from edgedistill.data import readers
 from edgedistill.session import Session
 from edgedistill.teacher import assistant
-from edgedistill.teacher.embedding_cache import PART, check_float16, text_hashes
+from edgedistill.teacher.embedding_cache import check_float16, text_hashes
 from edgedistill.teacher.encoder import TeacherEncoder, device_of
 from edgedistill.teacher.precomputed_embeddings import PrecomputedEmbeddings
 
@@ -60,11 +60,7 @@ class Embedder:
         if self._opened is None:
             self._opened = open_teacher(self.teacher, self.session).in_role(self.role)
         texts = [readers.normalize(str(text)) for text in batch[self.column]]
-        device = device_of(self.session.device)
-        parts = [np.empty((0, self._opened.dims), np.float16)]
-        for start in range(0, len(texts), PART):
-            part = texts[start : start + PART]
-            found = self._opened.embed(part, device)
-            check_float16(found, part, np.arange(start, start + len(part)))
-            parts.append(found.astype(np.float16))
-        return {**batch, "hash": text_hashes(texts), "embedding": np.concatenate(parts)}
+        found = self._opened.embed(texts, device_of(self.session.device))
+        if texts:
+            check_float16(found, texts, np.arange(len(texts)))
+        return {**batch, "hash": text_hashes(texts), "embedding": found.astype(np.float16)}

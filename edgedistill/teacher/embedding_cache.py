@@ -23,7 +23,7 @@ import numpy as np
 from edgedistill import files
 from edgedistill.data.cached_folder import is_unchanged, recorded
 from edgedistill.data.corpus import Corpus
-from edgedistill.errors import UserError, quote
+from edgedistill.errors import UserError, quote, require
 from edgedistill.session import QUIET, Session, progress_bar
 
 FORMAT = 1  # part of every key: raise it when the cached files change
@@ -159,6 +159,12 @@ class TeacherPass:
         """How many shards are there, by their marks."""
         return sum(name.removesuffix(".npy").isdecimal() for name in _record(self.folder))
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """{name, folder, texts, shards, done}."""
+        found = {"name": self.name, "folder": str(self.folder), "texts": len(self.corpus)}
+        return {**found, "shards": self.shards, "done": self.done}
+
     def lacking(self, share: Share = ALL) -> list[int]:
         """The numbers of the share's shards that are not there as they were written."""
         record = _record(self.folder)
@@ -207,6 +213,24 @@ class TeacherPass:
         for left in self.folder.glob(f"{path.stem}.*.part*"):
             left.unlink(missing_ok=True)  # another process may have embedded the same shard
         return len(texts)
+
+    def write_parquet(self, folder: Path) -> None:
+        """Write the embeddings into an empty folder: a file a shard, with the columns `hash`, uint64, and
+        `embedding`, a fixed_size_list of float16. Raises UserError where shards are lacking."""
+        arrow = require("pyarrow", "cache --parquet", "train")
+        parquet = require("pyarrow.parquet", "cache --parquet", "train")
+        if self.done < self.shards:
+            fact = f"{self.done:,} of {self.shards:,} shards are there"
+            raise UserError(f"--parquet: {self.name}: {fact}; fill the cache first, without --only")
+        folder.mkdir(parents=True)
+        for number in range(self.shards):
+            path = _shard(self.folder, number)
+            rows = np.load(path)
+            columns = {
+                "hash": arrow.array(np.load(_hashes_of(path))),
+                "embedding": arrow.FixedSizeListArray.from_arrays(arrow.array(rows.ravel()), rows.shape[1]),
+            }
+            parquet.write_table(arrow.table(columns), folder / f"{path.stem}.parquet")
 
     def _write(self, path: Path, hashes: np.ndarray, embeddings: np.ndarray) -> None:
         """Write a shard or a part, next to it the hashes of its texts, and last its mark."""

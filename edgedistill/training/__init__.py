@@ -9,6 +9,7 @@ __all__ = [
     "load_models",
     "open_recipe",
     "optimizers",
+    "processes",
     "record",
     "resume",
     "series",

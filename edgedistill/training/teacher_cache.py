@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgedistill import recipe
+from edgedistill import files, recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError, require
@@ -57,35 +57,35 @@ def _of_models(teacher: Any, texts: Corpus, session: Session, unit: bool, name: 
 
 
 def fill(
-    spec: recipe.Recipe, session: Session, share: Share = ALL, workers: int | None = None
+    spec: recipe.Recipe,
+    session: Session,
+    share: Share = ALL,
+    engine: str = "local",
+    parquet: Path | None = None,
 ) -> dict[str, Any]:
-    """Embed a share of what a recipe's teachers are to embed, in this process, or with `workers` in a cluster
-    of Ray: 0 is one for each of its GPUs or processors.
+    """Embed a share of what a recipe's teachers are to embed, in this process, or with `engine` ray by a
+    worker for each GPU, or else processor, of a cluster.
 
-    Returns {"passes": [{name, folder, texts, shards, done}]}. Raises UserError where no model embeds any
-    text.
+    Then the cache is written to the new folder `parquet`, where one is given: each pass to a folder in it,
+    NAME, NAME-2. Returns {"passes": [{name, folder, texts, shards, done}]}. Raises UserError where no model
+    embeds any text.
     """
     session, sources = _opened(spec, session)
     whole = passes(sources, session)
     if not whole:
         fact = "no teacher model embeds texts for it"
         raise UserError(f"{spec.name}: {fact}; train it, what it needs is not in this cache")
-    if workers is None:
+    if engine == "ray":
+        _on_ray(spec, session, whole, share)
+    else:
         for each in whole:
             each.embed(share)
-    else:
-        _on_ray(spec, session, whole, share, workers)
-    found = [
-        {
-            "name": each.name,
-            "folder": str(each.folder),
-            "texts": len(each.corpus),
-            "shards": each.shards,
-            "done": each.done,
-        }
-        for each in whole
-    ]
-    return {"recipe": spec.name, "passes": found}
+    if parquet is not None:
+        with files.new_folder(parquet) as folder:
+            for number, each in enumerate(whole):
+                same = sum(other.name == each.name for other in whole[:number])
+                each.write_parquet(folder / (f"{each.name}-{same + 1}" if same else each.name))
+    return {"recipe": spec.name, "passes": [each.record for each in whole]}
 
 
 def _opened(spec: recipe.Recipe, session: Session) -> tuple[Session, Sources]:
@@ -109,9 +109,7 @@ class Worker:
         return self.passes[number].embed_shard(shard)
 
 
-def _on_ray(
-    spec: recipe.Recipe, session: Session, whole: list[TeacherPass], share: Share, workers: int
-) -> None:
+def _on_ray(spec: recipe.Recipe, session: Session, whole: list[TeacherPass], share: Share) -> None:
     """Embed shards by actors that hold the teachers, in the cluster that RAY_ADDRESS names, or a local one.
 
     A killed actor is started again with the shard it was at. Raises UserError where that does not help, and
@@ -126,7 +124,7 @@ def _on_ray(
     needs = {"num_cpus": 1, "num_gpus": int(unit == "GPU")}
     actor = ray.remote(max_restarts=-1, max_task_retries=ATTEMPTS, **needs)(Worker)
     there = replace(session, cache_folder=session.cache.absolute(), progress=False)
-    count = workers or max(1, int(ray.cluster_resources().get(unit, 1)))
+    count = max(1, int(ray.cluster_resources().get(unit, 1)))
     try:
         held = [actor.remote(spec, there, Path.cwd()) for _ in range(min(count, len(tasks)))]
         pool = ray.util.ActorPool(held)

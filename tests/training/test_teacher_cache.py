@@ -136,7 +136,7 @@ class Killed(whole):
 sys_argv = sys.argv
 teacher_cache.Worker = Killed
 session = Session(data=Path(sys.argv[3]), cache_folder=Path(sys.argv[2], "ray"))
-print(teacher_cache.fill(recipe.read(sys.argv[1]), session, workers=2)["passes"][0]["done"])
+print(teacher_cache.fill(recipe.read(sys.argv[1]), session, engine="ray")["passes"][0]["done"])
 """
 
 
@@ -177,7 +177,6 @@ def test_an_embedder_is_a_function_of_batches_that_pickles(world: World, tmp_pat
         (["--only", "0/3"], "--only 0/3: not a share"),
         (["--only", "2"], "--only 2: not a share"),
         (["--engine", "rya"], "--engine: no engine 'rya'; did you mean 'ray'?"),
-        (["--workers", "2"], "--workers: of --engine ray; add that"),
         (["--set", "stages=[]", "--set", "student={kind: teacher}"], "no teacher model embeds texts for it"),
     ],
 )

@@ -1,0 +1,163 @@
+"""Two processes, which meet as torchrun lets them, take the steps of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from edgedistill import recipe
+from edgedistill.session import Session
+from edgedistill.training import train
+from edgedistill.training.processes import Processes
+from edgedistill.training.stage_in_progress import StageInProgress
+from tests.conftest import World
+from tests.training.test_tuples import data, documents, stage  # noqa: F401 (a fixture)
+
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+from edgedistill import recipe
+from edgedistill.errors import UserError
+from edgedistill.session import Session
+from edgedistill.teacher import embedding_cache
+from edgedistill.training import checkpoint, train
+from edgedistill.training.stage_in_progress import StageInProgress
+
+checkpoint.EVERY_SECONDS, embedding_cache.SHARD = -1.0, 64
+first, follow, losses = os.environ["RANK"] == "0", StageInProgress.follow, {}
+
+def followed(self, loss):
+    losses.setdefault(name, []).append(loss)
+    if self.step == task.get("kill") and not first:
+        os.kill(os.getpid(), 9)
+    follow(self, loss)
+
+StageInProgress.follow = followed
+folder, data, tasks = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+for number, (name, task) in enumerate(tasks.items()):
+    os.environ["MASTER_PORT"] = str(int(sys.argv[4]) + number)
+    spec = recipe.parse(task["recipe"], name)
+    try:
+        train.train(spec, folder / name, Session(data=data), task.get("resume", False))
+    except UserError as error:
+        losses[name] = str(error)
+print(json.dumps(losses))
+"""
+
+CKD = {
+    "name": "ckd",
+    "objective": {
+        "kind": "sum",
+        "terms": [
+            {"objective": {"kind": "ckd", "queue": 64, "learn_temperature": True}, "weight": 1.0},
+            {"objective": {"kind": "gram"}, "weight": 2.0},
+        ],
+    },
+    "steps": 12,
+    "batch": 15,
+    "bucket": 2,
+    "clip": 1.0,
+}
+
+
+def started(folder: Path, world: World, tasks: dict[str, Any]) -> list[subprocess.Popen[str]]:
+    found, port = [], str(20_000 + os.getpid() % 10_000)
+    for rank in "01":
+        environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "RANK": rank}
+        environment |= {"EDGEDISTILL_CACHE": str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
+        arguments = [str(folder), str(world.data), json.dumps(tasks), port]
+        found.append(
+            subprocess.Popen(
+                [sys.executable, "-c", SCRIPT, *arguments],
+                env={**environment, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    return found
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> list[Any]:
+    outputs = [process.communicate(timeout=1800) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs[0][1] + outputs[1][1]
+    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+
+
+def alone(world: World, given: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    losses, follow = list[float](), StageInProgress.follow
+
+    def followed(self: StageInProgress, loss: float) -> None:
+        losses.append(loss)
+        follow(self, loss)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StageInProgress, "follow", followed)
+        train.train(recipe.parse(given, "alone"), out, Session(data=world.data))
+    return losses
+
+
+def test_two_processes_train_as_one(
+    data: World,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    section = {"texts": ["documents.txt"], "held_out": 10}
+    ranked = stage({"kind": "info_nce"}, {"kind": "corpus", "per_text": 2})
+    recipes = {
+        "queue": data.recipe(stages=[CKD], select={"suite": "mini", "every": 6}),
+        "tuples": data.recipe(corpus=section, stages=[ranked]),
+    }
+    tiny = {"name": "one", "objective": {"kind": "cosine"}, "steps": 2, "batch": 1}
+    tasks: dict[str, Any] = {name: {"recipe": each} for name, each in recipes.items()}
+    tasks["small"] = {"recipe": data.recipe(stages=[tiny])}
+    tasks["killed"] = {"recipe": recipes["queue"], "kill": 8}
+    first, second = started(tmp_path, data, tasks)
+    expected = {
+        name: alone(data, each, tmp_path / f"{name}-alone", monkeypatch) for name, each in recipes.items()
+    }
+    second.communicate(timeout=1800)
+    first.communicate(timeout=1800)
+    assert second.returncode == -signal.SIGKILL and first.returncode != 0
+    assert (tmp_path / "killed.partial" / "checkpoints").exists() and not (tmp_path / "small").exists()
+    tasks = {
+        "killed": {"recipe": recipes["queue"], "resume": True},
+        "small": tasks["small"],
+        **{f"{name}-again": {"recipe": each} for name, each in recipes.items()},
+    }
+    shutil.rmtree(tmp_path / "tmp")
+    (tmp_path / "tmp").mkdir()
+    losses, of_second = ended(started(tmp_path, data, tasks))
+    for name in recipes:
+        assert np.abs(np.subtract(losses[f"{name}-again"], expected[name])).max() < 1e-4, name
+        assert losses[f"{name}-again"] == of_second[f"{name}-again"]
+        weights = [tmp_path / f"{name}{which}" / "student.safetensors" for which in ("-alone", "", "-again")]
+        one, two, again = map(load_file, weights)
+        apart = [float((one[key] - two[key]).abs().max()) for key in one if one[key].is_floating_point()]
+        assert max(apart) < 1e-3 and all(torch.equal(two[key], again[key]) for key in two)
+    resumed, whole = (tmp_path / name / "student.safetensors" for name in ("killed", "queue"))
+    assert resumed.read_bytes() == whole.read_bytes()
+    assert (tmp_path / "killed" / "metrics.jsonl").read_text().count("\n") == 2
+    assert losses["small"] == "stages[0].batch: 1 rows for 2 processes; raise it, or start fewer"
+    assert not list(tmp_path.glob("*.partial")) and not list((tmp_path / "tmp").iterdir())
+
+
+def test_one_process_is_no_group() -> None:
+    """What it calls returns its arguments, so that its bytes are those of a training without processes."""
+    ids, mask = torch.arange(6).view(3, 2), torch.ones(3, 2)
+    assert Processes().embedded(lambda ids, mask: ids, ids, mask) is ids
+    state = torch.get_rng_state()
+    Processes().seed_step(1, 2)
+    assert torch.equal(torch.get_rng_state(), state) and Processes().of_first(0.25) == 0.25
