@@ -72,7 +72,7 @@ integrations: $(STAMP) $(ENVIRONMENTS)/integrations/installed $(ENVIRONMENTS)/en
 $(ENVIRONMENTS)/optimum/installed: PACKAGES := -e '.[optimum]'
 $(ENVIRONMENTS)/fastembed/installed: PACKAGES := fastembed
 $(ENVIRONMENTS)/model2vec/installed: PACKAGES := model2vec
-$(ENVIRONMENTS)/engines/installed: PACKAGES := -e '.[demo]' pytest pytest-socket ray daft pyspark
+$(ENVIRONMENTS)/engines/installed: PACKAGES := -e '.[train]' ray daft pyspark
 $(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core pandas polars sqlite-vec usearch
 
 $(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) integrations engines): | $(STAMP)

@@ -66,7 +66,9 @@ class Processes:
         """Give a module the parameters and buffers that it has in the first process."""
         if self.count > 1:
             for tensor in module.state_dict().values():
-                distributed.broadcast(tensor, 0)
+                raw = tensor.contiguous()
+                distributed.broadcast(raw.flatten().view(torch.uint8), 0)  # gloo knows few types
+                tensor.copy_(raw)
 
     def of_first(self, value: float) -> float:
         """The value that the first process has; waits for it."""
@@ -134,5 +136,10 @@ def joined(device: str) -> Iterator[Processes]:
     distributed.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
     try:
         yield Processes(number, count, device)
+    except RuntimeError as error:
+        if "peer" not in str(error) and not isinstance(error, distributed.DistError):
+            raise
+        fact = f"process {number} of {count} has lost another, which was killed or failed"
+        raise UserError(f"train: {fact}; continue with --resume") from error
     finally:
         distributed.destroy_process_group()

@@ -87,7 +87,9 @@ def test_what_others_wrote_wrongly(world: World, tmp_path: Path, rows: np.ndarra
         opened(world, tmp_path / "d.parquet", **of).embed(TEXTS)
     for name in "xy":
         np.save(tmp_path / f"{name}.npy", rows)
-    with pytest.raises(UserError, match=r"2 files match .*, and only .parquet files may be several; name one .npy"):
+    with pytest.raises(
+        UserError, match=r"2 files match .*, and only .parquet files may be several; name one .npy"
+    ):
         opened(world, tmp_path / "*.npy")
     with pytest.raises(UserError, match=r"teacher.embeddings: no file .*none\*.parquet; check the name"):
         opened(world, tmp_path / "none*.parquet")

@@ -68,6 +68,7 @@ CKD = {
     "batch": 15,
     "bucket": 2,
     "clip": 1.0,
+    "dtype": "fp32",  # in bf16 the order of sums shows
 }
 
 
@@ -115,7 +116,7 @@ def test_two_processes_train_as_one(
 ) -> None:
     (tmp_path / "tmp").mkdir()
     section = {"texts": ["documents.txt"], "held_out": 10}
-    ranked = stage({"kind": "info_nce"}, {"kind": "corpus", "per_text": 2})
+    ranked = stage({"kind": "info_nce"}, {"kind": "corpus", "per_text": 2}, dtype="fp32")
     recipes = {
         "queue": data.recipe(stages=[CKD], select={"suite": "mini", "every": 6}),
         "tuples": data.recipe(corpus=section, stages=[ranked]),
@@ -129,8 +130,10 @@ def test_two_processes_train_as_one(
         name: alone(data, each, tmp_path / f"{name}-alone", monkeypatch) for name, each in recipes.items()
     }
     second.communicate(timeout=1800)
-    first.communicate(timeout=1800)
-    assert second.returncode == -signal.SIGKILL and first.returncode != 0
+    out, errors = first.communicate(timeout=1800)
+    assert second.returncode == -signal.SIGKILL and first.returncode == 0, errors
+    lost = "train: process 0 of 2 has lost another, which was killed or failed; continue with --resume"
+    assert json.loads(out.splitlines()[-1])["killed"] == lost
     assert (tmp_path / "killed.partial" / "checkpoints").exists() and not (tmp_path / "small").exists()
     tasks = {
         "killed": {"recipe": recipes["queue"], "resume": True},
@@ -145,8 +148,8 @@ def test_two_processes_train_as_one(
         assert losses[f"{name}-again"] == of_second[f"{name}-again"]
         weights = [tmp_path / f"{name}{which}" / "student.safetensors" for which in ("-alone", "", "-again")]
         one, two, again = map(load_file, weights)
-        apart = [float((one[key] - two[key]).abs().max()) for key in one if one[key].is_floating_point()]
-        assert max(apart) < 1e-3 and all(torch.equal(two[key], again[key]) for key in two)
+        apart = torch.cat([(one[key] - two[key]).abs().flatten() for key in one])
+        assert apart.mean() < 1e-4 and all(torch.equal(two[key], again[key]) for key in two)
     resumed, whole = (tmp_path / name / "student.safetensors" for name in ("killed", "queue"))
     assert resumed.read_bytes() == whole.read_bytes()
     assert (tmp_path / "killed" / "metrics.jsonl").read_text().count("\n") == 2
