@@ -12,7 +12,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,9 +25,9 @@ from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.output import own
-from edgedistill.teacher.embedding_cache import count_cached
-from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
-from edgedistill.training import teacher_cache, train
+from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
+from edgedistill.teacher.encoder import flush_denormals
+from edgedistill.training import train
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened
@@ -48,27 +48,6 @@ TIMED_VALUES = 1 << 22  # of a batch's targets, at most: those of 65,536 dimensi
 LISTED_STEPS = 200  # the first of a stage, from which those that are timed are chosen
 
 
-class ToEmbed(NamedTuple):
-    """A teacher, the texts that it embeds, and how many of them are not cached yet."""
-
-    teacher: TeacherEncoder
-    corpus: Corpus
-    missing: int
-
-
-def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
-    """What every teacher has still to embed for the distillation stages."""
-    return [
-        ToEmbed(
-            each.teacher,
-            each.corpus,
-            len(each.corpus) - count_cached(each.teacher, each.corpus, session, each.unit),
-        )
-        for each in teacher_cache.passes(opened, session)
-        if isinstance(each.teacher, TeacherEncoder)
-    ]
-
-
 def training_samples(opened: Opened) -> int:
     """How many texts the student embeds in training, over all stages and epochs; every view of a text
     counts."""
@@ -77,7 +56,7 @@ def training_samples(opened: Opened) -> int:
     return samples
 
 
-def estimate_seconds(opened: Opened, missing: list[ToEmbed], session: Session) -> dict[str, float]:
+def estimate_seconds(opened: Opened, missing: list[TeacherPass], session: Session) -> dict[str, float]:
     """{"teacher", "student"}: about how many seconds embedding and training will take on this machine.
 
     Takes a second or two, but for a teacher in int8 whose graph is not cached yet: it is made, and training
@@ -90,7 +69,7 @@ def estimate_seconds(opened: Opened, missing: list[ToEmbed], session: Session) -
     }
 
 
-def teacher_seconds(missing: list[ToEmbed], session: Session) -> float:
+def teacher_seconds(missing: list[TeacherPass], session: Session) -> float:
     """About how many seconds the teachers will take to embed what is missing."""
     flush_denormals()
     missing = [each for each in missing if each.missing]
@@ -109,14 +88,14 @@ def sample(corpus: Corpus) -> list[str]:
     return corpus.texts(np.random.default_rng(0).permutation(_spread(corpus)))
 
 
-def seconds_per_text(teacher: TeacherEncoder, texts: list[str], device: str, limit: float) -> float:
+def seconds_per_text(teacher: Embeds, texts: list[str], device: str, limit: float) -> float:
     """Mean seconds in which a teacher embeds one of these texts, measured for at most about `limit`
     seconds."""
-    teacher.embed(texts[:2], device)  # builds the graph
+    teacher.embed(texts[:2], device, True)  # builds the graph
     started, done = time.perf_counter(), 0
     while done < len(texts) and (done == 0 or time.perf_counter() - started < limit):
         chunk = texts[done : done + (CHUNK if done else 16)]
-        teacher.embed(chunk, device)
+        teacher.embed(chunk, device, True)
         done += len(chunk)
     return (time.perf_counter() - started) / done
 

@@ -1,7 +1,7 @@
 """A model's name, a folder or a file of embeddings goes in; a teacher, its cached embeddings, and the
 student's targets and scores come out."""
 
-from edgedistill.teacher.embedder import Embedder
+from typing import Any
 
 __all__ = [
     "Embedder",
@@ -15,3 +15,12 @@ __all__ = [
     "tokenizer_files",
     "tuple_scores",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Embedder, looked up on first use: the cache does without torch."""
+    if name != "Embedder":
+        raise AttributeError(name)
+    from edgedistill.teacher.embedder import Embedder
+
+    return Embedder

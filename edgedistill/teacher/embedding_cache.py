@@ -154,6 +154,11 @@ class TeacherPass:
             if (path.parent != self.folder or ".part" in path.name) and is_unchanged(path, sha256)
         )
 
+    @cached_property
+    def missing(self) -> int:
+        """How many of the texts have no embedding in the cache yet."""
+        return len(self.corpus) - count_cached(self.teacher, self.corpus, self.session, self.unit)
+
     @property
     def done(self) -> int:
         """How many shards are there, by their marks."""
