@@ -96,6 +96,7 @@ class Processes:
                 fact = f"process {self.number} does not see {of_first}"
                 raise UserError(f"train: {fact}; on several machines, --out must be on a shared file system")
             shutil.copytree(of_first, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
+            distributed.barrier()
         done = False
         try:
             yield
@@ -103,6 +104,8 @@ class Processes:
         finally:
             if self.number == 0:
                 self.of_first(float(done))
+                if done and self.count > 1:
+                    distributed.barrier()  # until all have their copy: the folder may go
 
 
 class _Gathered(torch.autograd.Function):
