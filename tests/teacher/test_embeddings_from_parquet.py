@@ -100,6 +100,7 @@ def test_a_cache_that_was_written_out_trains_the_same_student(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(embedding_cache, "SHARD", 200)
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     random = {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear"}
     student = {
         **random,
