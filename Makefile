@@ -65,16 +65,17 @@ INSTALLED := $(foreach library,$(LIBRARIES) transformers.js,$(ENVIRONMENTS)/$(li
 ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner and library; writes the table of export/README.md
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) OMP_NUM_THREADS=1 $(BIN)/python bench/ecosystems.py $(ECOSYSTEMS)
 
-integrations: $(STAMP) $(ENVIRONMENTS)/integrations/installed  ## run the snippets of export/python/INTEGRATIONS.md with the newest packages
-	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) $(BIN)/python -m pytest tests/ecosystems/test_integrations.py
+integrations: $(STAMP) $(ENVIRONMENTS)/integrations/installed $(ENVIRONMENTS)/engines/installed  ## run the snippets of export/python/INTEGRATIONS.md and recipes/SCALE.md with the newest packages
+	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) $(BIN)/python -m pytest -m "slow or not slow" tests/ecosystems/test_integrations.py tests/ecosystems/test_engines.py
 
 # Each library has an environment of its own: optimum-onnx needs older transformers than edgedistill. torch is the version of constraints.txt.
 $(ENVIRONMENTS)/optimum/installed: PACKAGES := -e '.[optimum]'
 $(ENVIRONMENTS)/fastembed/installed: PACKAGES := fastembed
 $(ENVIRONMENTS)/model2vec/installed: PACKAGES := model2vec
+$(ENVIRONMENTS)/engines/installed: PACKAGES := -e '.[train]' ray daft pyspark
 $(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core pandas polars sqlite-vec usearch
 
-$(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) integrations): | $(STAMP)
+$(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) integrations engines): | $(STAMP)
 	$(BIN)/python -m venv $(@D)
 	grep '^torch==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt $(PACKAGES)

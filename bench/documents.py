@@ -19,6 +19,7 @@ import report_files
 from edgedistill import files
 from edgedistill.recipe import schema
 from edgedistill.runtime.bundle_location import SCORES
+from edgedistill.teacher.embedding_cache import SHARD
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
@@ -187,6 +188,85 @@ def scores(sources: list[Path]) -> str:
     return files.json_text(found, indent=2) + "\n"
 
 
+STAGES = {
+    "read": "read, deduplicate, split",
+    "tokenize": "tokenize",
+    "embed": "write the teacher's cache",
+    "open": "compare the caches' hashes",
+    "batches": "200 batches of 256",
+}
+TEXTS, MACHINES = 10**9, 64  # of the arithmetic
+MAPS = 65_530  # that Linux lets a process have (vm.max_map_count)
+ANCHOR = (
+    685e6 / 32 / 60 / 8,
+    "685M short texts in 32 minutes on 8 A100s, published for multilingual-e5-small",
+)
+
+
+def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
+    """The tables of `scale.py`: what was measured, and the arithmetic for a billion texts with teachers of
+    these texts/s on a machine."""
+    sizes = found["sizes"]
+    heads = [f"{each['lines']:,} lines: s | MB" for each in sizes]
+    lines = [f"| stage | {' | '.join(heads)} |", "| --- |" + " ---: | ---: |" * len(sizes)]
+    for stage, title in STAGES.items():
+        cells = [
+            f"{each['stages'][stage]['seconds']:.1f} | {each['stages'][stage]['peak_rss_bytes'] / 1e6:.0f}"
+            for each in sizes
+        ]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    last = sizes[-1]
+    per_text, texts = last["bytes_per_text"], last["texts"]
+    hours = {name: last["stages"][name]["seconds"] / texts * TEXTS / 3_600 for name in STAGES}
+    tb = {name: per_text[name] * TEXTS / 1e12 for name in ("corpora", "tokens", "teachers")}
+    total, alone = sum(tb.values()), hours["read"] + hours["tokenize"]
+    of = f"Bytes a text on disk: {per_text['corpora']:.0f} texts, {per_text['tokens']:.0f} tokens, "
+    lines += ["", f"{of}{per_text['teachers']:.0f} embeddings ({found['dims']} dimensions in float16)."]
+    head = f"**A billion texts on {MACHINES} machines**, from the last column; by arithmetic, not measured:"
+    lines += ["", head, "", "| | hours | on |", "| --- | ---: | --- |"]
+    lines += [f"| {STAGES[stage]} | {hours[stage]:.1f} | one process |" for stage in ("read", "tokenize")]
+    lines.append(f"| {STAGES['embed']} | {hours['embed'] / MACHINES:.2f} | all machines |")
+    lines += [
+        f"| a teacher's {rate:,.0f} texts/s on each machine ({name}) "
+        f"| {TEXTS / rate / 3_600 / MACHINES:.2f} | all machines |"
+        for name, rate in rates
+    ]
+    lines.append(f"| {STAGES['open']}, when a training starts | {hours['open']:.1f} | each process |")
+    on_disk = f"{tb['corpora']:.2f} texts, {tb['tokens']:.2f} tokens, {tb['teachers']:.2f} embeddings"
+    collide = f"{TEXTS**2 / 2**65:.1%} is the chance that two texts of a billion share one"
+    lines += [
+        "",
+        f"On disk {total:.2f} TB: {on_disk}, in {-(-TEXTS // SHARD):,} shards. What breaks first:",
+        "",
+        f"1. **Time in one process**: {alone:.1f} hours to read and tokenize; {MACHINES} machines wait.",
+        f"2. **Memory of deduplication**: 8 bytes a text, {8 * TEXTS / 1e9:.0f} GB, sorted at once, with "
+        "about twice as much beside them.",
+        f"3. **The start of a training**: every process compares the hashes of {total:.2f} TB.",
+        f"4. **Maps of memory**: a shard is one; Linux allows {MAPS:,} by default, "
+        f"{MAPS * SHARD / 1e9:.1f} billion texts.",
+        f"5. **Hashes of 64 bits**: {collide}, and one of these is left out.",
+        "",
+        f"<sub>{found['machine']['cpu']} · {found['threads']} thread · {found['made_at'][:10]}</sub>",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def teacher_rates() -> list[tuple[str, float]]:
+    """(where, texts/s) of all-MiniLM-L6-v2 as measured, and the published anchor."""
+    reports = files.read_json(REPORTS / "gpu.json")["reports"]
+    on_gpu = [each for each in reports if each["bundle"]["name"] == "teacher"]
+    best = max(on_gpu, key=lambda each: float(each["offline"]["texts_s"]))
+    on_cpu = files.read_json(REPORTS / "teacher-speed.json")
+    gpu = f"{best['machine']['gpu']['name']}, {best['bundle']['precision']}, short texts"
+    cpu = f"int8 on one thread of a processor, {on_cpu['tokens_mean']:.0f} tokens a text"
+    return [
+        (gpu, best["offline"]["texts_s"]),
+        (f"an A100; {ANCHOR[1]}", ANCHOR[0]),
+        (cpu, on_cpu["texts_s"]["int8"]),
+    ]
+
+
 def rewrite(path: Path, text: str) -> bool:
     """Write a file whose text has changed. Returns whether it had."""
     changed = path.read_text(encoding="utf-8") != text
@@ -219,6 +299,9 @@ if __name__ == "__main__":
         changed.append("adapted")
     if readme_tables.update(BENCH, verdicts(PAGES), "verdicts"):
         changed.append("verdicts")
+    grown = scaled(files.read_json(REPORTS / "scale.json"), teacher_rates())
+    if readme_tables.update(RECIPES / "SCALE.md", grown, "scale"):
+        changed.append("scale")
     if FITS and readme_tables.update(RESULTS, fitted([files.read_json(path) for path in FITS]), "fitted"):
         changed.append("fitted")
     if readme_plot.write(PLOTS, report_files.merged(report_files.read(PLOTTED)), PLOTTED_SUITE):

@@ -29,7 +29,7 @@ from edgedistill.training import train
 from edgedistill.training.initial_student import initial_weights
 from edgedistill.training.inputs import text_batches
 from edgedistill.training.load_models import Models
-from edgedistill.training.metrics_log import MetricsLog, progress_bar
+from edgedistill.training.record import MetricsLog, progress_bar
 from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress
 from edgedistill.training.stages import distillation_stages
 

@@ -18,7 +18,7 @@ from edgedistill import files
 from edgedistill.data.input_file import KINDS
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS
-from edgedistill.session import Session
+from edgedistill.session import Session, check_one_process, process
 
 if TYPE_CHECKING:
     from edgedistill.evaluation.scoring import Documents
@@ -134,12 +134,14 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand not in ("train", "cache"):
+        check_one_process(context.invoked_subcommand)
 
 
 def _session(
@@ -248,6 +250,60 @@ def check(
     print_result({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
 
 
+def _share(value: str) -> tuple[int, int]:
+    """I/N of --only. Raises UserError for anything else."""
+    if not value:
+        return process()
+    number, _, of = value.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise UserError(f"--only {value}: not a share; give I/N, such as 3/16, with I from 1 to N")
+    return int(number) - 1, int(of)
+
+
+@_command("edgedistill cache bert-2x128 --data ~/texts --only 3/16")
+def cache(
+    name: Annotated[str, _argument("RECIPE", "Path of a recipe, or name of a shipped one.")],
+    only: Annotated[
+        str,
+        _option("I/N", "Only the I-th of N shares, for N jobs with one cache folder (EDGEDISTILL_CACHE)."),
+    ] = "",
+    engine: Annotated[
+        str, _option("ENGINE", "local (this process), or ray: the cluster of RAY_ADDRESS, else a local one.")
+    ] = "local",
+    parquet: Annotated[
+        Path | None,
+        _option("DIR", "Write the embeddings there too, as .parquet files of `hash` and `embedding`."),
+    ] = None,
+    data: Data = None,
+    changes: Changes = None,
+    device: TrainingDevice = "auto",
+    remote_code: RemoteCode = False,
+    as_json: Json = False,
+) -> None:
+    """Embed the texts of a recipe by its teachers ahead of training, on as many machines as you like.
+
+    `train` finds the embeddings in the cache. They are written in shards, each whole or not at all: what is
+    killed and started again goes on, and loses no finished shard. The bytes do not depend on who embeds what.
+    """
+    from edgedistill import recipe
+    from edgedistill.planning import preflight
+
+    spec, share = recipe.read(name, changes or []), _share(only)
+    if engine not in (engines := ("local", "ray")):
+        raise UserError(f"--engine: {unknown_name('engine', engine, engines)}")
+    if parquet is not None and parquet.exists():
+        raise UserError(f"--parquet {parquet}: exists already; choose another folder, or delete it")
+    preflight.check_all([spec], data)
+    require("torch", "cache", "train")
+    from edgedistill.teacher.embedding_cache import Share
+    from edgedistill.training import teacher_cache
+
+    session = _session(data, device, remote_code)
+    found = teacher_cache.fill(spec, session, Share(*share), engine, parquet)
+    lines = [f"{each['name']}: {each['done']:,} of {each['shards']:,} shards" for each in found["passes"]]
+    print_result(found, as_json, "\n".join(lines))
+
+
 @_command("edgedistill train bert-2x128 tinybert-4x312 --data ~/texts --set stages.0.epochs=1")
 def train(
     names: Recipes,
@@ -289,12 +345,15 @@ def train(
     from edgedistill.training import train as training
 
     out = out or Path("runs") / specs[0].name
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # by torchrun, after a process died
+    resume = resume or (restarted and unfinished_run(out).exists())
     lost = "a minute of work"
     if specs[0].finetuning is not None:
         lost = "the finetune stage's training at one learning rate"
     with _resumable(out, unfinished_run(out), lost):
         info = training.train(specs[0], out, session, resume)
-    print_result({"run": str(out), **info}, as_json, str(out))
+    if process()[0] == 0:
+        print_result({"run": str(out), **info}, as_json, str(out))
 
 
 @_command("edgedistill adapt nano --texts 'docs/**/*.txt' --out bundles/mine")

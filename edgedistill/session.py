@@ -3,6 +3,7 @@ and the progress bar."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgedistill import files
+from edgedistill.errors import UserError
 
 # the time left is estimated from the steps of this long, of which there are few where each takes a minute
 SPEED_PERIOD_S = 600.0
@@ -47,6 +49,19 @@ class Session:
 
 
 QUIET = Session()
+
+
+def process() -> tuple[int, int]:
+    """The number of this process, from 0, and how many torchrun or accelerate launch has started with it."""
+    number, count = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    return (int(number), int(count)) if number.isdigit() and count.isdigit() else (0, 1)
+
+
+def check_one_process(what: str | None) -> None:
+    """Raise UserError in one of several processes: each would do all of `what`, into the same folder."""
+    if process()[1] > 1:
+        fact = f"started as one of {process()[1]} processes (WORLD_SIZE), but it runs in one"
+        raise UserError(f"{what}: {fact}; start it without torchrun or accelerate launch")
 
 
 @contextmanager

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = (
     "recipes",
     "check",
+    "cache",
     "train",
     "adapt",
     "fit",

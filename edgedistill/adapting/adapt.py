@@ -24,11 +24,11 @@ from edgedistill.fitting import score
 from edgedistill.precisions import known_precisions
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
+from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import resume as resuming
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.load_models import open_teacher
 
 MOST_MEASURED = 3_000  # held-out texts
 MEASURES = {

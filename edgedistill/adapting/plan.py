@@ -19,8 +19,10 @@ from edgedistill.planning import preflight, training_time
 from edgedistill.planning.cost import duration
 from edgedistill.recipe import recorded
 from edgedistill.session import Session
+from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder
-from edgedistill.training.load_models import open_teacher, quickest, with_weights
+from edgedistill.training import teacher_cache
+from edgedistill.training.load_models import quickest, with_weights
 from edgedistill.training.open_recipe import open_recipe
 
 FEWEST = 50  # texts that a student can be adapted to, and measured on
@@ -116,7 +118,7 @@ def planned(request: Request, source: run.Run, session: Session, started: float)
             if warning not in warned:
                 session.log(f"warning: {warning}")
         warned.update(opened.warnings)
-        missing = training_time.texts_to_embed(opened, session)
+        missing = teacher_cache.passes(opened, session)
         return spec, sum(training_time.estimate_seconds(opened, missing, session).values())
 
     session.log("measuring how fast teacher and student are here")

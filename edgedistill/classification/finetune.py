@@ -36,8 +36,8 @@ from edgedistill.training import resume as resuming
 from edgedistill.training import train as line
 from edgedistill.training.initial_student import finished_student
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.metrics_log import MetricsLog, progress_bar
 from edgedistill.training.open_recipe import Opened
+from edgedistill.training.record import MetricsLog, progress_bar
 from edgedistill.training.stage_in_progress import RunInProgress
 from edgedistill.training.stages import NumberedStage, stage_seed, steps
 from edgedistill.training.trained_module import use_plain_attention

@@ -80,11 +80,14 @@ class Corpus:
 
     def chunks(self, size: int) -> Iterator[list[str]]:
         """All texts in order, `size` at a time."""
-        for start in range(0, len(self), size):
-            offsets = np.asarray(self.offsets[start : start + size + 1])
-            data = self.bytes[offsets[0] : offsets[-1]].tobytes()
-            spans = pairwise((offsets - offsets[0]).tolist())
-            yield [data[first:end].decode("utf-8") for first, end in spans]
+        return (self.between(start, start + size) for start in range(0, len(self), size))
+
+    def between(self, start: int, end: int) -> list[str]:
+        """The texts of the rows from `start` up to `end`, as far as there are any."""
+        offsets = np.asarray(self.offsets[start : end + 1])
+        data = self.bytes[offsets[0] : offsets[-1]].tobytes()
+        spans = pairwise((offsets - offsets[0]).tolist())
+        return [data[first:last].decode("utf-8") for first, last in spans]
 
 
 class CorpusWriter:

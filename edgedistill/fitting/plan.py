@@ -32,6 +32,7 @@ from edgedistill.fitting.record import FitRequest
 from edgedistill.fitting.score import Judge
 from edgedistill.planning import training_time
 from edgedistill.session import Session, silent
+from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
 from edgedistill.training import checks, load_models, train, training_data
 from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
@@ -65,7 +66,7 @@ class Fit:
         if self.known("teacher") is None:
             chosen = load_models.quickest(self.request.teacher, session)
             self.study.set_user_attr("teacher", chosen.model_dump(mode="json", exclude_defaults=True))
-        opened = load_models.open_teacher(recipe.Teacher(**self.known("teacher")), session)
+        opened = open_teacher(recipe.Teacher(**self.known("teacher")), session)
         return load_models.with_weights(opened, "--teacher")
 
     @property

@@ -3,19 +3,17 @@ embeddings."""
 
 from edgedistill.objectives.composition import (
     build,
+    check_dimensions,
     fill_queues,
     learned_temperature,
-    queues_to_bfloat16,
-    update_queues,
-)
-from edgedistill.objectives.ranking import Ranking
-from edgedistill.objectives.requirements import (
-    check_dimensions,
     matryoshka_dims,
     of_unit_length,
     queue_prefill,
+    queues_to_bfloat16,
     reads_teacher,
+    update_queues,
 )
+from edgedistill.objectives.ranking import Ranking
 
 __all__ = [
     "Ranking",

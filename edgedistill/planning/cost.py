@@ -21,6 +21,7 @@ from edgedistill.precisions import PRECISIONS
 from edgedistill.runtime import onnx_session
 from edgedistill.session import Session
 from edgedistill.students import graph, kinds
+from edgedistill.training import teacher_cache
 from edgedistill.training.open_recipe import Opened, open_recipe
 
 ROUNDS = 5  # the least of their medians counts: other work on the machine only ever adds
@@ -74,7 +75,7 @@ def _cost(opened: Opened, labelled: LabelledStage | None, session: Session) -> d
         found["p50_ms"] = {}
     if labelled is not None:
         found |= _finetuning(labelled, student, found["parameters"])
-    missing = training_time.texts_to_embed(opened, session)
+    missing = teacher_cache.passes(opened, session)
     if corpus is not None:
         found["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
         found["teacher_texts"] = sum(each.missing for each in missing)

@@ -12,7 +12,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,15 +22,13 @@ from edgedistill import objectives, recipe
 from edgedistill.classification.labelled_rows import ItemTokens
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
-from edgedistill.runtime.bundle import SIDES
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.output import own
-from edgedistill.teacher import targets
-from edgedistill.teacher.embedding_cache import count_cached
-from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
+from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
+from edgedistill.teacher.encoder import flush_denormals
 from edgedistill.training import train
-from edgedistill.training.inputs import pair_batches, tuple_batches
+from edgedistill.training.inputs import pair_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.optimizers import optimizers
@@ -50,47 +48,6 @@ TIMED_VALUES = 1 << 22  # of a batch's targets, at most: those of 65,536 dimensi
 LISTED_STEPS = 200  # the first of a stage, from which those that are timed are chosen
 
 
-class ToEmbed(NamedTuple):
-    """A teacher, the texts that it embeds, and how many of them are not cached yet."""
-
-    teacher: TeacherEncoder
-    corpus: Corpus
-    missing: int
-
-
-def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
-    """What every teacher has still to embed for the distillation stages. An assistant's embedding layer costs
-    next to nothing."""
-    spec, corpus, models = opened.spec, opened.texts, opened.models
-    if corpus is None or models is None:
-        return []
-    found: list[tuple[Any, Corpus]] = []
-    of_tuples = [
-        (models.of(teacher).in_role(role), column)
-        for stage, ahead in zip(spec.distilling, opened.stages, strict=True)
-        if ahead.tuples is not None
-        for teacher in tuple_batches.teachers_of(stage)
-        for column, role in zip(ahead.tuples.columns, SIDES, strict=True)
-    ]
-    unit = not (isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw)
-    if isinstance(corpus, ParallelCorpus):
-        unit = False
-        for match, side in pair_batches.embeddings_needed(spec):
-            if match.layer == "output":
-                found.append((pair_batches.embedding_model(match, models), corpus.side(side)))
-    else:
-        blocks = targets.blocks_of(spec.targets) if spec.targets is not None else []
-        named = [of for block in blocks for of, _ in block.teachers] or [None]
-        if spec.targets is not None or any(stage.tuples is None for stage in spec.distilling):
-            found = [(teacher, corpus) for teacher in dict.fromkeys(map(models.of, named))]
-    return [
-        ToEmbed(teacher, texts, len(texts) - count_cached(teacher, texts, session, unit=of_unit))
-        for of_unit, each in ((unit, found), (True, of_tuples))
-        for teacher, texts in each
-        if isinstance(teacher, TeacherEncoder)
-    ]
-
-
 def training_samples(opened: Opened) -> int:
     """How many texts the student embeds in training, over all stages and epochs; every view of a text
     counts."""
@@ -99,7 +56,7 @@ def training_samples(opened: Opened) -> int:
     return samples
 
 
-def estimate_seconds(opened: Opened, missing: list[ToEmbed], session: Session) -> dict[str, float]:
+def estimate_seconds(opened: Opened, missing: list[TeacherPass], session: Session) -> dict[str, float]:
     """{"teacher", "student"}: about how many seconds embedding and training will take on this machine.
 
     Takes a second or two, but for a teacher in int8 whose graph is not cached yet: it is made, and training
@@ -112,7 +69,7 @@ def estimate_seconds(opened: Opened, missing: list[ToEmbed], session: Session) -
     }
 
 
-def teacher_seconds(missing: list[ToEmbed], session: Session) -> float:
+def teacher_seconds(missing: list[TeacherPass], session: Session) -> float:
     """About how many seconds the teachers will take to embed what is missing."""
     flush_denormals()
     missing = [each for each in missing if each.missing]
@@ -131,14 +88,14 @@ def sample(corpus: Corpus) -> list[str]:
     return corpus.texts(np.random.default_rng(0).permutation(_spread(corpus)))
 
 
-def seconds_per_text(teacher: TeacherEncoder, texts: list[str], device: str, limit: float) -> float:
+def seconds_per_text(teacher: Embeds, texts: list[str], device: str, limit: float) -> float:
     """Mean seconds in which a teacher embeds one of these texts, measured for at most about `limit`
     seconds."""
-    teacher.embed(texts[:2], device)  # builds the graph
+    teacher.embed(texts[:2], device, True)  # builds the graph
     started, done = time.perf_counter(), 0
     while done < len(texts) and (done == 0 or time.perf_counter() - started < limit):
         chunk = texts[done : done + (CHUNK if done else 16)]
-        teacher.embed(chunk, device)
+        teacher.embed(chunk, device, True)
         done += len(chunk)
     return (time.perf_counter() - started) / done
 

@@ -18,9 +18,9 @@ class Teacher(Section):
     )
     embeddings: str | None = Field(
         None,
-        description="Instead of `model`: precomputed embeddings, a .parquet of texts and embeddings or an "
-        ".npy (n, d). "
-        "Relative paths start from --data.",
+        description="Instead of `model`: precomputed embeddings, .parquet files (a path or glob) of texts "
+        "and embeddings, or an .npy (n, d). Relative paths start from --data. With `model` too, a sample of "
+        "them is compared with the model's own.",
     )
     texts: str | None = Field(
         None,
@@ -28,7 +28,9 @@ class Teacher(Section):
         "same name ending in .txt.",
     )
     text_column: str = Field(
-        "text", description="The column of texts in the .parquet, or in the file of `texts`."
+        "text",
+        description="The column of texts in the .parquet, or in the file of `texts`. In a .parquet it may "
+        "hold their hashes, 64-bit integers, as `cache --parquet` writes them.",
     )
     embedding_column: str = Field("embedding", description="The column of embeddings in the .parquet.")
     revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
@@ -63,10 +65,10 @@ class Teacher(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> Teacher:
-        if (self.model is None) == (self.embeddings is None):
-            raise ValueError("give either `model` or `embeddings` (a file of precomputed embeddings)")
+        if self.model is None and self.embeddings is None:
+            raise ValueError("give `model` or `embeddings` (a file of precomputed embeddings)")
         prompts = (self.prompt, self.prompt_name, self.query_prompt, self.document_prompt)
-        if self.embeddings is not None and (any(prompts) or self.pooling):
+        if self.model is None and (any(prompts) or self.pooling):
             raise ValueError(
                 "`pooling` and prompts apply to a model; precomputed `embeddings` are used unchanged"
             )

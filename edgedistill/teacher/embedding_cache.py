@@ -1,43 +1,57 @@
 """The teacher cache: a teacher's embeddings of a corpus, computed once and stored in shards on disk.
 
-Next to every shard are the hashes of its texts, so that a text that the same teacher has embedded for another
-corpus is not embedded again. What a killed process had embedded of a shard is kept in parts, which are
-shards of their own until the whole one is written.
+A shard is a range of the corpus' rows, of the same length whoever embeds it: the rows are in the order of the
+student's targets, so training maps the files as they are, and what a shard holds depends on its texts alone.
+So processes that share a folder share the work, see `Share`, and leave the same bytes as one. A shard is
+three files, the last of which marks it as whole: embeddings, the hashes of its texts, and the sha256 of both.
+By the hashes, a text that the same teacher has embedded for another corpus is not embedded again. What a
+killed process had embedded of a shard is kept in parts, which are shards of their own until the whole one is
+written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator
-from fnmatch import fnmatch
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from edgedistill import files
 from edgedistill.data.cached_folder import is_unchanged, recorded
 from edgedistill.data.corpus import Corpus
-from edgedistill.errors import UserError, quote
-from edgedistill.session import QUIET, Log, Session, progress_bar
+from edgedistill.errors import UserError, quote, require
+from edgedistill.session import QUIET, Session, progress_bar
 
 FORMAT = 1  # part of every key: raise it when the cached files change
 SHARD = 32_768  # texts
 PART = 1_024  # of them: the window that is sorted by length
 MOST_FLOAT16 = float(np.finfo(np.float16).max)
-RECORD = "shards.json"  # the sha256 of each of the folder's files
 # of embedding, after which the texts done so far are kept; a killed process loses little more
 PART_SECONDS = 20.0
 
 
-class Embedder(Protocol):
+class Share(NamedTuple):
+    """The shards `number`, `number` + `of`, … of a pass, which one of `of` processes embeds; by default
+    all."""
+
+    number: int = 0
+    of: int = 1
+
+
+ALL = Share()
+
+
+class Embeds(Protocol):
     """A teacher, or a file of precomputed embeddings."""
 
     @property
     def dims(self) -> int: ...
 
-    def in_role(self, role: str) -> Embedder: ...
+    def in_role(self, role: str) -> Embeds: ...
 
     def identity(self) -> dict[str, Any]: ...
 
@@ -46,14 +60,14 @@ class Embedder(Protocol):
     def embed(self, texts: list[str], device: str, unit: bool) -> np.ndarray: ...
 
 
-def cache_key(teacher: Embedder, corpus: Corpus, unit: bool = True) -> str:
+def cache_key(teacher: Embeds, corpus: Corpus, unit: bool = True) -> str:
     """The key of a teacher's embeddings of a corpus: the hash of the corpus and of everything that determines
     the embeddings. `unit` is that of `embed_corpus`."""
     how = {} if unit else {"unit": False}
     return files.cache_key(format=FORMAT, corpus=corpus.fingerprint, **how, **teacher.identity())
 
 
-def encoder_key(teacher: Embedder, unit: bool) -> str:
+def encoder_key(teacher: Embeds, unit: bool) -> str:
     """The key of a teacher, whatever the corpus: corpora with equal encoder keys share the embeddings of the
     texts they share."""
     return files.cache_key(format=FORMAT, unit=unit, **teacher.identity())
@@ -96,49 +110,91 @@ class CachedEmbeddings:
 
 
 def embed_corpus(
-    teacher: Embedder,
+    teacher: Embeds,
     corpus: Corpus,
     session: Session = QUIET,
     unit: bool = True,
     name: str = "teacher",
 ) -> CachedEmbeddings:
-    """Embed every text of a corpus that is not cached yet. Finished shards survive a kill; a shard that was
-    damaged is embedded again.
+    """Embed every text of a corpus that is not cached yet, as `TeacherPass` does, and open its embeddings."""
+    whole = TeacherPass(teacher, corpus, session, unit, name)
+    whole.embed()
+    return CachedEmbeddings(whole.folder, whole.shards)
+
+
+class TeacherPass:
+    """A pass of a teacher over a corpus. Finished shards survive a kill; a shard that was damaged is embedded
+    again.
 
     Embeddings are of unit length, or with `unit` False as the model returns them before it normalizes them.
-    `name` is the label of log and progress bar. Raises UserError when the disk is full.
+    `name` is the label of log and progress bar.
     """
-    folder = embeddings_folder(teacher, corpus, session, unit)
-    shards = -(-len(corpus) // SHARD)
-    done = _intact_shards(folder, session.log)
-    if len(done) < shards:
-        session.log(f"{name}: embedding {len(corpus):,} texts; {len(done)} of {shards} shards already done")
-        work = _Pass(teacher, folder, session, unit)
-        with progress_bar(len(corpus), session.progress, name) as advance:
-            for number, texts in enumerate(corpus.chunks(SHARD)):
-                if number not in done:
-                    work.embed_shard(number, texts)
-                advance(len(texts))
-        reused = f", {work.pool.reused:,} reused from other corpora" if work.pool.reused else ""
-        rate = work.embedded / max(work.seconds, 1e-9)
-        session.log(f"{name}: {work.embedded:,} texts in {work.seconds:.0f} s, {rate:,.0f} texts/s{reused}")
-    return CachedEmbeddings(folder, shards)
 
-
-class _Pass:
-    """One pass of a teacher over a corpus: writes the shards that are lacking, and counts the texts that were
-    `embedded` and the `seconds` that this took."""
-
-    def __init__(self, teacher: Embedder, folder: Path, session: Session, unit: bool) -> None:
-        self.teacher, self.folder, self.session, self.unit = teacher, folder, session, unit
+    def __init__(
+        self,
+        teacher: Embeds,
+        corpus: Corpus,
+        session: Session = QUIET,
+        unit: bool = True,
+        name: str = "teacher",
+    ) -> None:
+        self.teacher, self.corpus, self.session, self.unit, self.name = teacher, corpus, session, unit, name
+        self.folder = embeddings_folder(teacher, corpus, session, unit)
         self.key = encoder_key(teacher, unit)
-        self.pool = Pool(
-            path for path, sha256 in _embedded(folder.parent, self.key) if is_unchanged(path, sha256)
-        )
-        self.embedded, self.seconds = 0, 0.0
+        self.shards = -(-len(corpus) // SHARD)
+        self.embedded, self.seconds = 0, 0.0  # texts, and how long they took
 
-    def embed_shard(self, number: int, texts: list[str]) -> None:
-        """Embed the texts of a shard, but for those that the pool has, and write the shard."""
+    @cached_property
+    def pool(self) -> Pool:
+        """What the same teacher has embedded: of other corpora, and the parts of this one. No text is in two
+        of its shards."""
+        return Pool(
+            path
+            for path, sha256 in _embedded(self.folder.parent, self.key)
+            if (path.parent != self.folder or ".part" in path.name) and is_unchanged(path, sha256)
+        )
+
+    @cached_property
+    def missing(self) -> int:
+        """How many of the texts have no embedding in the cache yet."""
+        return len(self.corpus) - count_cached(self.teacher, self.corpus, self.session, self.unit)
+
+    @property
+    def done(self) -> int:
+        """How many shards are there, by their marks."""
+        return sum(name.removesuffix(".npy").isdecimal() for name in _record(self.folder))
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """{name, folder, texts, shards, done}."""
+        found = {"name": self.name, "folder": str(self.folder), "texts": len(self.corpus)}
+        return {**found, "shards": self.shards, "done": self.done}
+
+    def lacking(self, share: Share = ALL) -> list[int]:
+        """The numbers of the share's shards that are not there as they were written."""
+        record = _record(self.folder)
+        wanted = range(share.number, self.shards, share.of)
+        found = [each for each in wanted if not self._is_intact(each, record)]
+        if found:
+            done = f"{len(wanted) - len(found)} of {len(wanted)} shards already done"
+            self.session.log(f"{self.name}: embedding {len(self.corpus):,} texts; {done}")
+        return found
+
+    def embed(self, share: Share = ALL) -> None:
+        """Embed what is lacking of a share. Raises UserError when the disk is full."""
+        if lacking := self.lacking(share):
+            with progress_bar(len(lacking) * SHARD, self.session.progress, self.name) as advance:
+                for number in lacking:
+                    advance(self.embed_shard(number))
+            reused = f", {self.pool.reused:,} reused from other corpora" if self.pool.reused else ""
+            rate = self.embedded / max(self.seconds, 1e-9)
+            spent = f"{self.embedded:,} texts in {self.seconds:.0f} s, {rate:,.0f} texts/s"
+            self.session.log(f"{self.name}: {spent}{reused}")
+
+    def embed_shard(self, number: int) -> int:
+        """Embed the texts of a shard, but for those that the pool has, and write the shard. Returns how many
+        texts it has."""
+        texts = self.corpus.between(number * SHARD, (number + 1) * SHARD)
         path, hashes = _shard(self.folder, number), text_hashes(texts)
         embeddings = np.empty((len(texts), self.teacher.dims), np.float16)
         new = np.flatnonzero(~self.pool.fill(hashes, embeddings))
@@ -150,7 +206,7 @@ class _Pass:
             end = start + PART
             rows = new[start:end]
             found = self.teacher.embed([texts[row] for row in rows], self.session.device, self.unit)
-            _check(found, rows, number * SHARD, texts)
+            check_float16(found, [texts[row] for row in rows], number * SHARD + rows)
             embeddings[rows] = found
             if time.perf_counter() - since > PART_SECONDS and end < len(new):
                 part = new[kept:end]
@@ -159,24 +215,51 @@ class _Pass:
         self.seconds += time.perf_counter() - started
         self.embedded += len(new)
         self._write(path, hashes, embeddings)
-        _remove_parts(path)
+        for left in self.folder.glob(f"{path.stem}.*.part*"):
+            left.unlink(missing_ok=True)  # another process may have embedded the same shard
+        return len(texts)
+
+    def write_parquet(self, folder: Path) -> None:
+        """Write the embeddings into an empty folder: a file a shard, with the columns `hash`, uint64, and
+        `embedding`, a fixed_size_list of float16. Raises UserError where shards are lacking."""
+        arrow = require("pyarrow", "cache --parquet", "train")
+        parquet = require("pyarrow.parquet", "cache --parquet", "train")
+        if self.done < self.shards:
+            fact = f"{self.done:,} of {self.shards:,} shards are there"
+            raise UserError(f"--parquet: {self.name}: {fact}; fill the cache first, without --only")
+        folder.mkdir(parents=True)
+        for number in range(self.shards):
+            path = _shard(self.folder, number)
+            rows = np.load(path)
+            columns = {
+                "hash": arrow.array(np.load(_hashes_of(path))),
+                "embedding": arrow.FixedSizeListArray.from_arrays(arrow.array(rows.ravel()), rows.shape[1]),
+            }
+            parquet.write_table(arrow.table(columns), folder / f"{path.stem}.parquet")
 
     def _write(self, path: Path, hashes: np.ndarray, embeddings: np.ndarray) -> None:
-        """Write a shard, next to it the hashes of its texts, and the hashes of both files into the folder's
-        record."""
+        """Write a shard or a part, next to it the hashes of its texts, and last its mark."""
         files.write_json(self.folder / "teacher.json", {"teacher": self.key})
         written = {}
         for place, array in ((_hashes_of(path), hashes), (path, embeddings)):
             with files.new_file(place) as temporary, temporary.open("wb") as file:
                 np.save(file, array)
             written[place.name] = files.sha256_file(place)
-        files.write_json(self.folder / RECORD, _record(self.folder) | written)
+        files.write_json(path.with_suffix(".json"), written)
+
+    def _is_intact(self, number: int, record: dict[str, str]) -> bool:
+        """Whether a shard is there with the bytes that were written; one that is damaged is named."""
+        path = _shard(self.folder, number)
+        if path.name in record and not is_unchanged(path, record[path.name]):
+            self.session.log(f"{path}: damaged or missing; embedding its texts again")
+            return False
+        return path.name in record
 
 
-def _check(embeddings: np.ndarray, rows: np.ndarray, first: int, texts: list[str]) -> None:
+def check_float16(embeddings: np.ndarray, texts: Sequence[str], rows: np.ndarray) -> None:
     """Raise UserError for embeddings (m, d) that float16 cannot hold, and where all are zeros.
 
-    rows (m,) are those of the shard's texts, `first` is the row of the first of them in the corpus.
+    `rows` (m,) say where the texts are in the corpus, from 0.
     """
     largest = np.abs(embeddings).max(1)
     good = largest <= MOST_FLOAT16  # NaN is not
@@ -185,7 +268,7 @@ def _check(embeddings: np.ndarray, rows: np.ndarray, first: int, texts: list[str
         fact = "is not finite"
         if np.isfinite(largest[at]):
             fact = f"holds {largest[at]:.4g}, and the cache's float16 ends at {MOST_FLOAT16:,.0f}"
-        text = f"text {first + int(rows[at]) + 1:,} of the corpus ({quote(texts[int(rows[at])])})"
+        text = f"text {int(rows[at]) + 1:,} of the corpus ({quote(texts[at])})"
         raise UserError(
             f"teacher: the embedding of {text} {fact}; choose another teacher or dtype, or leave that text "
             "out"
@@ -198,12 +281,12 @@ def _check(embeddings: np.ndarray, rows: np.ndarray, first: int, texts: list[str
         )
 
 
-def embeddings_folder(teacher: Embedder, corpus: Corpus, session: Session, unit: bool = True) -> Path:
+def embeddings_folder(teacher: Embeds, corpus: Corpus, session: Session, unit: bool = True) -> Path:
     """The cache's folder for this teacher's embeddings of this corpus, which may not exist yet."""
     return session.cache / "teachers" / cache_key(teacher, corpus, unit)
 
 
-def count_cached(teacher: Embedder, corpus: Corpus, session: Session, unit: bool = True) -> int:
+def count_cached(teacher: Embeds, corpus: Corpus, session: Session, unit: bool = True) -> int:
     """The number of the corpus' texts whose embeddings are cached already."""
     found = _embedded(session.cache / "teachers", encoder_key(teacher, unit))
     index = Pool(path for path, _ in found).index
@@ -267,28 +350,7 @@ def _hashes_of(shard: Path) -> Path:
 
 
 def _record(folder: Path) -> dict[str, str]:
-    """The sha256 of the folder's files as they were written."""
-    return recorded(folder / RECORD)
-
-
-def _remove_parts(shard: Path) -> None:
-    """Delete the parts of a shard that is written."""
-    parts = f"{shard.stem}.*.part*.npy"
-    left = {name: sha256 for name, sha256 in _record(shard.parent).items() if not fnmatch(name, parts)}
-    files.write_json(shard.parent / RECORD, left)
-    for path in shard.parent.glob(parts):
-        path.unlink()
-
-
-def _intact_shards(folder: Path, log: Log) -> set[int]:
-    """The numbers of the finished shards whose bytes have not changed since they were written."""
-    intact = set()
-    for name, sha256 in _record(folder).items():
-        number = name.removesuffix(".npy")
-        if not number.isdecimal():  # a part, or hashes
-            continue
-        if is_unchanged(folder / name, sha256):
-            intact.add(int(number))
-        else:
-            log(f"{folder / name}: damaged or missing; embedding its texts again")
-    return intact
+    """The sha256 of the folder's files as they were written: what its marks hold, together. Caches that are
+    older than marks have one shards.json of all, which a shard's own mark overrides."""
+    marks = sorted(folder.glob("*.json"), reverse=True)
+    return {name: sha256 for mark in marks for name, sha256 in recorded(mark).items()}

@@ -200,6 +200,14 @@ def resolve_dtype(name: str, device: str = "auto") -> torch.dtype:
     return torch.bfloat16 if in_bf16 else torch.float32
 
 
+def device_of(name: str) -> str:
+    """The device that auto, cpu or cuda stands for in this process. Raises UserError where torch sees no
+    CUDA."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
+    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+
+
 def torch_forward(module: torch.nn.Module, device: torch.device, half: bool = False) -> Forward:
     """A torch module as a function of numpy arrays, without gradients, and with `half` under bf16
     autocast."""

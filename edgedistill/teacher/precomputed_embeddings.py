@@ -1,5 +1,5 @@
-"""Precomputed embeddings: a file of texts and their embeddings in place of a teacher model. A text is
-"embedded" by looking it up in the file."""
+"""Precomputed embeddings: files of texts, or of their hashes, and embeddings in place of a teacher model. A
+text is "embedded" by looking it up in them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
-from edgedistill.data.file_patterns import in_data
+from edgedistill.data.file_patterns import expanded, in_data
 from edgedistill.data.input_file import damage_as_user_error
-from edgedistill.errors import UserError, first_line, unknown_name
+from edgedistill.errors import CheckFailed, UserError, first_line, quote, unknown_name
 from edgedistill.session import QUIET, Session
+from edgedistill.teacher.assistant import open_assistant
 from edgedistill.teacher.embedding_cache import HashIndex, text_hashes
+from edgedistill.teacher.encoder import TeacherEncoder
 
 BLOCK = 8_192  # rows read at a time
+SAMPLE = 64  # texts that are compared with the model
+LEAST_COSINE = 0.99  # of each of them: bf16 gives above 0.9999, another prompt or pooling far less
 # what a damaged .npy header raises, which numpy parses as Python
 HEADER_ERRORS = (ValueError, OverflowError, TypeError, SyntaxError, TokenError)
 
 
 class PrecomputedEmbeddings:
-    """A file of texts and embeddings: a .parquet with a column of each, or an .npy (n, d) next to a file of n
-    texts.
+    """Files of texts and embeddings: .parquet with a column of each, or an .npy (n, d) next to a file of n
+    texts. Where the recipe names a model too, a sample of the first texts is compared with its embeddings.
 
     Raises UserError: no such file, an unsupported file type, no such column, or embeddings that are not a
     matrix of floats.
@@ -36,17 +40,23 @@ class PrecomputedEmbeddings:
     def __init__(self, spec: recipe.Teacher, data: Path | None) -> None:
         assert spec.embeddings is not None
         self.spec = spec
-        self.path = _existing(spec.embeddings, data, "teacher.embeddings")
-        suffix = self.path.suffix.lower()
-        if suffix not in (".npy", ".parquet"):
-            raise UserError(
-                f"teacher.embeddings: {unknown_name('file type of embeddings', suffix, ('.npy', '.parquet'))}"
+        self.paths = _existing(spec.embeddings, data, "teacher.embeddings")
+        self.path, self.session = self.paths[0], QUIET
+        suffixes = sorted({path.suffix.lower() for path in self.paths})
+        for suffix in suffixes:
+            if suffix not in (".npy", ".parquet"):
+                fact = unknown_name("file type of embeddings", suffix, (".npy", ".parquet"))
+                raise UserError(f"teacher.embeddings: {fact}")
+        if len(self.paths) > 1 and ".npy" in suffixes:
+            fact = (
+                f"{len(self.paths)} files match {spec.embeddings!r}, and only .parquet files may be several"
             )
-        self.is_parquet, self.texts = suffix == ".parquet", self.path
+            raise UserError(f"teacher.embeddings: {fact}; name one .npy")
+        self.is_parquet, self.texts = suffixes == [".parquet"], self.path
         if not self.is_parquet:
             texts = spec.texts or str(Path(spec.embeddings).with_suffix(".txt"))
-            self.texts = _existing(texts, data, "teacher.texts")
-        first = next(self.blocks(1), None)
+            self.texts = _existing(texts, data, "teacher.texts")[0]
+        first = next(self.blocks(self.path, 1), None)
         if first is None:
             raise UserError(f"{self.path}: holds no embeddings; give a file with embeddings")
         self.dims = int(first.shape[1])
@@ -62,18 +72,20 @@ class PrecomputedEmbeddings:
 
     @cached_property
     def _hashes(self) -> list[str]:
-        return [files.sha256_file(path) for path in (self.path, self.texts)]
+        return [files.sha256_file(path) for path in (*self.paths, self.texts)]
 
     def prepare(self, session: Session = QUIET) -> None:
         """Read the file.
 
         Raises UserError: counts or dimensions that differ, values that are not finite, an embedding of zeros.
         """
+        self.session = session
         session.log(f"teacher: {self.path.name}, {len(self._rows):,} {self.dims}-dimensional embeddings")
 
     def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
         """The embeddings (n, d) float16 of texts, of unit length whatever is asked for; of equal texts in the
-        file the first counts. Raises UserError as `prepare`, and for a text that is not in the file."""
+        file the first counts. Raises UserError as `prepare`, and for a text that is not in the file; and
+        CheckFailed where they are not those of the recipe's model."""
         rows = self._index.find(text_hashes(texts))
         missing = np.flatnonzero(rows < 0)
         if len(missing):
@@ -82,12 +94,40 @@ class PrecomputedEmbeddings:
                 f'{self.texts}: {fact} "{texts[missing[0]][:60]}"; embed them too, or use the file\'s texts '
                 "as the corpus"
             )
+        if self._model is not None:
+            sample = np.unique(np.linspace(0, len(texts) - 1, SAMPLE).astype(int))
+            self._compare([texts[row] for row in sample], self._rows[rows[sample]], device)
         return self._rows[rows]
+
+    def _compare(self, texts: list[str], rows: np.ndarray, device: str) -> None:
+        """Raise CheckFailed where embeddings (n, d) are not those that the model gives; once."""
+        assert self._model is not None
+        expected = self._model.embed(texts, device)
+        if expected.shape != rows.shape:
+            fact = f"{self.dims} dimensions, and {self.spec.model} has {expected.shape[1]}"
+            raise UserError(f"teacher.embeddings: {fact}; name the model that they are of")
+        cosines = (expected * rows).sum(1)
+        at = int(cosines.argmin())
+        if cosines[at] < LEAST_COSINE:
+            fact = f"the cosine of its embedding of {quote(texts[at])} to that of {self.spec.model} is"
+            mean = f"{cosines[at]:.4f} (the mean of {len(texts)} texts {cosines.mean():.4f}, wanted"
+            way_out = "correct pooling, prompt or max_tokens, or embed them again"
+            raise CheckFailed(f"{self.path}: {fact} {mean} {LEAST_COSINE}); {way_out}")
+        self.session.log(f"teacher: {len(texts)} texts agree with {self.spec.model} to {cosines[at]:.5f}")
+        self._model = None
+
+    @cached_property
+    def _model(self) -> TeacherEncoder | None:
+        """The model that the embeddings are to be of."""
+        if self.spec.model is None:
+            return None
+        return open_assistant(self.spec.model_copy(update={"embeddings": None}), "teacher", self.session)
 
     @cached_property
     def _index(self) -> HashIndex:
         """Where the texts are, in the file's order."""
-        hashes = text_hashes(map(readers.normalize, readers.texts_in(self.texts, self.spec.text_column)))
+        texts = self.paths if self.is_parquet else [self.texts]
+        hashes = np.concatenate([_hashes(path, self.spec.text_column) for path in texts])
         if len(hashes) != len(self._rows):
             fact = f"{len(self._rows):,} embeddings, but {len(hashes):,} texts in {self.texts.name}"
             raise UserError(f"{self.path}: {fact}; row i must be the embedding of text i")
@@ -97,36 +137,42 @@ class PrecomputedEmbeddings:
     def _rows(self) -> np.ndarray:
         """(n, d) float16: the embeddings in the file's order, of unit length; a memory map of a temporary
         file, so that any number of them can be looked up."""
-        done = 0
+        total = 0
         with tempfile.TemporaryFile() as file:
-            for block in self.blocks():
-                norms = np.linalg.norm(block.astype(np.float64), axis=1, keepdims=True)
-                finite = np.isfinite(norms)
-                for good, what in ((finite, "a value that is not finite"), (norms != 0, "only zeros")):
-                    if not good.all():
-                        fact = f"row {done + 1 + int(np.argmin(good))} holds {what}"
-                        raise UserError(f"{self.path}: {fact}; embed that text again")
-                file.write((block / norms).astype(np.float16).tobytes())
-                done += len(block)
+            for path in self.paths:
+                done = 0
+                for block in self.blocks(path):
+                    if block.shape[1] != self.dims:
+                        fact = f"{block.shape[1]} dimensions, and {self.path.name} has {self.dims}"
+                        raise UserError(f"{path}: {fact}; give embeddings of one model")
+                    norms = np.linalg.norm(block.astype(np.float64), axis=1, keepdims=True)
+                    finite = np.isfinite(norms)
+                    for good, what in ((finite, "a value that is not finite"), (norms != 0, "only zeros")):
+                        if not good.all():
+                            fact = f"row {done + 1 + int(np.argmin(good))} holds {what}"
+                            raise UserError(f"{path}: {fact}; embed that text again")
+                    file.write((block / norms).astype(np.float16).tobytes())
+                    done += len(block)
+                total += done
             file.flush()
-            return np.memmap(file, np.float16, "r", shape=(done, self.dims))
+            return np.memmap(file, np.float16, "r", shape=(total, self.dims))
 
-    def blocks(self, size: int = BLOCK) -> Iterator[np.ndarray]:
-        """The embeddings in the file's order, up to `size` rows (m, d) float32 at a time."""
+    def blocks(self, path: Path, size: int = BLOCK) -> Iterator[np.ndarray]:
+        """The embeddings of a file in its order, up to `size` rows (m, d) float32 at a time."""
         if self.is_parquet:
-            yield from _parquet(self.path, self.spec.embedding_column, size)
+            yield from _parquet(path, self.spec.embedding_column, size)
             return
         try:
-            with damage_as_user_error(str(self.path), lambda: "at its start"):
+            with damage_as_user_error(str(path), lambda: "at its start"):
                 # np.load would open zip archives and pickles too
-                rows = np.lib.format.open_memmap(self.path, mode="r")
+                rows = np.lib.format.open_memmap(path, mode="r")
         except HEADER_ERRORS as error:
             raise UserError(
-                f"{self.path}: not a numeric .npy file ({first_line(error)}); save it with numpy.save"
+                f"{path}: not a numeric .npy file ({first_line(error)}); save it with numpy.save"
             ) from None
         if rows.ndim != 2 or rows.dtype.kind != "f":
             raise UserError(
-                f"{self.path}: {rows.dtype} of shape {rows.shape}; save the embeddings as a matrix (n, d) of "
+                f"{path}: {rows.dtype} of shape {rows.shape}; save the embeddings as a matrix (n, d) of "
                 "floats"
             )
         for start in range(0, len(rows), size):
@@ -153,14 +199,30 @@ def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
         done += len(lengths)
 
 
+def _hashes(path: Path, column: str) -> np.ndarray:
+    """The hashes (n,) of a file's texts: computed, or read where the column of a .parquet has them."""
+    if path.suffix.lower() == ".parquet":
+        found = list[np.ndarray]()
+        for batch in readers.parquet_batches(path, [column], "teacher.text_column", BLOCK):
+            if str(batch.column(0).type) not in ("uint64", "int64"):
+                break
+            if batch.column(0).null_count:
+                raise UserError(f"{path}: column {column!r} has a hash that is null; write that row again")
+            found.append(batch.column(0).to_numpy().view(np.uint64))
+        if found:
+            return np.concatenate(found)
+    return text_hashes(map(readers.normalize, readers.texts_in(path, column)))
+
+
 def _float32(values: np.ndarray) -> np.ndarray:
     """Values too large become infinite, and their row is refused where embeddings are matched to texts."""
     with np.errstate(over="ignore"):
         return np.asarray(values, np.float32)
 
 
-def _existing(name: str, data: Path | None, place: str) -> Path:
+def _existing(name: str, data: Path | None, place: str) -> list[Path]:
     path = in_data(name, data, place)
-    if not path.is_file():
+    found = expanded(path)
+    if not found:
         raise UserError(f"{place}: no file {path}; check the name and --data")
-    return path
+    return found

@@ -35,17 +35,19 @@ class Selection:
         self.best: dict[str, Any] = {"suite": self.spec.suite, "score": LOWEST, "stage": None, "step": 0}
         self.misses = 0
 
-    def measure(self, student: nn.Module, stage: str, step: int) -> float:
-        """Score the student, and keep its weights when the score is the highest."""
+    def score(self, student: nn.Module) -> float:
+        """The student's score on the suite."""
         encoder = student_embeddings.encoder(student, self.prepared)
-        score = float(scoring.evaluate(self.suite, encoder)["average"])
+        return float(scoring.evaluate(self.suite, encoder)["average"])
+
+    def keep(self, student: nn.Module, score: float, stage: str, step: int) -> None:
+        """Keep the student's weights when this score of it is the highest."""
         self.misses += 1
         if score > self.best["score"]:
             self.misses = 0
             self.best |= {"score": score, "stage": stage, "step": step}
             with files.new_file(self.file) as temporary:
                 run.save_weights(student.state_dict(), temporary)
-        return score
 
     @property
     def selected(self) -> dict[str, Any] | None:

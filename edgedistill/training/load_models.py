@@ -16,9 +16,8 @@ from edgedistill.session import Session
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import precomputed_embeddings
+from edgedistill.teacher.embedder import AnyTeacher, open_teacher
 from edgedistill.training.initial_student import finished_student
-
-AnyTeacher = teachers.TeacherEncoder | precomputed_embeddings.PrecomputedEmbeddings
 
 
 class NamedWeights(NamedTuple):
@@ -107,14 +106,6 @@ def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
         for number, part in enumerate(parts):
             if part.teacher is not None:
                 yield f"targets.parts[{number}].teacher", part.teacher
-
-
-def open_teacher(spec: recipe.Teacher, session: Session, place: str = "teacher") -> AnyTeacher:
-    """A teacher model (possibly a finished run), or the file of its precomputed embeddings. The recipe's
-    section that names it is `place`."""
-    if spec.embeddings is not None:
-        return precomputed_embeddings.PrecomputedEmbeddings(spec, session.data)
-    return assistants.open_assistant(spec, place, session)
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:

@@ -34,18 +34,24 @@ LARGEST_HELD_OUT_SHARE = 1 / 3  # of the texts; a larger one is probably a mista
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A recipe and what it names.
+class Sources:
+    """A recipe, its models and its texts.
 
     `models` is None where the student comes from another run, as that of a classifier may, `texts` where
     training reads no corpus. `stages` says for every distillation stage which tuples it reads, if any, and
-    how many rows it trains on. `student` is the student before its first step, or the teacher itself.
+    how many rows it trains on.
     """
 
     spec: recipe.Recipe
     models: Models | None
     texts: Corpus | ParallelCorpus | None
     stages: list[checks.StageRows]
+
+
+@dataclass(frozen=True)
+class Opened(Sources):
+    """A recipe and what it names. `student` is the student before its first step, or the teacher itself."""
+
     student: PreparedStudent
 
     @property
@@ -70,22 +76,12 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
     shape. Raises one UserError with every problem that training would raise before its first step, but for
     `skip_longer_than`, which needs the whole corpus tokenized.
     """
-    problems, stages = Problems(), list[checks.StageRows]()
-    models, texts, student = None, None, None
+    problems, student = Problems(), None
     with problems.collect():
         checks.check_languages(spec)
-    with problems.collect():
-        checks.check_device(spec, session.device)
-    with problems.collect():
-        models = open_models(spec, session)
-    reads = spec.corpus is not None and spec.reads_corpus
-    with problems.collect():
-        if spec.corpus is not None and reads:
-            texts = open_corpus(spec.corpus, session, spec.seed)
-    if models is not None and texts is not None:
-        with problems.collect():
-            stages = checks.stage_rows(spec, texts, models, session)
-    if models is not None and (texts is not None or not reads):
+    found = _sources(spec, session, problems)
+    models, texts = found.models, found.texts
+    if models is not None and (texts is not None or not _reads_corpus(spec)):
         with problems.collect():
             if isinstance(spec.student, recipe.TeacherItself):
                 student = _teacher_itself(spec, models, folder)
@@ -94,7 +90,35 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
                 student = _new_student(spec, models, texts, session, written)
     problems.raise_any()
     assert student is not None
-    return Opened(spec, models, texts, stages, student)
+    return Opened(spec, models, texts, found.stages, student)
+
+
+def open_sources(spec: recipe.Recipe, session: Session) -> Sources:
+    """Open what a recipe's teachers embed, without a student. Raises UserError as `open_recipe`."""
+    problems = Problems()
+    found = _sources(spec, session, problems)
+    problems.raise_any()
+    return found
+
+
+def _reads_corpus(spec: recipe.Recipe) -> bool:
+    return spec.corpus is not None and spec.reads_corpus
+
+
+def _sources(spec: recipe.Recipe, session: Session, problems: Problems) -> Sources:
+    """Models and texts; what has a problem is left out."""
+    models, texts, stages = None, None, list[checks.StageRows]()
+    with problems.collect():
+        checks.check_device(spec, session.device)
+    with problems.collect():
+        models = open_models(spec, session)
+    with problems.collect():
+        if spec.corpus is not None and _reads_corpus(spec):
+            texts = open_corpus(spec.corpus, session, spec.seed)
+    if models is not None and texts is not None:
+        with problems.collect():
+            stages = checks.stage_rows(spec, texts, models, session)
+    return Sources(spec, models, texts, stages)
 
 
 def open_corpus(spec: recipe.Corpus, session: Session, seed: int) -> Corpus | ParallelCorpus:

@@ -1,5 +1,5 @@
-"""What a run records: its folder, run.json, and of its teachers names, revisions, licences, weights, and the
-hashes that a resumed run must find again."""
+"""What a run records: metrics.jsonl and the progress bar, its folder, run.json, and of its teachers names,
+revisions, licences, weights, and the hashes that a resumed run must find again."""
 
 from __future__ import annotations
 
@@ -10,20 +10,63 @@ from typing import Any
 
 import yaml
 from huggingface_hub.repocard import metadata_load
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from edgedistill import files, recipe, resolve, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
+from edgedistill.session import Log
 from edgedistill.students import kinds
 from edgedistill.teacher import targets
 from edgedistill.teacher.assistant import RunTeacher, run_hashes
+from edgedistill.teacher.embedder import AnyTeacher
 from edgedistill.teacher.precomputed_embeddings import PrecomputedEmbeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.load_models import AnyTeacher, Models, named_teachers
+from edgedistill.training.load_models import Models, named_teachers
 
 TEACHERS = "teachers.json"  # in the folder of the unfinished run
 LONGEST_LICENCE = 120  # characters
+
+
+class MetricsLog:
+    """metrics.jsonl, the progress bar and the log lines of a run; `stages` holds an entry of run.json for
+    each finished stage."""
+
+    def __init__(self, path: Path, bar: Progress, log: Log) -> None:
+        self.path, self.bar, self.log = path, bar, log
+        self.stages: list[dict[str, Any]] = []
+
+    def write(self, **values: Any) -> None:
+        """Append one line to metrics.jsonl."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(files.json_text(values) + "\n")
+
+    def truncate(self, size: int) -> None:
+        """Drop the lines that were written after the checkpoint from which the run resumes."""
+        if self.path.exists():
+            with self.path.open("r+b") as file:
+                file.truncate(size)
+
+    def size(self) -> int:
+        """Bytes of metrics.jsonl."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+
+def progress_bar(shown: bool) -> Progress:
+    """A bar per stage: steps, loss, dev score, texts per second, time left."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn(
+            "{task.completed:,}/{task.total:,} steps  loss {task.fields[loss]:.4f}  dev "
+            "{task.fields[dev]:.4f}"
+        ),
+        TextColumn("{task.fields[rate]:,.0f} texts/s"),
+        TimeRemainingColumn(),
+        transient=True,
+        disable=not shown,
+    )
 
 
 def write_run(

@@ -7,8 +7,8 @@ are done (`stage_in_progress.stages_done`), and where the next one goes on (`Sta
 
 from __future__ import annotations
 
-import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,17 +19,7 @@ import yaml
 from edgedistill import files, recipe, resolve, run
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-
-
-def check_one_process() -> None:
-    """Raise UserError in one of several processes that torchrun or accelerate has started: each would train
-    the whole run, into the same folder."""
-    processes = os.environ.get("WORLD_SIZE", "1")
-    if processes.isdigit() and int(processes) > 1:
-        raise UserError(
-            f"train: started as one of {processes} processes (WORLD_SIZE), but it trains in one; start it "
-            "without torchrun or accelerate launch"
-        )
+from edgedistill.training.processes import ALONE, Processes
 
 
 def finished(spec: recipe.Recipe, out: Path, session: Session) -> dict[str, Any]:
@@ -46,14 +36,19 @@ def finished(spec: recipe.Recipe, out: Path, session: Session) -> dict[str, Any]
 
 
 @contextmanager
-def unfinished(spec: recipe.Recipe, out: Path, resume: bool) -> Iterator[Path]:
-    """The folder of the unfinished run, NAME.partial: a new one, or with `resume` the one that is there.
+def unfinished(spec: recipe.Recipe, out: Path, resume: bool, processes: Processes = ALONE) -> Iterator[Path]:
+    """The folder of the unfinished run, NAME.partial: a new one, or with `resume` the one that is there; in
+    another process than the first, an empty one that is deleted in the end.
 
     It is removed on a UserError before its first checkpoint: a corrected recipe could not resume it.
 
     Raises UserError where `out` exists, where there is an unfinished run and `resume` is not given, where
     there is none and it is given, and where the unfinished run is of another recipe.
     """
+    if processes.number:
+        with tempfile.TemporaryDirectory(prefix="edgedistill-") as folder:
+            yield Path(folder)
+        return
     if out.exists():
         raise UserError(f"{out}: exists already; choose another --out, or delete it")
     check_unfinished(out, resume)

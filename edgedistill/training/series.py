@@ -8,7 +8,7 @@ from typing import Any
 
 from edgedistill import recipe, resolve
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.session import Session
+from edgedistill.session import Session, check_one_process
 from edgedistill.training import resume as resuming
 from edgedistill.training import train
 
@@ -24,7 +24,7 @@ def train_series(specs: list[recipe.Recipe], folder: Path, session: Session, res
     (`status` failed, `error`), or CheckFailed where one of the failures is no UserError (then that run has
     `bug` too).
     """
-    resuming.check_one_process()
+    check_one_process("train of several recipes")
     names = [spec.name for spec in specs]
     for name in names:
         if names.count(name) > 1:

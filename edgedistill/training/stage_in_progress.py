@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from edgedistill import objectives, recipe
+from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.students.output import own
 from edgedistill.training import checkpoint
@@ -25,13 +26,13 @@ from edgedistill.training.inputs import batch_order
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.inputs.text_batches import Batches
 from edgedistill.training.inputs.tuple_batches import TupleTargets
-from edgedistill.training.metrics_log import MetricsLog
 from edgedistill.training.optimizers import (
     interpolated,
     learning_rate_factor,
     optimizers,
     set_learning_rate,
 )
+from edgedistill.training.record import MetricsLog
 from edgedistill.training.stages import NumberedStage, check_loss, check_weights, steps
 from edgedistill.training.trained_module import (
     Accelerator,
@@ -59,6 +60,11 @@ class RunInProgress:
     metrics: MetricsLog
     pause_at: int | None = None
     resumed: Checkpoint | None = None
+
+    def save(self, found: Checkpoint) -> None:
+        """Write a checkpoint, in the first process."""
+        if self.accelerator.processes.number == 0:
+            checkpoint.save(self.folder, found)
 
 
 class Paused(Exception):
@@ -114,6 +120,9 @@ class StageInProgress:
         self._diverged = (
             f"{stage.place}.learning_rate: {self.spec.name} diverged at {self.spec.learning_rate:g}"
         )
+        if self.spec.batch < run.accelerator.processes.count:
+            fact = f"{self.spec.batch} rows for {run.accelerator.processes.count} processes"
+            raise UserError(f"{stage.place}.batch: {fact}; raise it, or start fewer")
         rows, queued = self.batches.trained_and_queued(stage)
         self.order = BatchOrder(self.spec, self.batches, rows, self.seed, self._similar_texts())
         self.step, self.steps = 0, steps(self.spec, len(rows))
@@ -131,6 +140,7 @@ class StageInProgress:
         found = run.resumed
         if found is not None and found.state["stage"] == self.number and "module" in found.tensors:
             self._restore(found)
+        run.accelerator.processes.copy_first(self.module)
         use_plain_attention(self.student, run.accelerator)
         self.module.train()
         self.ended = self.step >= self.steps
@@ -158,7 +168,7 @@ class StageInProgress:
             sample: Any = targets[np.arange(min(self.batches.texts, 256))]
             sample = sample.documents if isinstance(sample, objectives.Ranking) else sample
             dims, unit = targets.dims, objectives.of_unit_length(sample)
-        module = TrainedModule(self.spec, self.prepared, dims, unit)
+        module = TrainedModule(self.spec, self.prepared, dims, unit, self.run.accelerator.processes)
         if self.run.accelerator.bf16:
             objectives.queues_to_bfloat16(module.objective)
         if len(queued):
@@ -194,6 +204,7 @@ class StageInProgress:
     def loss(self, views: list[tuple[Tensor, Tensor]], targets: Targets) -> Tensor:
         """The loss () of a batch: the student embeds the views, the objective compares them with the
         targets."""
+        self.run.accelerator.processes.seed_step(self.seed, self.step)
         with self.run.accelerator.autocast():
             found: Tensor = self.module(views, targets)
         return found
@@ -241,7 +252,10 @@ class StageInProgress:
         check_weights(self.module, self._diverged, self.step)
         loss, rate = sum(self._losses) / len(self._losses), self._texts_per_second()
         self.student.eval()
-        self._score = score = selection.measure(self.student, self.spec.name, self.step)
+        processes = self.run.accelerator.processes
+        found = selection.score(self.student) if processes.number == 0 else math.nan
+        self._score = score = processes.of_first(found)
+        selection.keep(self.student, score, self.spec.name, self.step)
         self.module.train()
         self.metrics.write(
             stage=self.spec.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1)
@@ -260,7 +274,7 @@ class StageInProgress:
             "optimizer": checkpoint.optimizer_state(self.optimizers),
             "random": checkpoint.random_state(),
         }
-        checkpoint.save(self.run.folder, Checkpoint(self._state(self.number, self.step), tensors))
+        self.run.save(Checkpoint(self._state(self.number, self.step), tensors))
 
     def _state(self, stage: int, step: int) -> dict[str, Any]:
         selection = self.selection
@@ -290,4 +304,4 @@ class StageInProgress:
         ended = {"name": self.spec.name, "steps": self.step, "texts": self.step * self.spec.batch}
         self.metrics.stages.append(ended | objectives.learned_temperature(self.module.objective))
         result = {"handed_over": self.student.state_dict()}
-        checkpoint.save(self.run.folder, Checkpoint(self._state(self.number + 1, 0), result))
+        self.run.save(Checkpoint(self._state(self.number + 1, 0), result))

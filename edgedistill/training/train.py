@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from edgedistill import objectives, recipe, resolve
-from edgedistill.errors import UserError
-from edgedistill.session import QUIET, Session
+from edgedistill.session import QUIET, Session, check_one_process, silent
 from edgedistill.teacher import encoder as teachers
-from edgedistill.training import checkpoint, open_recipe, record, training_data
+from edgedistill.teacher.embedding_cache import Share
+from edgedistill.training import checkpoint, open_recipe, processes, record, teacher_cache, training_data
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
-from edgedistill.training.metrics_log import MetricsLog, progress_bar
+from edgedistill.training.record import MetricsLog, progress_bar
 from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress, stages_done
 from edgedistill.training.stages import distillation_stages
 from edgedistill.training.trained_module import Accelerator
@@ -43,27 +43,39 @@ def train(
     With `resume` an unfinished run continues, and a finished run of the same recipe is left as it is. At the
     step `pause_at` of its first distillation stage the run pauses, to be resumed later; the result is the
     same as without the pause. Returns the content of run.json. Raises UserError where `out` exists, where the
-    run to resume is of another recipe, for a recipe that does not fit its data, and in one of several
-    processes. Raises Paused.
+    run to resume is of another recipe, and for a recipe that does not fit its data. Raises Paused. Processes
+    that torchrun or accelerate launch has started train as one, see `processes`.
     """
-    resuming.check_one_process()
     if resume and out.exists() and not resolve.unfinished_run(out).exists():
         return resuming.finished(spec, out, session)
     if spec.finetuning is not None:  # the one door to classifiers, which have a room beside the line
         from edgedistill.classification import finetune
 
+        check_one_process("train of a recipe with a finetune stage")
         return finetune.train(spec, out, session, resume)
     started = time.perf_counter()
     teachers.flush_denormals()
-    with resuming.unfinished(spec, out, resume) as partial:
-        accelerator = accelerator_for(spec, session.device)
-        session = replace(session, device=accelerator.device.type)
-        opened = open_recipe.open_recipe(spec, session, partial)
+    accelerator = accelerator_for(spec, session.device)
+    session = replace(session, device=accelerator.device.type)
+    with (
+        processes.joined(session.device) as joined,
+        resuming.unfinished(spec, out, resume, joined) as partial,
+    ):
+        accelerator = accelerator._replace(processes=joined)
+        if joined.number:
+            session = replace(session, log=silent, progress=False)
+        with joined.first_alone(partial, resolve.unfinished_run(out)):
+            opened = open_recipe.open_recipe(spec, session, partial)
         assert opened.models is not None
+        if joined.count > 1:
+            for each in teacher_cache.passes(opened, session):
+                each.embed(Share(joined.number, joined.count))
+            distributed.barrier()
         taught = record.keep_teachers(spec, opened.models, partial)
         # The teacher embeds the texts, or its cache is read; its embeddings are reduced to targets, the texts
         # become tokens, and both are put into batches. What the student still lacks is fitted on them.
-        student, batches = training_data.build(opened, session, partial)
+        with joined.first_alone(partial, resolve.unfinished_run(out)):
+            student, batches = training_data.build(opened, session, partial)
         with progress_bar(session.progress) as bar:
             metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
             resumed = checkpoint.newest(partial)
@@ -87,7 +99,8 @@ def train(
             "selected": selected,
             "teachers": taught,
         }
-        record.write_run(spec, student, partial, out, info)
+        if joined.number == 0:
+            record.write_run(spec, student, partial, out, info)
     score = f", {selected['suite']} {selected['score']:.4f}" if selected else ""
     session.log(f"{out}: {info['dims']} dimensions, {info['parameters']['total']:,} parameters{score}")
     return info
@@ -101,6 +114,7 @@ def take_step(stage: StageInProgress) -> Tensor:
     stage.set_learning_rate()
     loss = stage.loss(views, targets)
     loss.backward()
+    stage.module.processes.sum_gradients(stage.module, stage.student)
     if stage.spec.clip:
         torch.nn.utils.clip_grad_norm_(stage.module.parameters(), stage.spec.clip)
     for optimizer in stage.optimizers:
@@ -117,9 +131,7 @@ def accelerator_for(spec: recipe.Recipe, device: str) -> Accelerator:
 
     Raises UserError where there is no such device.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
-    kind = "cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda"
+    kind = teachers.device_of(device)
     # All stages share one precision.
     bf16 = bool(spec.stages) and teachers.resolve_dtype(spec.stages[0].dtype, device) == torch.bfloat16
     return Accelerator(torch.device(kind), bf16)

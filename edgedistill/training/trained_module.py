@@ -19,6 +19,7 @@ from edgedistill.students.head import Headed
 from edgedistill.students.output import own
 from edgedistill.students.sentence_transformer import PretrainedEncoder
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
+from edgedistill.training.processes import ALONE, Processes
 
 # A further pass costs about as much as so many tokens (bench/LOG.md, "Unsorted batches in parts").
 PASS_TOKENS = 256
@@ -28,10 +29,11 @@ Embed = Callable[..., Tensor]  # (ids, mask), or (ids, mask, rows of the embeddi
 
 
 class Accelerator(NamedTuple):
-    """What a run computes on, and whether in bf16."""
+    """What a run computes on, whether in bf16, and in which of several processes."""
 
     device: torch.device
     bf16: bool
+    processes: Processes = ALONE
 
     def autocast(self) -> torch.autocast:
         """The context in which a student and what stands behind it are computed."""
@@ -43,12 +45,18 @@ class TrainedModule(nn.Module):
     and the objective of a stage."""
 
     def __init__(
-        self, stage: recipe.Stage, student: PreparedStudent, target_dims: int | None, unit: bool
+        self,
+        stage: recipe.Stage,
+        student: PreparedStudent,
+        target_dims: int | None,
+        unit: bool,
+        processes: Processes = ALONE,
     ) -> None:
         """`target_dims` is None where nothing in the stage depends on them; `unit` says whether the targets
         are of unit length."""
         super().__init__()
         self.student, self.only_embeddings = student.module, only_embeddings(stage)
+        self.processes = processes
         width = kinds.dims(student.module)
         dims = width if target_dims is None else target_dims
         projected = student.drops_head and objectives.reads_teacher(stage.objective)
@@ -68,7 +76,7 @@ class TrainedModule(nn.Module):
             embed = partial(embed_by_length, embed, inner.model.get_input_embeddings())
         # One pass over all views padded alike was 7% slower.
         with inner.without_lexical_channel() if isinstance(inner, Headed) else nullcontext():
-            embeddings = [embed(ids, mask) for ids, mask in views]
+            embeddings = [self.processes.embedded(embed, ids, mask) for ids, mask in views]
         if self.projection is not None:
             embeddings = [self.projection(view) for view in embeddings]
         with torch.autocast(views[0][0].device.type, enabled=False):

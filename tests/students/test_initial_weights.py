@@ -17,10 +17,11 @@ from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
 from edgedistill.session import QUIET, Session
 from edgedistill.students import embedding_tables, kinds, narrow_bert
+from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
-from edgedistill.training.load_models import Models, open_teacher
+from edgedistill.training.load_models import Models
 from tests.conftest import World
 
 

@@ -25,11 +25,12 @@ from edgedistill.students.bert_layers import position_rows
 from edgedistill.students.pooling import pool
 from edgedistill.students.sentence_transformer import load_model
 from edgedistill.teacher import tokenizer_files
+from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.tokenizer_files import encode_ids
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
-from edgedistill.training.load_models import Models, open_models, open_teacher
+from edgedistill.training.load_models import Models, open_models
 from tests.conftest import World, sentences
 from tests.students.test_graph import spread
 from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram, wordpiece

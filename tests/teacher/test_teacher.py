@@ -465,7 +465,7 @@ def test_an_embedding_that_float16_cannot_hold_is_refused(
         ("00001.npy", "cut"),
         ("00001.keys.npy", "garbage"),
         ("00001.keys.npy", "deleted"),
-        ("shards.json", "cut"),
+        ("00001.json", "cut"),
         ("teacher.json", "empty"),
     ],
 )

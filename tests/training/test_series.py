@@ -169,23 +169,21 @@ def test_the_command_tells_one_object(world: World, tmp_path: Path, monkeypatch:
     assert found["runs"][0]["parameters"]["total"] > 0
 
 
-@pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=len)
-def test_several_processes_are_refused(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
+@pytest.mark.parametrize("command", ["train", "check", "export"])
+def test_what_runs_in_one_process_is_refused_in_several(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """As torchrun and accelerate launch start them: they would overwrite each other's files."""
-    paths = []
-    for name in names:
-        paths.append(tmp_path / f"{name}.yaml")
-        paths[-1].write_text(recipe.dump(made(world, name)), encoding="utf-8")
+    paths = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    for path in paths:
+        path.write_text(recipe.dump(made(world, path.stem)), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    arguments = ["train", *map(str, paths), "--data", str(world.data)]
+    given = [str(paths[0])] if command == "export" else [*map(str, paths), "--data", str(world.data)]
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    name = "train of several recipes" if command == "train" else command
     with pytest.raises(
-        UserError, match=r"^train: started as one of 2 processes \(WORLD_SIZE\), but .*launch$"
+        UserError, match=rf"^{name}: started as one of 2 processes \(WORLD_SIZE\), but .*launch$"
     ):
-        CliRunner().invoke(app, arguments, catch_exceptions=False)
+        CliRunner().invoke(app, [command, *given], catch_exceptions=False)
     assert not (tmp_path / "runs").exists()
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == names

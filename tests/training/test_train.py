@@ -712,7 +712,7 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(
 
 def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, tmp_path: Path) -> None:
     """The teacher ends in a layer that scales to unit length: raw targets are what goes into it."""
-    from edgedistill.training.load_models import open_teacher
+    from edgedistill.teacher.embedder import open_teacher
     from edgedistill.training.open_recipe import open_corpus
     from edgedistill.training.training_data import target_embeddings
 

@@ -16,8 +16,9 @@ from edgedistill import recipe
 from edgedistill.data import parallel_corpus
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
+from edgedistill.teacher.embedder import open_teacher
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
-from edgedistill.training.load_models import Models, open_teacher
+from edgedistill.training.load_models import Models
 from edgedistill.vocabulary import initial_embeddings
 from tests.conftest import WORDS, World
 from tests.training.test_multi_stage import BOTH, data, quiet, written  # noqa: F401 (a fixture)

@@ -16,13 +16,14 @@ from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.runtime.bundle import SIDES
 from edgedistill.session import Session
 from edgedistill.teacher import tuple_scores
+from edgedistill.teacher.embedder import AnyTeacher
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.teacher.tuple_scores import Embedded, ScoredTuples
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs import batch_order
 from edgedistill.training.inputs.text_batches import Batches, ColumnTokens, Ids
-from edgedistill.training.load_models import AnyTeacher, Models
+from edgedistill.training.load_models import Models
 from edgedistill.training.stages import NumberedStage
 
 

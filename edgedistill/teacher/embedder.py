@@ -1,0 +1,66 @@
+"""A recipe's teacher as a function of batches, for what calls functions on batches: a loop, Ray Data, Daft,
+Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgedistill import recipe
+from edgedistill.data import readers
+from edgedistill.session import Session
+from edgedistill.teacher import assistant
+from edgedistill.teacher.embedding_cache import check_float16, text_hashes
+from edgedistill.teacher.encoder import TeacherEncoder, device_of
+from edgedistill.teacher.precomputed_embeddings import PrecomputedEmbeddings
+
+AnyTeacher = TeacherEncoder | PrecomputedEmbeddings
+ANYWHERE = Session(device="auto")
+
+
+def open_teacher(spec: recipe.Teacher, session: Session, place: str = "teacher") -> AnyTeacher:
+    """A teacher model (possibly a finished run), or the file of its precomputed embeddings. The recipe's
+    section that names it is `place`."""
+    if spec.embeddings is not None:
+        return PrecomputedEmbeddings(spec, session.data)
+    return assistant.open_assistant(spec, place, session)
+
+
+class Embedder:
+    """The teacher of a recipe: `embedder(batch) -> batch`.
+
+    A batch is a mapping of columns, equally long lists or arrays. It comes back with two more: `hash` (n,)
+    uint64, of the text as a corpus holds it, and `embedding` (n, d) float16, of unit length, as the teacher's
+    cache holds it. Written as Parquet, these two are what `teacher.embeddings` reads.
+
+    Pickled, it is a recipe: the teacher is opened where a batch is first embedded. `recipe_of` is the path of
+    a recipe, the name of a shipped one, or a recipe that was read. `column` holds the texts, whose role
+    (text, query, document) decides the prompt. Raises UserError as `train` does for the same teacher.
+    """
+
+    def __init__(
+        self,
+        recipe_of: recipe.Recipe | str | Path,
+        column: str = "text",
+        role: str = "text",
+        session: Session = ANYWHERE,
+    ) -> None:
+        spec = recipe_of if isinstance(recipe_of, recipe.Recipe) else recipe.read(str(recipe_of))
+        self.teacher, self.column, self.role, self.session = spec.teacher, column, role, session
+        self._opened: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The batch's columns with `hash` and `embedding`."""
+        if self._opened is None:
+            self._opened = open_teacher(self.teacher, self.session).in_role(self.role)
+        texts = [readers.normalize(str(text)) for text in batch[self.column]]
+        found = self._opened.embed(texts, device_of(self.session.device))
+        if texts:
+            check_float16(found, texts, np.arange(len(texts)))
+        return {**batch, "hash": text_hashes(texts), "embedding": found.astype(np.float16)}

@@ -1,0 +1,141 @@
+"""The teacher's cache of a recipe, filled ahead of training: by this process, by one of several that share
+the cache's folder, or by a cluster of Ray. All embed shards, see embedding_cache; `train` finds them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edgedistill import files, recipe
+from edgedistill.data.corpus import Corpus
+from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.errors import UserError, require
+from edgedistill.runtime.bundle import SIDES
+from edgedistill.session import Session, progress_bar
+from edgedistill.teacher import targets
+from edgedistill.teacher.embedding_cache import ALL, Share, TeacherPass
+from edgedistill.teacher.encoder import TeacherEncoder, device_of, flush_denormals
+from edgedistill.training.inputs import pair_batches, tuple_batches
+from edgedistill.training.open_recipe import Sources, open_sources
+
+ATTEMPTS = 10  # at a shard, by workers that died
+
+
+def passes(sources: Sources, session: Session) -> list[TeacherPass]:
+    """The passes of teacher models over texts that the distillation stages need, each once. An assistant's
+    embedding layer, which costs next to nothing, and files of embeddings are left to `train`."""
+    return list({each.folder: each for each in _passes(sources, session)}.values())
+
+
+def _passes(sources: Sources, session: Session) -> Iterator[TeacherPass]:
+    spec, texts, models = sources.spec, sources.texts, sources.models
+    if texts is None or models is None:
+        return
+    if isinstance(texts, ParallelCorpus):
+        for match, side in pair_batches.embeddings_needed(spec):
+            model = pair_batches.embedding_model(match, models)
+            if match.layer == "output" and model is not None:
+                yield TeacherPass(model, texts.side(side), session, False, f"{match.of}-{side}")
+    elif spec.targets is not None or any(stage.tuples is None for stage in spec.distilling):
+        blocks = targets.blocks_of(spec.targets) if spec.targets is not None else []
+        unit = not (isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw)
+        for of in [of for block in blocks for of, _ in block.teachers] or [None]:
+            yield from _of_models(models.of(of), texts, session, unit, "teacher")
+    for stage, ahead in zip(spec.distilling, sources.stages, strict=True):
+        if ahead.tuples is not None:
+            for of in tuple_batches.teachers_of(stage):
+                for column, role in zip(ahead.tuples.columns, SIDES, strict=True):
+                    yield from _of_models(models.of(of).in_role(role), column, session, True, role)
+
+
+def _of_models(teacher: Any, texts: Corpus, session: Session, unit: bool, name: str) -> Iterator[TeacherPass]:
+    if isinstance(teacher, TeacherEncoder):
+        yield TeacherPass(teacher, texts, session, unit, name)
+
+
+def fill(
+    spec: recipe.Recipe,
+    session: Session,
+    share: Share = ALL,
+    engine: str = "local",
+    parquet: Path | None = None,
+) -> dict[str, Any]:
+    """Embed a share of what a recipe's teachers are to embed, in this process, or with `engine` ray by a
+    worker for each GPU, or else processor, of a cluster.
+
+    Then the cache is written to the new folder `parquet`, where one is given: each pass to a folder in it,
+    NAME, NAME-2. Returns {"passes": [{name, folder, texts, shards, done}]}. Raises UserError where no model
+    embeds any text.
+    """
+    session, sources = _opened(spec, session)
+    whole = passes(sources, session)
+    if not whole:
+        fact = "no teacher model embeds texts for it"
+        raise UserError(f"{spec.name}: {fact}; train it, what it needs is not in this cache")
+    if engine == "ray":
+        _on_ray(spec, session, whole, share)
+    else:
+        for each in whole:
+            each.embed(share)
+    if parquet is not None:
+        with files.new_folder(parquet) as folder:
+            for number, each in enumerate(whole):
+                same = sum(other.name == each.name for other in whole[:number])
+                each.write_parquet(folder / (f"{each.name}-{same + 1}" if same else each.name))
+    return {"recipe": spec.name, "passes": [each.record for each in whole]}
+
+
+def _opened(spec: recipe.Recipe, session: Session) -> tuple[Session, Sources]:
+    """What a process that embeds works with, as `train` does."""
+    flush_denormals()
+    session = replace(session, device=device_of(session.device))
+    return session, open_sources(spec, session)
+
+
+class Worker:
+    """A process of a cluster that holds a recipe's teachers."""
+
+    def __init__(self, spec: recipe.Recipe, session: Session, place: Path) -> None:
+        """Relative names in the recipe start from `place`."""
+        os.chdir(place)
+        session, sources = _opened(spec, session)
+        self.passes = passes(sources, session)
+
+    def embed(self, number: int, shard: int) -> int:
+        """Embed a shard of a pass; returns how many texts it has."""
+        return self.passes[number].embed_shard(shard)
+
+
+def _on_ray(spec: recipe.Recipe, session: Session, whole: list[TeacherPass], share: Share) -> None:
+    """Embed shards by actors that hold the teachers, in the cluster that RAY_ADDRESS names, or a local one.
+
+    A killed actor is started again with the shard it was at. Raises UserError where that does not help, and
+    what the workers raise.
+    """
+    ray = require("ray", "cache --engine ray", "ray")
+    tasks = [(number, shard) for number, each in enumerate(whole) for shard in each.lacking(share)]
+    if not tasks:
+        return
+    ray.init(log_to_driver=False, ignore_reinit_error=True)
+    unit = "GPU" if session.device == "cuda" else "CPU"
+    needs = {"num_cpus": 1, "num_gpus": int(unit == "GPU")}
+    actor = ray.remote(max_restarts=-1, max_task_retries=ATTEMPTS, **needs)(Worker)
+    there = replace(session, cache_folder=session.cache.absolute(), progress=False)
+    count = max(1, int(ray.cluster_resources().get(unit, 1)))
+    try:
+        held = [actor.remote(spec, there, Path.cwd()) for _ in range(min(count, len(tasks)))]
+        pool = ray.util.ActorPool(held)
+        texts = sum(len(each.corpus) for each in whole)
+        with progress_bar(texts, session.progress, "ray") as advance:
+            for done in pool.map_unordered(lambda worker, task: worker.embed.remote(*task), tasks):
+                advance(done)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause if isinstance(error.cause, UserError) else error from None
+    except ray.exceptions.RayActorError as error:
+        fact = f"workers died {ATTEMPTS} times at one shard ({str(error).splitlines()[0]})"
+        raise UserError(f"cache: {fact}; see Ray's logs, and give each worker more memory") from None
+    finally:
+        ray.shutdown()

@@ -1,0 +1,50 @@
+"""The snippets of recipes/SCALE.md, run with the engines that are installed: here, or in the environment
+`engines` of `make integrations`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgedistill import recipe
+from edgedistill.teacher.encoder import TeacherEncoder
+from tests.conftest import World
+from tests.ecosystems.test_integrations import MISSING, ROOT, code, run
+
+PAGE = (ROOT / "recipes" / "SCALE.md").read_text(encoding="utf-8")
+SECTIONS = [section.split("\n## ")[0] for section in PAGE.split("\n### ")[1:]]
+SNIPPETS = {section.splitlines()[0]: code(section) for section in SECTIONS}
+NEEDS = {"A loop": "torch", "Ray Data": "ray", "Daft": "daft", "Spark": "pyspark"}
+LONGEST = 10  # lines behind the imports
+PRINT = "\nimport json, numpy\nprint(json.dumps(numpy.array(list(found), float).tolist()))"
+
+
+def test_every_engine_has_its_snippet() -> None:
+    assert set(SNIPPETS) == set(NEEDS)
+    for snippet in SNIPPETS.values():
+        lines = [line for line in snippet.splitlines() if line.strip()]
+        assert len([line for line in lines if not line.startswith(("import ", "from "))]) <= LONGEST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_snippet_embeds_as_the_teacher_does(
+    name: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.yaml").write_text(json.dumps(world.recipe()), encoding="utf-8")
+    environments = Path(os.environ.get("EDGEDISTILL_ENVIRONMENTS") or ROOT / ".environments")
+    pythons = filter(os.path.exists, [sys.executable, environments / "engines" / "bin" / "python"])
+    has = [each for each in pythons if not run(each, MISSING, NEEDS[name], folder=tmp_path).stdout.strip()]
+    if not has:
+        pytest.skip(f"needs {NEEDS[name]}; make integrations installs it")
+    monkeypatch.setenv("PYSPARK_PYTHON", str(has[0]))
+    done = run(has[0], SNIPPETS[name] + PRINT, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    teacher = TeacherEncoder(recipe.parse(world.recipe(), "tiny").teacher)
+    expected = teacher.embed(["The train leaves at nine.", "It is late."])
+    assert np.abs(np.array(json.loads(done.stdout.splitlines()[-1])) - expected).max() < 1e-3

@@ -1,0 +1,191 @@
+"""The teacher's cache is filled by any number of processes, and is the one that a single process writes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from edgedistill import recipe
+from edgedistill.cli import app
+from edgedistill.errors import UserError
+from edgedistill.session import Session
+from edgedistill.teacher import Embedder, embedding_cache
+from edgedistill.teacher.embedding_cache import Share
+from edgedistill.training import teacher_cache, train
+from tests.conftest import World
+from tests.training.test_tuples import COSINE, data, spec, stage  # noqa: F401 (a fixture)
+
+SHARD = 64
+SHARDS = 7  # of the 440 texts
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding_cache, "SHARD", SHARD)
+
+
+def parsed(world: World, **changes: Any) -> recipe.Recipe:
+    return recipe.parse(world.recipe(**changes), "tiny")
+
+
+def session(world: World, cache: Path, **more: Any) -> Session:
+    return Session(data=world.data, cache_folder=cache, **more)
+
+
+def contents(cache: Path) -> dict[str, bytes]:
+    """The files of the embeddings below a cache's folder."""
+    folder = cache / "teachers"
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_shares_leave_the_bytes_of_one_pass_and_training_finds_them(world: World, tmp_path: Path) -> None:
+    tiny = parsed(world)
+    whole = teacher_cache.fill(tiny, session(world, tmp_path / "one"))["passes"]
+    assert [(each["name"], each["texts"], each["shards"], each["done"]) for each in whole] == [
+        ("teacher", 440, SHARDS, SHARDS)
+    ]
+    for number, done in ((2, 2), (0, 5), (1, SHARDS)):
+        found = teacher_cache.fill(tiny, session(world, tmp_path / "three"), Share(number, 3))["passes"]
+        assert found[0]["done"] == done
+    expected = contents(tmp_path / "one")
+    assert contents(tmp_path / "three") == expected and len(expected) == 3 * SHARDS + 1
+    changed = {path: path.stat().st_mtime_ns for path in (tmp_path / "three" / "teachers").rglob("*.npy")}
+    teacher_cache.fill(tiny, session(world, tmp_path / "three"), Share(1, 2))
+    assert {path: path.stat().st_mtime_ns for path in changed} == changed
+    lines = list[str]()
+    train.train(tiny, tmp_path / "run", session(world, tmp_path / "three", log=lines.append))
+    assert not [line for line in lines if "embedding" in line], lines
+
+
+def test_tuples_are_embedded_in_their_roles(data: World, tmp_path: Path) -> None:  # noqa: F811
+    of_tuples = spec(data, stage(COSINE, {"kind": "corpus", "per_text": 2}))
+    found = teacher_cache.fill(of_tuples, session(data, tmp_path / "cache"))["passes"]
+    assert {each["name"] for each in found} == {"query", "document"}
+    lines = list[str]()
+    train.train(of_tuples, tmp_path / "run", session(data, tmp_path / "cache", log=lines.append))
+    assert not [line for line in lines if "embedding" in line], lines
+
+
+COMMAND = """
+import os, time
+from edgedistill import cli
+from edgedistill.teacher import embedding_cache, encoder
+embedding_cache.SHARD = 64
+embed = encoder.TeacherEncoder.embed
+def slow(self, *given):
+    time.sleep(float(os.environ.get("SLOW", 0)))
+    return embed(self, *given)
+encoder.TeacherEncoder.embed = slow
+cli.main()
+"""
+
+
+def test_a_killed_job_loses_at_most_its_shard(world: World, tmp_path: Path) -> None:
+    """Two jobs, the second killed with SIGKILL within its second shard, and started again."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(recipe.dump(parsed(world)), encoding="utf-8")
+    teacher_cache.fill(parsed(world), session(world, tmp_path / "one"), Share(1, 2))
+    environment = {**os.environ, "EDGEDISTILL_CACHE": str(tmp_path / "two")}
+    command = [sys.executable, "-c", COMMAND, "cache", str(path), "--data", str(world.data), "--only", "2/2"]
+    command += ["--device=cpu"]
+    job = subprocess.Popen(command, env={**environment, "SLOW": "0.5"}, stderr=subprocess.DEVNULL)
+    marks = (tmp_path / "two" / "teachers").glob
+    while len(list(marks("*/0*.json"))) < 1 and job.poll() is None:
+        time.sleep(0.02)
+    job.send_signal(signal.SIGKILL)
+    assert job.wait() == -signal.SIGKILL
+    kept = {path.name: path.stat().st_mtime_ns for path in marks("*/0*.json")}
+    assert 1 <= len(kept) < 3
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout == "teacher: 3 of 7 shards\n", done.stderr
+    assert {path.name: path.stat().st_mtime_ns for path in marks("*/0*.json")}.items() >= kept.items()
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+RAY = """
+import os, sys
+from pathlib import Path
+from edgedistill import recipe
+from edgedistill.session import Session
+from edgedistill.teacher import embedding_cache
+from edgedistill.training import teacher_cache
+embedding_cache.SHARD = 64
+whole = teacher_cache.Worker
+class Killed(whole):
+    def __init__(self, *given):
+        embedding_cache.SHARD = 64
+        super().__init__(*given)
+    def embed(self, number, shard):
+        killed = Path(sys_argv[2], "killed")
+        if shard == 3 and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), 9)
+        return super().embed(number, shard)
+sys_argv = sys.argv
+teacher_cache.Worker = Killed
+session = Session(data=Path(sys.argv[3]), cache_folder=Path(sys.argv[2], "ray"))
+print(teacher_cache.fill(recipe.read(sys.argv[1]), session, engine="ray")["passes"][0]["done"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray: pip install 'edgedistill[ray]'")
+def test_ray_goes_on_after_a_killed_actor(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(recipe.dump(parsed(world)), encoding="utf-8")
+    command = [sys.executable, "-c", RAY, str(path), str(tmp_path), str(world.data)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_DISABLE_MEMORY_MONITOR": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "7", done.stderr
+    assert (tmp_path / "killed").exists()
+    teacher_cache.fill(parsed(world), session(world, tmp_path / "one"))
+    assert contents(tmp_path / "ray") == contents(tmp_path / "one")
+
+
+def test_an_embedder_is_a_function_of_batches_that_pickles(world: World, tmp_path: Path) -> None:
+    tiny = parsed(world)
+    found = teacher_cache.fill(tiny, session(world, tmp_path))["passes"][0]
+    hashes, rows = (np.load(Path(found["folder"], f"00000{what}.npy")) for what in (".keys", ""))
+    texts = teacher_cache.open_sources(tiny, session(world, tmp_path)).texts
+    assert texts is not None
+    embedder = Embedder(tiny, "body", session=Session(device="cpu"))
+    batch = {"body": [f" {text}\n" for text in texts.between(0, SHARD)], "id": np.arange(SHARD)}  # type: ignore[union-attr]
+    embedder(batch)
+    again = pickle.loads(pickle.dumps(embedder))(batch)
+    assert list(again) == ["body", "id", "hash", "embedding"] and again["body"] == batch["body"]
+    assert np.array_equal(again["hash"], hashes) and np.array_equal(again["embedding"], rows)
+    assert again["embedding"].dtype == np.float16 and len(pickle.dumps(embedder)) < 5_000
+    assert embedder({"body": []})["embedding"].shape == (0, 32)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--only", "4/3"], "--only 4/3: not a share; give I/N, such as 3/16, with I from 1 to N"),
+        (["--only", "0/3"], "--only 0/3: not a share"),
+        (["--only", "2"], "--only 2: not a share"),
+        (["--engine", "rya"], "--engine: no engine 'rya'; did you mean 'ray'?"),
+        (["--set", "stages=[]", "--set", "student={kind: teacher}"], "no teacher model embeds texts for it"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    world: World, tmp_path: Path, options: list[str], says: str
+) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(json.dumps(world.recipe()), encoding="utf-8")
+    arguments = ["cache", str(path), "--data", str(world.data), *options]
+    with pytest.raises(UserError) as refused:
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert says in str(refused.value)
