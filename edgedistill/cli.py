@@ -515,9 +515,9 @@ def export(
 @_command("edgedistill bench bundles/teacher:fp32 bundles/bert-2x128:w8 --suite mini --html report.html")
 def bench(
     bundles: Annotated[
-        list[str],
+        list[str] | None,
         _argument("BUNDLE[:PRECISION]", "Folders or names of bundles; NAME:* measures every precision."),
-    ],
+    ] = None,
     suite: Annotated[
         list[str] | None,
         _option(
@@ -554,6 +554,14 @@ def bench(
     ] = None,
     out: Annotated[Path | None, _option("FILE", "Write the reports to this JSON file.")] = None,
     html: Annotated[Path | None, _option("FILE", "Write a self-contained HTML page.")] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        _option(
+            "BEFORE.json AFTER.json",
+            "Measure nothing: compare two files that --out wrote. Exit code 1 where accuracy, size or speed "
+            "fell beyond noise.",
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -562,6 +570,13 @@ def bench(
     Accuracy is also reported as the share of the teacher's score that is retained, where the teacher's bundle
     is measured too.
     """
+    if compare is not None:
+        if bundles:
+            raise UserError(f"--compare: measures nothing, and {bundles[0]} is given too; leave one out")
+        from edgedistill.evaluation import comparison
+
+        print_result(comparison.compare(*compare, log), as_json)
+        return
     for option, file in (("--out", out), ("--html", html)):
         if file is not None and file.is_file():
             _refuse_existing(f"{option} {file}", option, overwrite)
@@ -577,7 +592,7 @@ def bench(
     precisions = dict.fromkeys(each for each in listed(embeddings or []) if each != "float32")
     texts_of = _documents(documents, session) if documents else None
     search = scoring.Search(hybrid_weight, texts_of, precisions=tuple(precisions))
-    found = benchmark.bench(bundles, suite or [], session, benchmark.Outputs(out, html), search=search)
+    found = benchmark.bench(bundles or [], suite or [], session, benchmark.Outputs(out, html), search=search)
     print_result(found, as_json)
 
 

@@ -14,6 +14,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from edgedistill import machine
 from edgedistill.errors import UserError, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
@@ -60,6 +62,17 @@ class Measured(speed.Target):
         """What one graph is known by: its folder and precision."""
         return self.folder.resolve(), self.precision
 
+    @property
+    def graph_bytes(self) -> int:
+        return int(self.manifest["precisions"][self.precision]["size_bytes"])
+
+    @property
+    def bundle_bytes(self) -> int:
+        """What a device needs for this precision, the whole folder without the other graphs."""
+        folder, graphs = self.timed or self.folder, self.manifest["precisions"]
+        others = {folder / graph["file"] for name, graph in graphs.items() if name != self.precision}
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path not in others)
+
     def open(self, session: Session) -> bundles_.Bundle:
         return bundles_.load(
             self.folder, precision=self.precision, threads=session.threads, device=session.device
@@ -103,7 +116,7 @@ def bench(
     _log_missing_teacher(measured, session.log)
     progress = _progress(len(measured) * (len(opened) + plan.rounds + 1), session.log)
     _accuracy(measured, opened, session, search, progress)
-    _compare_queries(measured, plan)
+    _compare_scores(measured, plan)
     texts = opened[0].sample(plan.queries, plan.seed)
     timings = speed.measure(measured, texts, replace(session, log=progress), plan)
     for target, found in zip(measured, timings, strict=True):
@@ -188,7 +201,7 @@ def assemble(
             **{key: manifest.get(key) for key in ("teacher", "dims", "max_tokens", "prompt")},
         },
         "parameters": {key: manifest["parameters"][key] for key in ("embedding", "encoder", "head", "total")},
-        "size_bytes": {"graph": graph["size_bytes"], "bundle": _size_bytes(target)},
+        "size_bytes": {"graph": target.graph_bytes, "bundle": target.bundle_bytes},
         "machine": described,
         "versions": machine.versions(),
         "threads": spent["threads"],
@@ -344,7 +357,7 @@ def _accuracy(
                 same = search.documents is not None and search.documents.bundle == target.graph
                 found = scoring.evaluate_search(suite, encode, search._replace(same=same))
             else:
-                found = {suite.name: scoring.evaluate(suite, encode, search.precisions)}
+                found = {suite.name: scoring.evaluate(suite, encode, search.precisions, samples=True)}
             if search.precisions:
                 found[suite.name]["embeddings"] = _beside_float32(found[suite.name], opened.embedding_dim())
             target.quality.update({name: {**each, "unknown": unknown} for name, each in found.items()})
@@ -369,40 +382,47 @@ def _beside_float32(found: dict[str, Any], dim: int) -> dict[str, dict[str, floa
     return {name: {"average": average, "bytes": sizes[name]} for name, average in averages.items()}
 
 
-def _compare_queries(measured: list[Measured], plan: speed.MeasurementPlan) -> None:
-    """Give each retrieval task its `difference` to the teacher in the same ranking and, beside BM25 or with
-    another's documents, `difference_to_teacher_alone`, by cosine; drop the scores of single queries."""
-    teacher, taken = reference(measured), [(target, _each_query(target)) for target in measured]
-    expected = next((scores for target, scores in taken if target is teacher), {})
-    for target, scores in taken:
-        for (suite, task), values in scores.items():
+def _compare_scores(measured: list[Measured], plan: speed.MeasurementPlan) -> None:
+    """Give each suite and task its `interval95` and its `difference` to the teacher in the same ranking, by
+    the bootstrap over pairs or queries; beside BM25 or with another's documents also
+    `difference_to_teacher_alone`, by cosine."""
+    teacher = reference(measured)
+    drawn = {target.title: _resampled(target, plan) for target in measured}
+    expected = drawn[teacher.title] if teacher is not None else {}
+    for target in measured:
+        for (suite, task), (draws, score, place) in drawn[target.title].items():
+            place["interval95"] = bootstrap.interval(draws)
             for title, key in {by_cosine(suite): "difference_to_teacher_alone", suite: "difference"}.items():
                 other = expected.get((title, task))
-                if other is not None and other is not values:
-                    found = bootstrap.difference(values, other, plan.resamples, plan.seed)
-                    target.quality[suite]["tasks"][task][key] = found
+                if other is not None and other.place is not place:
+                    place[key] = bootstrap.difference(draws, other.draws, score - other.score)
 
 
-def _each_query(target: Measured) -> dict[tuple[str, str], list[float]]:
-    """Take the scores of the single queries out of what was measured, by suite and task."""
-    tasks = [(suite, task) for suite, found in target.quality.items() for task in found["tasks"]]
-    measures = {key: target.quality[key[0]]["tasks"][key[1]] for key in tasks}
-    return {key: found.pop("each") for key, found in measures.items() if "each" in found}
+class Resampled(NamedTuple):
+    """A score, its resamples, and where in the report it stands."""
+
+    draws: bootstrap.Floats
+    score: float
+    place: dict[str, Any]
+
+
+def _resampled(target: Measured, plan: speed.MeasurementPlan) -> dict[tuple[str, str], Resampled]:
+    """Resample the scores of a bundle by suite and task, and by suite and "" the average; none of suites
+    whose tasks have no samples."""
+    found = dict[tuple[str, str], Resampled]()
+    for suite, quality in target.quality.items():
+        measure, draws = FAMILIES[quality["kind"]].averaged, list[bootstrap.Floats]()
+        for name, task in quality["tasks"].items():
+            if "samples" in task:
+                draws.append(bootstrap.scores(name, task["samples"], plan.resamples, plan.seed))
+                found[suite, name] = Resampled(draws[-1], task[measure], task)
+        if draws and len(draws) == len(quality["tasks"]):
+            found[suite, ""] = Resampled(np.mean(draws, axis=0), quality["average"], quality)
+    return found
 
 
 def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | None:
     return found["average"] / teachers["average"] if teachers and teachers["average"] > 0 else None
-
-
-def _size_bytes(target: Measured) -> int:
-    """Return what a device needs for this precision, the whole folder without the other graphs."""
-    folder = target.timed or target.folder
-    others = {
-        folder / graph["file"]
-        for name, graph in target.manifest["precisions"].items()
-        if name != target.precision
-    }
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path not in others)
 
 
 def _progress(steps: int, log: Log) -> Log:

@@ -125,7 +125,7 @@ def run_child(task: Task, texts: list[str]) -> dict[str, Any]:
 def summary(rounds: list[dict[str, Any]], memory: dict[str, Any], plan: MeasurementPlan) -> dict[str, Any]:
     """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts
     per second."""
-    single = np.array([r["single_ms"] for r in rounds])  # (rounds, queries)
+    single = [np.array(r["single_ms"]) for r in rounds]
     tokenizing = np.array([r["tokenize_ms"] for r in rounds])
     points, intervals = bootstrap.quantiles(single, plan.resamples, plan.seed)
     batches = {size: [r["texts_s"][size] for r in rounds] for size in rounds[0]["texts_s"]}
@@ -138,9 +138,9 @@ def summary(rounds: list[dict[str, Any]], memory: dict[str, Any], plan: Measurem
             "interval95": intervals,
             "tokenize_p50_ms": round(float(np.median(tokenizing)), 4),
             "tokens_mean": rounds[0]["tokens_mean"],
-            "queries": int(single.size),
+            "queries": sum(map(len, single)),
             "warmups": plan.warmups,
-            "samples_ms": single.tolist(),
+            "samples_ms": [each.tolist() for each in single],
             "tokenize_samples_ms": tokenizing.tolist(),
         },
         "offline": {

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,10 +127,15 @@ def test_a_difference_between_rankings_is_paired_and_agrees_with_scipy() -> None
 
     random = np.random.default_rng(3)
     teacher = random.random(200)
-    constant = bootstrap.difference((teacher - 0.25).tolist(), teacher.tolist())
+
+    def difference(student: np.ndarray, resamples: int) -> dict[str, Any]:
+        drawn = [bootstrap.scores("x", {"scores": each.tolist()}, resamples) for each in (student, teacher)]
+        return bootstrap.difference(drawn[0], drawn[1], float(np.mean(student - teacher)))
+
+    constant = difference(teacher - 0.25, 100)
     assert constant == {"mean": -0.25, "interval95": [-0.25, -0.25]}  # however hard the queries are
     student = teacher - 0.1 * random.random(200)
-    found = bootstrap.difference(student.tolist(), teacher.tolist(), 4000)
+    found = difference(student, 4000)
     expected = by_scipy((student - teacher,), np.mean, method="percentile", random_state=random)
     assert found["mean"] == pytest.approx(np.mean(student - teacher), abs=1e-5)
     assert found["interval95"] == pytest.approx(list(expected.confidence_interval), abs=5e-4)

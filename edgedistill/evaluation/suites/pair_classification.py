@@ -66,10 +66,12 @@ def score(splits: tuple[LabelledPairs, LabelledPairs], embeddings: Floats) -> di
     dev, test = splits
     cosine, gold = pair_cosines(embeddings, test.pairs), test.matches.astype(np.int64)
     best = thresholds(pair_cosines(embeddings, dev.pairs), dev.matches)
-    found = {}
+    found: dict[str, Any] = {}
     for measure, threshold in best.items():
         predicted = (cosine >= threshold).astype(np.int64)
         found[measure] = labelled_task.scores(predicted, gold, ["0", "1"])[measure]
+        if measure == FAMILY.averaged:
+            found["samples"] = {"scores": (predicted == gold).astype(int).tolist()}
     return {**found, "thresholds": best, "pairs": len(gold)}
 
 

@@ -55,8 +55,10 @@ def read(part: StsFile, find: Find, rows: Rows) -> ScoredPairs:
             gold.append(_number(score, path, number))
             texts += [first, second]
             subsets += subset or [""]
-    if not gold:
+    if len(set(gold)) < 2:
         fact = "no pair has a score" if part.subset is None else f"no pairs of subset {part.subset}"
+        if gold:
+            fact = f"pairs: {len(gold):,}, scores: {gold[0]:g} alone, and a rank correlation needs two"
         raise UserError(f"{path}: {fact}; check the suite, or give another --data")
     pairs = add_texts(texts, rows).reshape(-1, 2)
     return ScoredPairs(pairs, np.array(gold), np.array(subsets, dtype=np.str_))
@@ -110,6 +112,7 @@ def score(task: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
         "wmean": float(np.average(values, weights=weights or None)),
         "pairs": len(task.gold),
         "subsets": subsets,
+        "samples": {"cosines": np.round(cosine, 4).tolist(), "gold": task.gold.tolist()},
     }
 
 

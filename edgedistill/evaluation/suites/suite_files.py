@@ -32,7 +32,8 @@ class Family(NamedTuple):
     `read` adds the texts of a task to the rows of the suite, and returns what `score` takes. `score` takes a
     task and what embeds texts, and returns the task's measures: where a family has `roles` the whole
     `Encoder`, where it `shares_embeddings` the unit embeddings of all texts of the suite. The mean of the
-    measure `averaged` over tasks is the suite's score; `title` is the name of that in tables and plots.
+    measure `averaged` over tasks is the suite's score; `title` is the name of that in tables and plots. A
+    task's `samples`, where there are any, are what `bootstrap.scores` resamples.
     """
 
     task: type[Task]
