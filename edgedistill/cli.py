@@ -81,7 +81,10 @@ TrainingDevice = Annotated[
     str,
     _option("DEVICE", "auto (cuda where available), cpu or cuda.", "--device", callback=_known_device),
 ]
-RuntimeDevice = Annotated[str, _option("DEVICE", "cpu or cuda (needs onnxruntime-gpu).", "--device")]
+RuntimeDevice = Annotated[
+    str,
+    _option("DEVICE", "cpu, cuda (needs onnxruntime-gpu), or another provider of onnxruntime.", "--device"),
+]
 RemoteCode = Annotated[
     bool,
     typer.Option(
@@ -530,6 +533,23 @@ def bench(
     data: Data = None,
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
+    runner: Annotated[
+        list[str] | None,
+        _option(
+            "RUNNER",
+            "What is timed: python, node, web (WASM in Chromium), or a command that answers as "
+            "bench/README.md says. Repeatable. Default: python.",
+        ),
+    ] = None,
+    p99: Annotated[
+        float,
+        _option(
+            "MS", "The server scenario's bound: the highest rate of arrivals whose p99 meets it.", min=0.1
+        ),
+    ] = 20.0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer and shorter measurements, without the server scenario.")
+    ] = False,
     hybrid: Annotated[
         bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too: z-scores, added.")
     ] = False,
@@ -582,7 +602,7 @@ def bench(
             _refuse_existing(f"{option} {file}", option, overwrite)
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
-    from edgedistill.evaluation import scoring
+    from edgedistill.evaluation import scoring, speed
 
     if hybrid_weight is not None and not hybrid:
         raise UserError("--hybrid-weight: there is no BM25 to weigh; add --hybrid")
@@ -592,7 +612,9 @@ def bench(
     precisions = dict.fromkeys(each for each in listed(embeddings or []) if each != "float32")
     texts_of = _documents(documents, session) if documents else None
     search = scoring.Search(hybrid_weight, texts_of, precisions=tuple(precisions))
-    found = benchmark.bench(bundles or [], suite or [], session, benchmark.Outputs(out, html), search=search)
+    plan = speed.QUICK if quick else replace(speed.PLAN, p99_ms=p99)
+    outputs = benchmark.Outputs(out, html)
+    found = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runner or [speed.OWN])
     print_result(found, as_json)
 
 

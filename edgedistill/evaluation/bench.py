@@ -8,6 +8,7 @@ import os
 import shlex
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import product
@@ -17,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill import machine
-from edgedistill.errors import UserError, require
+from edgedistill.errors import CheckFailed, UserError, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
-from edgedistill.evaluation.suites import FAMILIES
+from edgedistill.evaluation.suites import FAMILIES, cosines
 from edgedistill.evaluation.suites.retrieval import by_cosine
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.runtime.arguments import MOST_THREADS, positive
@@ -28,6 +29,7 @@ from edgedistill.session import Log, Session
 
 DEFAULT_SUITE = "mini"
 UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
+SAME_MODEL = 0.98  # cosine of two runners' embeddings of a text; kernels of int8 differ by 0.01
 SPACE_TEXTS = 64  # queries whose embeddings by two encoders are compared
 LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 
@@ -86,9 +88,11 @@ def bench(
     outputs: Outputs = NO_FILES,
     plan: speed.MeasurementPlan = speed.PLAN,
     search: scoring.Search = BY_COSINE,
+    runners: Sequence[str] = (speed.OWN,),
 ) -> dict[str, Any]:
     """Measure bundles ("path", "path:w8", "path:*") on suites, log the table, write the outputs, check the
-    recipes' requirements. `search` adds to suites of kind retrieval.
+    recipes' requirements. `search` adds to suites of kind retrieval; `runners` are timed, and accuracy is
+    that of the graph in edgedistill's own.
 
     Returns {schema, reports (without raw samples), requirements}. Raises UserError, before measuring where
     possible, and CheckFailed with the result, after the files are written, when a requirement is not met.
@@ -102,6 +106,7 @@ def bench(
     if session.threads is not None:
         threads = positive(session.threads, "threads", MOST_THREADS)
     session = replace(session, threads=threads)
+    programs = [speed.Runner.named(name) for name in dict.fromkeys(runners)]
     if session.data is None and os.environ.get("EDGEDISTILL_DATA"):
         session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
@@ -114,13 +119,17 @@ def bench(
             )
     _check_search(search, opened, measured, session)
     _log_missing_teacher(measured, session.log)
-    progress = _progress(len(measured) * (len(opened) + plan.rounds + 1), session.log)
+    each = len(opened) + len(programs) * (plan.rounds + len(plan.once))
+    steps = len(measured) * each + plan.rounds  # the A/A test's
+    progress = _progress(steps, session.log)
     _accuracy(measured, opened, session, search, progress)
     _compare_scores(measured, plan)
+    measured = [replace(target, runner=program) for target in measured for program in programs]
     texts = opened[0].sample(plan.queries, plan.seed)
     timings = speed.measure(measured, texts, replace(session, log=progress), plan)
     for target, found in zip(measured, timings, strict=True):
         target.speed = found
+        _check_embeddings(target, texts, session)
     described = machine.here(session.device)
     reports = [assemble(target, measured, opened[0].name, described) for target in measured]
     if outputs.json is not None:
@@ -206,13 +215,35 @@ def assemble(
         "versions": machine.versions(),
         "threads": spent["threads"],
         "device": spent["device"],
+        "runner": spent["runner"],
         "quality": target.quality,
         "kept": kept,
         "single": {**spent["single"], "texts_of": suite_of_texts},
-        **{key: spent[key] for key in ("offline", "load_ms", "load", "peak_rss_bytes", "memory", "noise")},
+        **{key: spent[key] for key in ("offline", "server", "load_ms", "load", "peak_rss_bytes", "memory")},
+        **{key: spent[key] for key in ("noise", "against")},
         "drift": {key: drift.get(key) for key in ("mean", "min")},
         "agreement": target.agreement,
     }
+
+
+def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> None:
+    """Compare the embeddings that another's runner returned with edgedistill's own. Raises CheckFailed where
+    they are of another model, so that no report has its times."""
+    found = target.speed["runner"]
+    rows = found.pop("embeddings", None)
+    found["name"] = target.runner.name
+    if not rows:
+        return
+    place, expected = f"--runner {target.runner.name}", target.open(session).encode_query(texts[: len(rows)])
+    given = np.array(rows, np.float32) if len({len(row) for row in rows}) == 1 else np.zeros((1, 0))
+    if given.shape != expected.shape:
+        raise UserError(
+            f"{place}: embeddings of shape {given.shape}, {expected.shape} expected; see bench/README.md"
+        )
+    found["cosine_min"] = round(float(cosines.dot(cosines.unit(given), expected).min()), 5)
+    if found["cosine_min"] < SAME_MODEL:
+        fact = f"an embedding is at a cosine of {found['cosine_min']:.3f} to that of {target.title}"
+        raise CheckFailed(f"{place}: {fact}, so it did not run this graph; check the command")
 
 
 def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, Any]:

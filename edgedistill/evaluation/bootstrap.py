@@ -131,9 +131,9 @@ def noise(rounds: Rounds) -> dict[str, Any]:
     """
     p50 = np.array([np.median(each) for each in rounds])
     halves = [(each[len(each) // 2 :], each[: len(each) // 2]) for each in rounds if len(each) > 1]
-    within = [float(np.median(later) / np.median(before) - 1) for later, before in halves]
+    within = [0.0, *(float(np.median(later) / np.median(before) - 1) for later, before in halves)]
     return {
         "p50_ms_by_round": [round(float(value), 4) for value in p50],
         "between": round(float(p50.max() / p50.min() - 1), 4),
-        "within": round(max([0.0, *within], key=lambda each: abs(each)), 4),
+        "within": round(within[int(np.argmax(np.abs(within)))], 4),
     }

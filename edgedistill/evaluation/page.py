@@ -8,7 +8,7 @@ from typing import Any
 
 from edgedistill import files
 from edgedistill.evaluation import tables
-from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, reference, suites, without_samples
+from edgedistill.evaluation.report import Report, disturbances, is_teacher, reference, suites, without_samples
 from edgedistill.evaluation.suites import FAMILIES
 
 TEMPLATES = Path(__file__).with_name("html")
@@ -44,10 +44,7 @@ def data(reports: list[Report]) -> dict[str, Any]:
     reports, None without one.
     """
     names, teacher = suites(reports), reference(reports)
-    noise = (
-        f"Noisy machine: the p50 of the same bundle differed by more than {NOISY:.0%} between rounds; "
-        "compare times with care."
-    )
+    disturbed = disturbances(reports)
     return {
         "suites": [_suite(reports, name) for name in names],
         "heads": [cell.head for cell in tables.cells(reports[0], names, shares=True)],
@@ -58,7 +55,8 @@ def data(reports: list[Report]) -> dict[str, Any]:
         ],
         "reference": None if teacher is None else reports.index(teacher),
         "where": [*tables.places(reports), *tables.bm25_alone(reports)],
-        "noise": noise if any(map(noisy, reports)) else "",
+        "noise": f"Noisy machine: {'; '.join(disturbed)}. Compare times with care." if disturbed else "",
+        "ties": tables.tie_note(reports),
     }
 
 

@@ -11,10 +11,12 @@ from typing import Any
 from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import scoring
+from edgedistill.evaluation.speed import OWN
 from edgedistill.session import Log
 
 SCHEMA = 1
 NOISY = 0.10  # tables mark a p50 that differed by more than this between rounds of the same bundle
+STOLEN = 0.01  # seconds of a processor per second, from which others disturb a measurement
 Report = dict[str, Any]
 KEYS: dict[str, tuple[str, ...]] = {  # every report has at least these
     "schema": (),
@@ -88,8 +90,10 @@ def dumps(reports: list[Report]) -> str:
 
 
 def title(report: Report) -> str:
-    """Return `name:precision`, as on the command line."""
-    return f"{report['bundle']['name']}:{report['bundle']['precision']}"
+    """Return `name:precision`, as on the command line, and the runner where it is not edgedistill's own."""
+    runner = (report.get("runner") or {}).get("name", OWN)
+    added = "" if runner == OWN else f" [{runner}]"
+    return f"{report['bundle']['name']}:{report['bundle']['precision']}{added}"
 
 
 def is_teacher(report: Report) -> bool:
@@ -111,6 +115,30 @@ def suites(reports: list[Report]) -> list[str]:
 def noisy(report: Report) -> bool:
     """Return whether p50 differed by more than NOISY between rounds."""
     return bool((report.get("noise") or {}).get("between", 0) > NOISY)
+
+
+def disturbances(reports: list[Report]) -> list[str]:
+    """Return what makes the times of reports doubtful, one fact each; none on a quiet machine."""
+    noises, found = [report.get("noise") or {} for report in reports], list[str]()
+    if any(map(noisy, reports)):
+        found.append(f"p50 of the same bundle differed by more than {NOISY:.0%} between rounds")
+    if (same := max(each.get("resolution", 0) for each in noises)) > NOISY:
+        found.append(f"the same bundle measured twice differed by up to {same:.0%}")
+    for key, who in (("steal", "other guests of the host"), ("throttled", "the CPU quota of its group")):
+        taken = [share for each in noises for share in each.get("pressure", {}).get(key, ())]
+        if taken and max(taken) > STOLEN:
+            found.append(f"{who} took {max(taken):.0%} of a processor's time in the worst round")
+    return found
+
+
+def ties(reports: list[Report]) -> list[tuple[Report, Report]]:
+    """Return the pairs of reports whose p50 the run cannot tell apart."""
+    return [
+        (a, b)
+        for at, a in enumerate(reports)
+        for b in reports[at + 1 :]
+        if a.get("against", {}).get(title(b), {}).get("tie")
+    ]
 
 
 def resolution(report: Report) -> float:

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import files, machine
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import bench, report, scoring, speed
-from edgedistill.evaluation.speed_child import Task
+from edgedistill.evaluation import bench, report, scoring, speed, speed_child
 from edgedistill.evaluation.suites import cosines
 from edgedistill.evaluation.teacher_agreement import ReferenceEmbeddings
 from edgedistill.precisions import PRECISIONS
@@ -497,7 +497,9 @@ def test_hybrid_names_the_extra_that_is_missing(
 
 def test_the_error_of_a_child_is_raised(shelf: Path, tmp_path: Path) -> None:
     def run_task(what: str, folder: Path) -> dict[str, Any]:
-        return speed.run_child(Task(what, str(folder), "w8", 1, "cpu", 2, 1, 0.0, 0), ["zero"])
+        named = {"what": what, "bundle": str(folder), "precision": "w8", "threads": 1, "device": "cpu"}
+        sizes = {"queries": [0, 0], "warmups": 1, "query_seconds": 0, "seconds": 0, "p99_ms": None}
+        return speed.ask(speed.PYTHON, {**named, **sizes, "texts": ["zero"]})
 
     with pytest.raises(UserError, match="nowhere"):
         run_task("time", tmp_path / "nowhere")
@@ -512,13 +514,21 @@ def test_the_error_of_a_child_is_raised(shelf: Path, tmp_path: Path) -> None:
 def test_children_alternate(shelf: Path) -> None:
     lines: list[str] = []
     both = [speed.Target(shelf / "student", "w8"), speed.Target(shelf / "teacher", "fp32")]
-    found = speed.measure(both, ["zero ten", "sixty"], Session(log=lines.append, threads=1), PLAN)
+    plan = replace(PLAN, p99_ms=1000.0)
+    found = speed.measure(both, ["zero ten", "sixty"], Session(log=lines.append, threads=1), plan)
     assert [line.split(",")[0] for line in lines] == [
-        *["timing student:w8", "timing teacher:fp32"] * 2,
-        *["memory of student:w8", "memory of teacher:fp32"],
+        *["timing student:w8", "timing teacher:fp32", "timing student:w8"] * 2,  # the first again: A/A
+        *["memory of student:w8", "start of student:w8", "server of student:w8"],
+        *["memory of teacher:fp32", "start of teacher:fp32", "server of teacher:fp32"],
     ]
+    assert found[0]["noise"]["same_bundle"]["title"] == "student:w8"
+    assert set(found[0]["against"]) == {"teacher:fp32"} and found[0]["against"]["teacher:fp32"]["ratio"] > 0
     for one in found:
         assert one["single"]["tokens_mean"] == 1.5
+        assert [each["tokens"] for each in one["single"]["by_length"].values()] == [8, 16]  # its limit
+        assert one["server"]["p99_ms"] == 1000 and one["server"]["rate_texts_s"] > 0
+        assert len(one["server"]["trials"]) == speed_child.TRIALS
+        assert one["load"]["cold_start_ms"] > one["load"]["first_ms"][0] > 0
         assert one["peak_rss_bytes"] >= one["memory"]["loaded_rss_bytes"] > 1_000_000
         assert all(
             math.isfinite(value) and value > 0
