@@ -119,8 +119,8 @@ def bench(
             )
     _check_search(search, opened, measured, session)
     _log_missing_teacher(measured, session.log)
-    each = len(opened) + len(programs) * (plan.rounds + len(plan.once))
-    steps = len(measured) * each + plan.rounds  # the A/A test's
+    of_each = len(opened) + len(programs) * (plan.rounds + len(plan.once))
+    steps = len(measured) * of_each + plan.rounds  # the A/A test's
     progress = _progress(steps, session.log)
     _accuracy(measured, opened, session, search, progress)
     _compare_scores(measured, plan)

@@ -604,3 +604,38 @@ def test_a_suite_that_is_scored_in_float32_alone(shelf: Path, tmp_path: Path) ->
         "--embeddings: suite mine of kind bitext is scored in float32 alone; leave it out, or choose suites "
         "of kinds sts, pair_classification and retrieval"
     )
+
+
+NODE = files.shipped_folder("runner") / "node" / "node_modules"
+FEW = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
+
+
+@pytest.mark.skipif(not NODE.is_dir(), reason="no packages of export/node; make runners installs them")
+def test_another_runner_joins_the_same_report(tmp_path: Path) -> None:
+    lines: list[str] = []
+    outputs, both = bench.Outputs(tmp_path / "r.json", tmp_path / "r.html"), ["python", "node"]
+    session = Session(log=lines.append, threads=1)
+    bench.bench(["micro"], [], session, outputs, FEW, runners=both)
+    own, node = report_files.read(tmp_path / "r.json")
+    assert [report.title(each) for each in (own, node)] == ["micro:int8", "micro:int8 [node]"]
+    assert node["quality"] == own["quality"] and node["runner"]["cosine_min"] > 0.99
+    assert node["runner"]["version"].startswith("onnxruntime-node") and "cosine_min" not in own["runner"]
+    assert node["single"]["queries"] >= 2 and node["offline"]["texts_s"] > 0 and node["server"] is None
+    assert set(own["against"]) == {"micro:int8 [node]"} and set(node["against"]) == {"micro:int8"}
+    assert "micro:int8 [node]" in lines[-2] or any("micro:int8 [node]" in line for line in lines)
+
+
+def test_a_runner_of_another_model_is_refused(shelf: Path, tmp_path: Path) -> None:
+    """Its embeddings are compared before its times are reported."""
+    for name, rows, error, problem in (
+        ("other", [[0.0, 1.0]], CheckFailed, "an embedding is at a cosine of 0.000 to that of teacher:w8"),
+        ("shape", [[1.0, 0.0, 0.0]], UserError, "embeddings of shape (1, 3), (1, 2) expected"),
+    ):
+        answer = {"single_ms": [1.0] * 2, "texts_s": {"1": 5.0}, "embeddings": rows}
+        script = tmp_path / f"{name}.json"
+        script.write_text(json.dumps(answer))
+        target = bench.targets(str(shelf / "teacher"))[0]
+        target = replace(target, runner=speed.Runner.named(f"cat {script}"))
+        [target.speed] = speed.measure([target], ["zero"], Session(threads=1), FEW)
+        with pytest.raises(error, match=re.escape(f"--runner cat {script}: {problem}")):
+            bench._check_embeddings(target, ["zero"], Session(threads=1))

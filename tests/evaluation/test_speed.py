@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from edgedistill import machine
+from edgedistill.errors import UserError
 from edgedistill.evaluation import bootstrap, speed, speed_child
 
 
@@ -210,3 +212,57 @@ def test_what_disturbs_a_machine_is_read_from_the_system(tmp_path: Path) -> None
     found = machine.pressure(tmp_path, tmp_path / "stat")
     assert found == {"steal": 250 / os.sysconf("SC_CLK_TCK"), "throttled": 1.5}
     assert machine.pressure(tmp_path / "none", tmp_path / "none") == {}
+
+
+def asked_of(command: str, timeout_s: float = 60) -> dict[str, Any]:
+    return speed.ask(speed.Runner.named(f"sh -c {shlex.quote(command)}"), {"what": "time"}, timeout_s)
+
+
+ANSWER = {"single_ms": [1.5, 2.0], "texts_s": {"32": 100.0}}
+
+
+def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
+    found = asked_of(f"read request; echo loading; echo '{json.dumps(ANSWER)}'")
+    assert {key: found[key] for key in ANSWER} == ANSWER and "pressure" in found
+    pooled = speed.summary([found], {}, speed.MeasurementPlan(queries=2, resamples=10))
+    assert pooled["single"]["p50_ms"] == 1.75 and pooled["offline"]["batch"] == "32"
+    assert pooled["load_ms"] is pooled["peak_rss_bytes"] is pooled["single"]["tokenize_p50_ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (
+            "echo hello",
+            'its last line is "hello", not {"single_ms": [ms, …], "texts_s": {"32": rate}}; see bench',
+        ),
+        ("true", 'its last line is "", not {"single_ms"'),
+        ("echo '[1]'", 'its last line is "[1]", not {"single_ms"'),
+        ("echo broken >&2; exit 3", "ended with 3: broken; run it by itself"),
+        ("sleep 60", "no answer within 0.2 s; run it by itself, or leave it out"),
+        (
+            f"echo '{json.dumps(ANSWER | {'single_ms': [1.0, -3.2]})}'",
+            "-3.2 among its times and rates; measure",
+        ),
+        (
+            f"echo '{json.dumps(ANSWER | {'texts_s': {'1': 0}})}'",
+            "0 among its times and rates; measure with a st",
+        ),
+        (
+            f"echo '{json.dumps(ANSWER | {'single_ms': []})}'",
+            "no latencies or no rates; answer with at least one",
+        ),
+    ],
+)
+def test_a_runner_that_answers_otherwise_is_refused_by_name(command: str, problem: str) -> None:
+    with pytest.raises(UserError) as refused:
+        asked_of(command, 0.2 if command.startswith("sleep") else 60)
+    assert str(refused.value).startswith(f"--runner sh -c {shlex.quote(command)}: {problem}")
+
+
+def test_a_runner_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(UserError) as refused:
+        speed.Runner.named("noed")
+    assert str(refused.value) == (
+        "--runner: no runner or program 'noed'; did you mean 'node'? (node, python, web)"
+    )
