@@ -19,7 +19,7 @@ import numpy as np
 
 from edgedistill import machine
 from edgedistill.errors import CheckFailed, UserError, require
-from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
+from edgedistill.evaluation import bootstrap, page, report, scoring, slices, speed, tables, teacher_agreement
 from edgedistill.evaluation.suites import FAMILIES, cosines
 from edgedistill.evaluation.suites.retrieval import by_cosine
 from edgedistill.runtime import bundle as bundles_
@@ -124,6 +124,10 @@ def bench(
     progress = _progress(steps, session.log)
     _accuracy(measured, opened, session, search, progress)
     _compare_scores(measured, plan)
+    teacher = reference(measured)
+    for target, suite in product(measured, opened):
+        expected = teacher.quality[suite.name] if teacher is not None else None
+        slices.add(suite, target.quality[suite.name], expected, (plan.resamples, plan.seed))
     measured = [replace(target, runner=program) for target in measured for program in programs]
     texts = opened[0].sample(plan.queries, plan.seed)
     timings = speed.measure(measured, texts, replace(session, log=progress), plan)

@@ -8,10 +8,19 @@ from typing import Any
 
 from edgedistill import files
 from edgedistill.evaluation import tables
-from edgedistill.evaluation.report import Report, disturbances, is_teacher, reference, suites, without_samples
+from edgedistill.evaluation.report import (
+    Report,
+    disturbances,
+    is_teacher,
+    reference,
+    suites,
+    title,
+    without_samples,
+)
 from edgedistill.evaluation.suites import FAMILIES
 
 TEMPLATES = Path(__file__).with_name("html")
+SHOWN_SAMPLES = 1000  # of each bundle's latencies, for its distribution
 PARTS = {  # a mark in a template: the file that takes its place
     "/*CSS*/": "page.css",
     "/*DRAWING*/": "drawing.js",
@@ -60,6 +69,13 @@ def data(reports: list[Report]) -> dict[str, Any]:
     }
 
 
+def _thinned(rounds: list[list[float]] | None) -> list[float] | None:
+    """Return at most SHOWN_SAMPLES of all latencies, evenly from the fastest to the slowest."""
+    times = sorted(time for each in rounds or () for time in each)
+    step = max(1, (len(times) - 1) // SHOWN_SAMPLES)
+    return [*times[::step], *times[-1:]] or None
+
+
 def _suite(reports: list[Report], name: str) -> dict[str, str]:
     measured = next(report["quality"][name] for report in reports if name in report["quality"])
     family = FAMILIES[measured.get("kind", "sts")]
@@ -69,7 +85,8 @@ def _suite(reports: list[Report], name: str) -> dict[str, str]:
 def _report(report: Report, names: list[str]) -> dict[str, Any]:
     return {
         **without_samples(report),
-        "samples_ms": report["single"].get("samples_ms"),
+        "samples_ms": _thinned(report["single"].get("samples_ms")),
+        "variant": title(report).removeprefix(f"{report['bundle']['name']}:"),
         "teacher": is_teacher(report),
         "short": tables.shorten(report["bundle"]["name"], 28),
         "cells": [cell._asdict() for cell in tables.cells(report, names, shares=True)],

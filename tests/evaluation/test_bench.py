@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import files, machine
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import bench, report, scoring, speed, speed_child
+from edgedistill.evaluation import bench, report, scoring, slices, speed, speed_child
 from edgedistill.evaluation.suites import cosines
 from edgedistill.evaluation.teacher_agreement import ReferenceEmbeddings
 from edgedistill.precisions import PRECISIONS
@@ -639,3 +639,34 @@ def test_a_runner_of_another_model_is_refused(shelf: Path, tmp_path: Path) -> No
         [target.speed] = speed.measure([target], ["zero"], Session(threads=1), FEW)
         with pytest.raises(error, match=re.escape(f"--runner cat {script}: {problem}")):
             bench._check_embeddings(target, ["zero"], Session(threads=1))
+
+
+def test_where_a_student_falls_behind(shelf: Path) -> None:
+    """The pair that it ranks worst comes first; slices tell where it loses, with the interval of the loss."""
+    suite = scoring.suite(shelf / "suite" / "suite.yaml")
+    found = {}
+    for name in ("student", "teacher"):
+        opened = bench.targets(str(shelf / name))[0].open(Session(threads=1))
+        found[name] = scoring.evaluate(suite, opened, samples=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slices, "LEAST", 2)
+        for name in found:
+            slices.add(suite, found[name], found["teacher"], (50, 0))
+    assert "furthest" not in found["teacher"] and "difference" not in found["teacher"]["slices"][0]
+    worst = found["student"]["furthest"][0]
+    assert set(worst["texts"]) in ({"zero", "thirty"}, {"zero", "sixty"}) and worst["task"] == "angles"
+    assert worst["gold"] in (4, 2) and worst["student"] != worst["teacher"]
+    by_words, by_overlap = found["student"]["slices"]
+    assert (by_words["by"], by_words["items"], by_words["to"]) == ("words", 6, 9)
+    assert by_overlap["by"] == "overlap" and by_words["score"] == pytest.approx(
+        found["student"]["average"], abs=1e-5
+    )
+    lost = found["student"]["average"] - found["teacher"]["average"]
+    assert by_words["difference"]["mean"] == pytest.approx(lost, abs=1e-5) and lost < 0
+
+
+def test_what_items_are_sliced_by() -> None:
+    found = slices.measures([("A man, a plan", "a MAN"), ("one", "two three")])
+    assert found["words"].tolist() == [4, 2]
+    assert found["overlap"].tolist() == [pytest.approx(2 / 3), 0]
+    assert list(slices.measures([("one query",)])) == ["words"]

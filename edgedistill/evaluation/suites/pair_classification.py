@@ -14,7 +14,7 @@ from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import labelled_task
 from edgedistill.evaluation.suites.cosines import Floats, Ints, pair_cosines
-from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts
+from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, pair_texts
 
 
 class PairTables(Task):
@@ -96,4 +96,10 @@ def thresholds(cosine: Floats, matches: npt.NDArray[np.bool_]) -> dict[str, floa
     }
 
 
-FAMILY = Family(PairTables, read, score, shares_embeddings=True)
+FAMILY = Family(
+    PairTables,
+    read,
+    score,
+    shares_embeddings=True,
+    items=lambda splits, texts: pair_texts(splits[1].pairs, texts),
+)

@@ -275,4 +275,12 @@ def _of_each(ranking: list[Ranking], collection: Collection) -> list[float]:
     return scores
 
 
-FAMILY = Family(RetrievalFolder, read, score, "ndcg_at_10", "nDCG@10 × 100", roles=True)
+FAMILY = Family(
+    RetrievalFolder,
+    read,
+    score,
+    "ndcg_at_10",
+    "nDCG@10 × 100",
+    roles=True,
+    items=lambda collection, _: [(query,) for query in collection.queries],
+)

@@ -13,7 +13,15 @@ from pydantic import Field
 from edgedistill.data import readers
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Floats, Ints, pair_cosines, spearman
-from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, columns
+from edgedistill.evaluation.suites.suite_files import (
+    Family,
+    Find,
+    Rows,
+    Task,
+    add_texts,
+    columns,
+    pair_texts,
+)
 
 
 class StsFile(Task):
@@ -116,4 +124,12 @@ def score(task: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(StsFile, read, score, "all", "Spearman × 100", shares_embeddings=True)
+FAMILY = Family(
+    StsFile,
+    read,
+    score,
+    "all",
+    "Spearman × 100",
+    shares_embeddings=True,
+    items=lambda task, texts: pair_texts(task.pairs, texts),
+)
