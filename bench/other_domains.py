@@ -104,7 +104,7 @@ def scores(encoder: Any, suite: scoring.Suite, long: dict[str, np.ndarray]) -> d
     """nDCG@10 per collection: of all queries, and of those whose text is long."""
     found = {}
     for name, collection in suite.tasks.items():
-        values = np.array(rankings(collection, Encoder.of(encoder), Search())[""]["each"])
+        values = np.array(rankings(collection, Encoder.of(encoder), Search())[""]["samples"]["scores"])
         found[name] = {
             "ndcg_at_10": round(float(values.mean()), 4),
             "long": round(float(values[long[name]].mean()), 4),

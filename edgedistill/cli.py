@@ -81,7 +81,10 @@ TrainingDevice = Annotated[
     str,
     _option("DEVICE", "auto (cuda where available), cpu or cuda.", "--device", callback=_known_device),
 ]
-RuntimeDevice = Annotated[str, _option("DEVICE", "cpu or cuda (needs onnxruntime-gpu).", "--device")]
+RuntimeDevice = Annotated[
+    str,
+    _option("DEVICE", "cpu, cuda (needs onnxruntime-gpu), or another provider of onnxruntime.", "--device"),
+]
 RemoteCode = Annotated[
     bool,
     typer.Option(
@@ -574,9 +577,9 @@ def export(
 @_command("edgedistill bench bundles/teacher:fp32 bundles/bert-2x128:w8 --suite mini --html report.html")
 def bench(
     bundles: Annotated[
-        list[str],
+        list[str] | None,
         _argument("BUNDLE[:PRECISION]", "Folders or names of bundles; NAME:* measures every precision."),
-    ],
+    ] = None,
     suite: Annotated[
         list[str] | None,
         _option(
@@ -589,6 +592,23 @@ def bench(
     data: Data = None,
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
+    runner: Annotated[
+        list[str] | None,
+        _option(
+            "RUNNER",
+            "What is timed: python, node, web (WASM in Chromium), or a command that answers as "
+            "bench/README.md says. Repeatable. Default: python.",
+        ),
+    ] = None,
+    p99: Annotated[
+        float,
+        _option(
+            "MS", "The server scenario's bound: the highest rate of arrivals whose p99 meets it.", min=0.1
+        ),
+    ] = 20.0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer and shorter measurements, without the server scenario.")
+    ] = False,
     hybrid: Annotated[
         bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too: z-scores, added.")
     ] = False,
@@ -613,6 +633,14 @@ def bench(
     ] = None,
     out: Annotated[Path | None, _option("FILE", "Write the reports to this JSON file.")] = None,
     html: Annotated[Path | None, _option("FILE", "Write a self-contained HTML page.")] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        _option(
+            "BEFORE.json AFTER.json",
+            "Measure nothing: compare two files that --out wrote. Exit code 1 where accuracy, size or speed "
+            "fell beyond noise.",
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -621,12 +649,19 @@ def bench(
     Accuracy is also reported as the share of the teacher's score that is retained, where the teacher's bundle
     is measured too.
     """
+    if compare is not None:
+        if bundles:
+            raise UserError(f"--compare: measures nothing, and {bundles[0]} is given too; leave one out")
+        from edgedistill.evaluation import comparison
+
+        print_result(comparison.compare(*compare, log), as_json)
+        return
     for option, file in (("--out", out), ("--html", html)):
         if file is not None and file.is_file():
             _refuse_existing(f"{option} {file}", option, overwrite)
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
-    from edgedistill.evaluation import scoring
+    from edgedistill.evaluation import scoring, speed
 
     if hybrid_weight is not None and not hybrid:
         raise UserError("--hybrid-weight: there is no BM25 to weigh; add --hybrid")
@@ -636,7 +671,9 @@ def bench(
     precisions = dict.fromkeys(each for each in listed(embeddings or []) if each != "float32")
     texts_of = _documents(documents, session) if documents else None
     search = scoring.Search(hybrid_weight, texts_of, precisions=tuple(precisions))
-    found = benchmark.bench(bundles, suite or [], session, benchmark.Outputs(out, html), search=search)
+    plan = speed.QUICK if quick else replace(speed.PLAN, p99_ms=p99)
+    outputs = benchmark.Outputs(out, html)
+    found = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runner or [speed.OWN])
     print_result(found, as_json)
 
 

@@ -21,8 +21,8 @@ FLAGS = (  # instruction sets that decide how fast a quantized graph runs
 
 
 def here(device: str = "cpu") -> dict[str, Any]:
-    """Describe this machine: processor, instruction sets, cores, CPU quota, frequency governor, memory,
-    system; for cuda the GPU."""
+    """Describe this machine: processor, instruction sets, cores, CPU quota, frequency and its governor,
+    container, memory, system; for cuda the GPU."""
     return {
         **({"gpu": gpu()} if device == "cuda" else {}),
         "cpu": _cpu_model(),
@@ -32,6 +32,8 @@ def here(device: str = "cpu") -> dict[str, Any]:
         "usable_cores": _usable_cores(),
         "cgroup_quota_cores": min(quotas(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")), default=None),
         "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
+        "megahertz": _megahertz(),
+        "container": _container(),
         "memory_bytes": memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
     }
@@ -150,3 +152,28 @@ def quotas(cgroups: Path, own: Path) -> Iterator[float]:
             ).split()  # "max" and "-1": without a limit
             if len(limit) == 2 and limit[0].isdecimal() and int(limit[0]) > 0:  # not "max", nor -1
                 yield int(limit[0]) / int(limit[1])
+
+
+def pressure(cgroups: Path = Path("/sys/fs/cgroup"), stat: Path = Path("/proc/stat")) -> dict[str, float]:
+    """What has taken processor time from this process' group so far, in seconds, as far as the system tells:
+    {steal: other guests of the host, throttled: the group's CPU quota}."""
+    found = dict[str, float]()
+    ticks = _text(stat).partition("\n")[0].split()
+    if len(ticks) > 8 and ticks[0] == "cpu":
+        found["steal"] = int(ticks[8]) / os.sysconf("SC_CLK_TCK")
+    if match := re.search(r"^throttled_usec (\d+)$", _text(cgroups / "cpu.stat"), re.MULTILINE):
+        found["throttled"] = int(match[1]) / 1e6
+    return found
+
+
+def _megahertz() -> list[float]:
+    """The present frequency of each processor; none where the system does not tell."""
+    return [
+        float(each) for each in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _text("/proc/cpuinfo"), re.MULTILINE)
+    ]
+
+
+def _container() -> str | None:
+    """What kind of container this process runs in; None where there is no sign of one."""
+    signs = {"/.dockerenv": "docker", "/run/.containerenv": "podman", "/run/systemd/container": "other"}
+    return next((name for sign, name in signs.items() if Path(sign).exists()), None)

@@ -182,7 +182,11 @@ def _retrieval(
 ) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
     return {
         name: (
-            np.array(retrieval.rankings(task, scoring.Encoder.of(encode), scoring.Search())[""]["each"]),
+            np.array(
+                retrieval.rankings(task, scoring.Encoder.of(encode), scoring.Search())[""]["samples"][
+                    "scores"
+                ]
+            ),
             None,
         )
         for name, task in suite.tasks.items()

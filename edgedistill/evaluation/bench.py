@@ -7,17 +7,20 @@ import os
 import shlex
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from edgedistill import machine
 from edgedistill.data import bm25
-from edgedistill.errors import UserError, require
-from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
-from edgedistill.evaluation.suites import FAMILIES
+from edgedistill.errors import CheckFailed, UserError, require
+from edgedistill.evaluation import bootstrap, page, report, scoring, slices, speed, tables, teacher_agreement
+from edgedistill.evaluation.suites import FAMILIES, cosines
 from edgedistill.evaluation.suites.retrieval import by_cosine
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.runtime.arguments import MOST_THREADS, positive
@@ -26,6 +29,7 @@ from edgedistill.session import Log, Session
 
 DEFAULT_SUITE = "mini"
 UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
+SAME_MODEL = 0.98  # cosine of two runners' embeddings of a text; kernels of int8 differ by 0.01
 SPACE_TEXTS = 64  # queries whose embeddings by two encoders are compared
 LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 
@@ -60,6 +64,17 @@ class Measured(speed.Target):
         """What one graph is known by: its folder and precision."""
         return self.folder.resolve(), self.precision
 
+    @property
+    def graph_bytes(self) -> int:
+        return int(self.manifest["precisions"][self.precision]["size_bytes"])
+
+    @property
+    def bundle_bytes(self) -> int:
+        """What a device needs for this precision, the whole folder without the other graphs."""
+        folder, graphs = self.timed or self.folder, self.manifest["precisions"]
+        others = {folder / graph["file"] for name, graph in graphs.items() if name != self.precision}
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path not in others)
+
     def open(self, session: Session) -> bundles_.Bundle:
         return bundles_.load(
             self.folder, precision=self.precision, threads=session.threads, device=session.device
@@ -73,9 +88,11 @@ def bench(
     outputs: Outputs = NO_FILES,
     plan: speed.MeasurementPlan = speed.PLAN,
     search: scoring.Search = BY_COSINE,
+    runners: Sequence[str] = (speed.OWN,),
 ) -> dict[str, Any]:
     """Measure bundles ("path", "path:w8", "path:*") on suites, log the table, write the outputs, check the
-    recipes' requirements. `search` adds to suites of kind retrieval.
+    recipes' requirements. `search` adds to suites of kind retrieval; `runners` are timed, and accuracy is
+    that of the graph in edgedistill's own.
 
     Returns {schema, reports (without raw samples), requirements}. Raises UserError, before measuring where
     possible, and CheckFailed with the result, after the files are written, when a requirement is not met.
@@ -89,6 +106,7 @@ def bench(
     if session.threads is not None:
         threads = positive(session.threads, "threads", MOST_THREADS)
     session = replace(session, threads=threads)
+    programs = [speed.Runner.named(name) for name in dict.fromkeys(runners)]
     if session.data is None and os.environ.get("EDGEDISTILL_DATA"):
         session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
@@ -101,13 +119,21 @@ def bench(
             )
     _check_search(search, opened, measured, session)
     _log_missing_teacher(measured, session.log)
-    progress = _progress(len(measured) * (len(opened) + plan.rounds + 1), session.log)
+    of_each = len(opened) + len(programs) * (plan.rounds + len(plan.once))
+    steps = len(measured) * of_each + plan.rounds  # the A/A test's
+    progress = _progress(steps, session.log)
     _accuracy(measured, opened, session, search, progress)
-    _compare_queries(measured, plan)
+    _compare_scores(measured, plan)
+    teacher = reference(measured)
+    for target, suite in product(measured, opened):
+        expected = teacher.quality[suite.name] if teacher is not None else None
+        slices.add(suite, target.quality[suite.name], expected, (plan.resamples, plan.seed))
+    measured = [replace(target, runner=program) for target in measured for program in programs]
     texts = opened[0].sample(plan.queries, plan.seed)
     timings = speed.measure(measured, texts, replace(session, log=progress), plan)
     for target, found in zip(measured, timings, strict=True):
         target.speed = found
+        _check_embeddings(target, texts, session)
     described = machine.here(session.device)
     reports = [assemble(target, measured, opened[0].name, described) for target in measured]
     if outputs.json is not None:
@@ -188,18 +214,40 @@ def assemble(
             **{key: manifest.get(key) for key in ("teacher", "dims", "max_tokens", "prompt")},
         },
         "parameters": {key: manifest["parameters"][key] for key in ("embedding", "encoder", "head", "total")},
-        "size_bytes": {"graph": graph["size_bytes"], "bundle": _size_bytes(target)},
+        "size_bytes": {"graph": target.graph_bytes, "bundle": target.bundle_bytes},
         "machine": described,
         "versions": machine.versions(),
         "threads": spent["threads"],
         "device": spent["device"],
+        "runner": spent["runner"],
         "quality": target.quality,
         "kept": kept,
         "single": {**spent["single"], "texts_of": suite_of_texts},
-        **{key: spent[key] for key in ("offline", "load_ms", "load", "peak_rss_bytes", "memory", "noise")},
+        **{key: spent[key] for key in ("offline", "server", "load_ms", "load", "peak_rss_bytes", "memory")},
+        **{key: spent[key] for key in ("noise", "against")},
         "drift": {key: drift.get(key) for key in ("mean", "min")},
         "agreement": target.agreement,
     }
+
+
+def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> None:
+    """Compare the embeddings that another's runner returned with edgedistill's own. Raises CheckFailed where
+    they are of another model, so that no report has its times."""
+    found = target.speed["runner"]
+    rows = found.pop("embeddings", None)
+    found["name"] = target.runner.name
+    if not rows:
+        return
+    place, expected = f"--runner {target.runner.name}", target.open(session).encode_query(texts[: len(rows)])
+    given = np.array(rows, np.float32) if len({len(row) for row in rows}) == 1 else np.zeros((1, 0))
+    if given.shape != expected.shape:
+        raise UserError(
+            f"{place}: embeddings of shape {given.shape}, {expected.shape} expected; see bench/README.md"
+        )
+    found["cosine_min"] = round(float(cosines.dot(cosines.unit(given), expected).min()), 5)
+    if found["cosine_min"] < SAME_MODEL:
+        fact = f"an embedding is at a cosine of {found['cosine_min']:.3f} to that of {target.title}"
+        raise CheckFailed(f"{place}: {fact}, so it did not run this graph; check the command")
 
 
 def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, Any]:
@@ -343,7 +391,7 @@ def _accuracy(
                 same = search.documents is not None and search.documents.bundle == target.graph
                 found = scoring.evaluate_search(suite, encode, search._replace(same=same))
             else:
-                found = {suite.name: scoring.evaluate(suite, encode, search.precisions)}
+                found = {suite.name: scoring.evaluate(suite, encode, search.precisions, samples=True)}
             if search.precisions:
                 found[suite.name]["embeddings"] = _beside_float32(found[suite.name], opened.embedding_dim())
             target.quality.update({name: {**each, "unknown": unknown} for name, each in found.items()})
@@ -368,40 +416,47 @@ def _beside_float32(found: dict[str, Any], dim: int) -> dict[str, dict[str, floa
     return {name: {"average": average, "bytes": sizes[name]} for name, average in averages.items()}
 
 
-def _compare_queries(measured: list[Measured], plan: speed.MeasurementPlan) -> None:
-    """Give each retrieval task its `difference` to the teacher in the same ranking and, beside BM25 or with
-    another's documents, `difference_to_teacher_alone`, by cosine; drop the scores of single queries."""
-    teacher, taken = reference(measured), [(target, _each_query(target)) for target in measured]
-    expected = next((scores for target, scores in taken if target is teacher), {})
-    for target, scores in taken:
-        for (suite, task), values in scores.items():
+def _compare_scores(measured: list[Measured], plan: speed.MeasurementPlan) -> None:
+    """Give each suite and task its `interval95` and its `difference` to the teacher in the same ranking, by
+    the bootstrap over pairs or queries; beside BM25 or with another's documents also
+    `difference_to_teacher_alone`, by cosine."""
+    teacher = reference(measured)
+    drawn = {target.title: _resampled(target, plan) for target in measured}
+    expected = drawn[teacher.title] if teacher is not None else {}
+    for target in measured:
+        for (suite, task), (draws, score, place) in drawn[target.title].items():
+            place["interval95"] = bootstrap.interval(draws)
             for title, key in {by_cosine(suite): "difference_to_teacher_alone", suite: "difference"}.items():
                 other = expected.get((title, task))
-                if other is not None and other is not values:
-                    found = bootstrap.difference(values, other, plan.resamples, plan.seed)
-                    target.quality[suite]["tasks"][task][key] = found
+                if other is not None and other.place is not place:
+                    place[key] = bootstrap.difference(draws, other.draws, score - other.score)
 
 
-def _each_query(target: Measured) -> dict[tuple[str, str], list[float]]:
-    """Take the scores of the single queries out of what was measured, by suite and task."""
-    tasks = [(suite, task) for suite, found in target.quality.items() for task in found["tasks"]]
-    measures = {key: target.quality[key[0]]["tasks"][key[1]] for key in tasks}
-    return {key: found.pop("each") for key, found in measures.items() if "each" in found}
+class Resampled(NamedTuple):
+    """A score, its resamples, and where in the report it stands."""
+
+    draws: bootstrap.Floats
+    score: float
+    place: dict[str, Any]
+
+
+def _resampled(target: Measured, plan: speed.MeasurementPlan) -> dict[tuple[str, str], Resampled]:
+    """Resample the scores of a bundle by suite and task, and by suite and "" the average; none of suites
+    whose tasks have no samples."""
+    found = dict[tuple[str, str], Resampled]()
+    for suite, quality in target.quality.items():
+        measure, draws = FAMILIES[quality["kind"]].averaged, list[bootstrap.Floats]()
+        for name, task in quality["tasks"].items():
+            if "samples" in task:
+                draws.append(bootstrap.scores(name, task["samples"], plan.resamples, plan.seed))
+                found[suite, name] = Resampled(draws[-1], task[measure], task)
+        if draws and len(draws) == len(quality["tasks"]):
+            found[suite, ""] = Resampled(np.mean(draws, axis=0), quality["average"], quality)
+    return found
 
 
 def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | None:
     return found["average"] / teachers["average"] if teachers and teachers["average"] > 0 else None
-
-
-def _size_bytes(target: Measured) -> int:
-    """Return what a device needs for this precision, the whole folder without the other graphs."""
-    folder = target.timed or target.folder
-    others = {
-        folder / graph["file"]
-        for name, graph in target.manifest["precisions"].items()
-        if name != target.precision
-    }
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path not in others)
 
 
 def _progress(steps: int, log: Log) -> Log:

@@ -1,72 +1,139 @@
-"""Bootstrap intervals of latency quantiles (p50, p90, p95, p99) and of differences between two rankings; and
-how noisy the machine was."""
+"""Bootstrap intervals of latency quantiles, of their ratios and of scores; and how noisy the machine was.
+
+Latencies come in rounds, one process each. A round times the same queries in the same order for every
+bundle, once or several times over; it is an array of milliseconds, and rounds may differ in length.
+"""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Samples = npt.NDArray[np.float64]  # (rounds, queries) in milliseconds
+Floats = npt.NDArray[np.float64]
+Rounds = Sequence[Floats]
+LEVELS = {"p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99}
 
 
 def quantiles(
-    samples: Samples, resamples: int = 1000, seed: int = 0
+    rounds: Rounds, resamples: int = 1000, seed: int = 0
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Estimate p50, p90, p95 and p99 of latency samples, each with a 95% bootstrap interval.
+    """Estimate p50, p90, p95 and p99 of latencies in ms, each with a 95% bootstrap interval.
 
-    The samples are (rounds, queries) in ms. Returns ({p50_ms: value, …}, {p50_ms: [low, high], …}), rounded
-    to 0.1 µs. Two-stage percentile bootstrap (Efron and Tibshirani 1993): rounds are resampled with
-    replacement, then queries within each round.
+    Returns ({p50_ms: value, …}, {p50_ms: [low, high], …}), rounded to 0.1 µs. Two-stage percentile bootstrap
+    (Efron and Tibshirani 1993): rounds are resampled with replacement, then queries within each round.
     """
-    names, levels = ("p50_ms", "p90_ms", "p95_ms", "p99_ms"), (0.5, 0.9, 0.95, 0.99)
-    random = np.random.default_rng(seed)
-    count, queries = samples.shape
-    resampled = np.empty((resamples, len(levels)))
-    for i in range(resamples):
-        rows: npt.NDArray[np.int64] = random.integers(0, count, (count, 1))
-        resampled[i] = np.quantile(samples[rows, random.integers(0, queries, (count, queries))], levels)
-    low, high = np.quantile(resampled, 0.025, axis=0), np.quantile(resampled, 0.975, axis=0)
-    points = {
-        name: round(float(value), 4) for name, value in zip(names, np.quantile(samples, levels), strict=True)
-    }
-    return points, {
-        name: [round(float(a), 4), round(float(b), 4)] for name, a, b in zip(names, low, high, strict=True)
-    }
-
-
-def difference(
-    student: list[float], teacher: list[float], resamples: int = 1000, seed: int = 0
-) -> dict[str, Any]:
-    """Estimate the mean difference of two scores of the same queries. Returns {mean, interval95: [low,
-    high]}, the latter by the paired percentile bootstrap over queries (Sakai 2006), rounded to 5 digits."""
-    differences, random = np.subtract(student, teacher), np.random.default_rng(seed)
-    count = len(differences)
-    means = [differences[random.integers(0, count, count)].mean() for _ in range(resamples)]
-    interval = np.quantile(means, [0.025, 0.975])
-    return {
-        "mean": round(float(differences.mean()), 5),
-        "interval95": [round(float(end), 5) for end in interval],
-    }
-
-
-def noise(samples: Samples) -> dict[str, Any]:
-    """Compare a bundle with itself on the same queries in several fresh processes (A/A test).
-
-    The samples are (rounds, queries) in ms. Returns {p50_ms_by_round, between, within}, the last two relative
-    (0.05 = 5%): `between` is the slowest round's p50 over the fastest's, minus 1; `within` compares the p50
-    of a round's second half with that of its first half, for the round where they differ most.
-    """
-    p50 = np.median(samples, axis=1)
-    half = samples.shape[1] // 2
-    within = (
-        np.median(samples[:, half:], axis=1) / np.median(samples[:, :half], axis=1) - 1
-        if half
-        else np.zeros(1)
+    levels = list(LEVELS.values())
+    resampled = np.array(_two_stage(rounds, lambda taken: np.quantile(taken, levels), resamples, seed))
+    points = np.quantile(np.concatenate(list(rounds)), levels)
+    return (
+        {name: round(float(value), 4) for name, value in zip(LEVELS, points, strict=True)},
+        {name: interval(column, 4) for name, column in zip(LEVELS, resampled.T, strict=True)},
     )
+
+
+def interval(draws: Floats, digits: int = 5) -> list[float]:
+    """Return [low, high], the middle 95% of resampled values, rounded."""
+    return [round(float(end), digits) for end in np.quantile(draws, [0.025, 0.975])]
+
+
+def _two_stage(rounds: Rounds, of: Callable[[Floats], Any], resamples: int, seed: int) -> list[Any]:
+    random, count = np.random.default_rng(seed), len(rounds)
+    found = []
+    for _ in range(resamples):
+        chosen = [rounds[at] for at in random.integers(0, count, count)]
+        found.append(of(np.concatenate([each[random.integers(0, len(each), len(each))] for each in chosen])))
+    return found
+
+
+def ratio(ours: Rounds, theirs: Rounds, queries: int, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
+    """Estimate how many times as long a query takes in `ours` as in `theirs`, query by query.
+
+    Both have the same rounds of `queries` queries in the same order; of several passes a query's median
+    counts. Returns {ratio, interval95}: the median of the ratios, by the two-stage bootstrap.
+    """
+
+    def each(times: Floats) -> Floats:
+        whole = times[: len(times) // queries * queries]
+        medians: Floats = np.median(whole.reshape(-1, queries), axis=0)
+        return medians
+
+    logs = [np.log(each(a) / each(b)) for a, b in zip(ours, theirs, strict=True)]
+    draws = np.exp(_two_stage(logs, np.median, resamples, seed))
+    return {"ratio": round(float(np.exp(np.median(logs))), 4), "interval95": interval(draws, 4)}
+
+
+def ratio_between_runs(ours: Rounds, theirs: Rounds, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
+    """Estimate the ratio of two medians whose rounds have nothing in common. Returns {ratio, interval95}."""
+    above = np.array(_two_stage(ours, np.median, resamples, seed))
+    below = np.array(_two_stage(theirs, np.median, resamples, seed + 1))
+    point = np.median(np.concatenate(list(ours))) / np.median(np.concatenate(list(theirs)))
+    return {"ratio": round(float(point), 4), "interval95": interval(above / below, 4)}
+
+
+def resolution(same: dict[str, Any]) -> float:
+    """Return the smallest relative difference that a run can resolve, given the ratio of a bundle to itself
+    (A/A test): the end of its interval that is further from 1."""
+    return round(float(np.exp(np.abs(np.log([same["ratio"], *same["interval95"]])).max()) - 1), 4)
+
+
+def scores(name: str, samples: dict[str, Any], resamples: int = 1000, seed: int = 0) -> Floats:
+    """Resample the score of a task: (resamples,). Of encoders on the same items the same items are drawn, so
+    that differences are paired (Sakai 2006).
+
+    `samples` is {scores}, of which the task's score is the mean, or {cosines, gold} of pairs, where it is
+    Spearman's correlation, whose ranks are those within each resample. `name` of the task decides with `seed`
+    what is drawn.
+    """
+    random = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    if "scores" in samples:
+        values = np.asarray(samples["scores"], np.float64)
+        return np.array([counts @ values for counts in _counts(len(values), resamples, random)]) / len(values)
+    x, y = (np.unique(samples[key], return_inverse=True)[1] for key in ("cosines", "gold"))
+    draws = _counts(len(x), resamples, random)
+    return np.array([_correlation(_ranks(x, counts), _ranks(y, counts), counts) for counts in draws])
+
+
+def _counts(count: int, resamples: int, random: np.random.Generator) -> Iterator[Floats]:
+    """Yield how often each item is drawn, (count,)."""
+    for _ in range(resamples):
+        yield np.bincount(random.integers(0, count, count), minlength=count).astype(np.float64)
+
+
+def _ranks(groups: npt.NDArray[np.int64], counts: Floats) -> Floats:
+    """Return the rank of each item among those drawn, given its place among the distinct values; ties share
+    the mean of theirs."""
+    sizes = np.bincount(groups, counts)
+    return np.asarray((np.cumsum(sizes) - (sizes - 1) / 2)[groups])
+
+
+def _correlation(x: Floats, y: Floats, weights: Floats) -> float:
+    """Return the weighted Pearson correlation; 0 where one of them is constant."""
+    x, y = (each - weights @ each / weights.sum() for each in (x, y))
+    spread = (weights @ x**2) * (weights @ y**2)
+    return float(weights @ (x * y) / spread**0.5) if spread > 0 else 0.0
+
+
+def difference(ours: Floats, theirs: Floats, mean: float) -> dict[str, Any]:
+    """Return {mean, interval95} of a difference of scores, given both scores' paired resamples."""
+    return {"mean": round(mean, 5), "interval95": interval(ours - theirs)}
+
+
+def noise(rounds: Rounds) -> dict[str, Any]:
+    """Compare the rounds of a bundle, each in a fresh process on the same queries.
+
+    Returns {p50_ms_by_round, between, within}, the last two relative (0.05 = 5%): `between` is the slowest
+    round's p50 over the fastest's, minus 1; `within` compares the p50 of a round's second half with that of
+    its first half, for the round where they differ most.
+    """
+    p50 = np.array([np.median(each) for each in rounds])
+    halves = [(each[len(each) // 2 :], each[: len(each) // 2]) for each in rounds if len(each) > 1]
+    within = [0.0, *(float(np.median(later) / np.median(before) - 1) for later, before in halves)]
     return {
         "p50_ms_by_round": [round(float(value), 4) for value in p50],
         "between": round(float(p50.max() / p50.min() - 1), 4),
-        "within": round(float(within[np.argmax(np.abs(within))]), 4),
+        "within": round(within[int(np.argmax(np.abs(within)))], 4),
     }

@@ -8,10 +8,19 @@ from typing import Any
 
 from edgedistill import files
 from edgedistill.evaluation import tables
-from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, reference, suites, without_samples
+from edgedistill.evaluation.report import (
+    Report,
+    disturbances,
+    is_teacher,
+    reference,
+    suites,
+    title,
+    without_samples,
+)
 from edgedistill.evaluation.suites import FAMILIES
 
 TEMPLATES = Path(__file__).with_name("html")
+SHOWN_SAMPLES = 1000  # of each bundle's latencies, for its distribution
 PARTS = {  # a mark in a template: the file that takes its place
     "/*CSS*/": "page.css",
     "/*DRAWING*/": "drawing.js",
@@ -44,10 +53,7 @@ def data(reports: list[Report]) -> dict[str, Any]:
     reports, None without one.
     """
     names, teacher = suites(reports), reference(reports)
-    noise = (
-        f"Noisy machine: the p50 of the same bundle differed by more than {NOISY:.0%} between rounds; "
-        "compare times with care."
-    )
+    disturbed = disturbances(reports)
     return {
         "suites": [_suite(reports, name) for name in names],
         "heads": [cell.head for cell in tables.cells(reports[0], names, shares=True)],
@@ -58,8 +64,16 @@ def data(reports: list[Report]) -> dict[str, Any]:
         ],
         "reference": None if teacher is None else reports.index(teacher),
         "where": [*tables.places(reports), *tables.bm25_alone(reports)],
-        "noise": noise if any(map(noisy, reports)) else "",
+        "noise": f"Noisy machine: {'; '.join(disturbed)}. Compare times with care." if disturbed else "",
+        "ties": tables.tie_note(reports),
     }
+
+
+def _thinned(rounds: list[list[float]] | None) -> list[float] | None:
+    """Return at most SHOWN_SAMPLES of all latencies, evenly from the fastest to the slowest."""
+    times = sorted(time for each in rounds or () for time in each)
+    step = max(1, (len(times) - 1) // SHOWN_SAMPLES)
+    return [*times[::step], *times[-1:]] or None
 
 
 def _suite(reports: list[Report], name: str) -> dict[str, str]:
@@ -71,7 +85,8 @@ def _suite(reports: list[Report], name: str) -> dict[str, str]:
 def _report(report: Report, names: list[str]) -> dict[str, Any]:
     return {
         **without_samples(report),
-        "samples_ms": report["single"].get("samples_ms"),
+        "samples_ms": _thinned(report["single"].get("samples_ms")),
+        "variant": title(report).removeprefix(f"{report['bundle']['name']}:"),
         "teacher": is_teacher(report),
         "short": tables.shorten(report["bundle"]["name"], 28),
         "cells": [cell._asdict() for cell in tables.cells(report, names, shares=True)],

@@ -9,13 +9,68 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files
-from edgedistill.errors import CheckFailed
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import scoring
+from edgedistill.evaluation.speed import OWN
 from edgedistill.session import Log
 
 SCHEMA = 1
 NOISY = 0.10  # tables mark a p50 that differed by more than this between rounds of the same bundle
+STOLEN = 0.01  # seconds of a processor per second, from which others disturb a measurement
 Report = dict[str, Any]
+KEYS: dict[str, tuple[str, ...]] = {  # every report has at least these
+    "schema": (),
+    "made_at": (),
+    "bundle": ("name", "kind", "precision", "sha256"),
+    "parameters": ("embedding", "encoder", "head", "total"),
+    "size_bytes": ("graph", "bundle"),
+    "machine": (),
+    "versions": (),
+    "quality": (),
+    "kept": (),
+    "single": ("p50_ms", "p90_ms", "p99_ms"),
+    "offline": ("texts_s",),
+    "load_ms": (),
+    "peak_rss_bytes": (),
+    "drift": ("mean", "min"),
+}
+
+
+def read(path: Path) -> list[Report]:
+    """Read a file of one report or several. Raises UserError where there is no such file, or it is no report,
+    has a newer schema or lacks a key."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file; make one with edgedistill bench … --out {path.name}")
+    value = files.read_json(path, "write it again with edgedistill bench")
+    reports = (
+        value["reports"] if isinstance(value, dict) and isinstance(value.get("reports"), list) else [value]
+    )
+    for part in [value, *reports]:
+        schema = part.get("schema") if isinstance(part, dict) else None
+        if not isinstance(schema, int):
+            raise UserError(f"{path}: not a report, it has no `schema`; make one with edgedistill bench")
+        if schema > SCHEMA:
+            raise UserError(
+                f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; upgrade edgedistill"
+            )
+    problems = [
+        f"{path}: reports[{at}]: no `{key}`; write it again with edgedistill bench"
+        for at, each in enumerate(reports)
+        for key in missing_keys(each)
+    ]
+    if problems:
+        raise UserError(*problems)
+    return reports
+
+
+def missing_keys(report: Report) -> list[str]:
+    """Return the required KEYS that a report lacks, dotted."""
+    lost = [key for key in KEYS if key not in report]
+    for key, parts in KEYS.items():
+        if key in report:
+            inside = report[key] if isinstance(report[key], dict) else {}
+            lost += [f"{key}.{part}" for part in parts if part not in inside]
+    return lost
 
 
 def write(path: Path, reports: list[Report]) -> None:
@@ -35,8 +90,10 @@ def dumps(reports: list[Report]) -> str:
 
 
 def title(report: Report) -> str:
-    """Return `name:precision`, as on the command line."""
-    return f"{report['bundle']['name']}:{report['bundle']['precision']}"
+    """Return `name:precision`, as on the command line, and the runner where it is not edgedistill's own."""
+    runner = (report.get("runner") or {}).get("name", OWN)
+    added = "" if runner == OWN else f" [{runner}]"
+    return f"{report['bundle']['name']}:{report['bundle']['precision']}{added}"
 
 
 def is_teacher(report: Report) -> bool:
@@ -60,6 +117,37 @@ def noisy(report: Report) -> bool:
     return bool((report.get("noise") or {}).get("between", 0) > NOISY)
 
 
+def disturbances(reports: list[Report]) -> list[str]:
+    """Return what makes the times of reports doubtful, one fact each; none on a quiet machine."""
+    noises, found = [report.get("noise") or {} for report in reports], list[str]()
+    if any(map(noisy, reports)):
+        found.append(f"p50 of the same bundle differed by more than {NOISY:.0%} between rounds")
+    if (same := max(each.get("resolution", 0) for each in noises)) > NOISY:
+        found.append(f"the same bundle measured twice differed by up to {same:.0%}")
+    for key, who in (("steal", "other guests of the host"), ("throttled", "the CPU quota of its group")):
+        taken = [share for each in noises for share in each.get("pressure", {}).get(key, ())]
+        if taken and max(taken) > STOLEN:
+            found.append(f"{who} took {max(taken):.0%} of a processor's time in the worst round")
+    return found
+
+
+def ties(reports: list[Report]) -> list[tuple[Report, Report]]:
+    """Return the pairs of reports whose p50 the run cannot tell apart."""
+    return [
+        (a, b)
+        for at, a in enumerate(reports)
+        for b in reports[at + 1 :]
+        if a.get("against", {}).get(title(b), {}).get("tie")
+    ]
+
+
+def resolution(report: Report) -> float:
+    """Return the smallest relative difference of times that the run could resolve: by its A/A test, otherwise
+    by how much p50 differed between its rounds."""
+    noise = report.get("noise") or {}
+    return float(noise.get("resolution") or noise.get("between") or 0.0)
+
+
 def retained(report: Report, suite: str) -> float | None:
     """Return the share of the teacher's score; None without a teacher, and for the reference itself."""
     share: float | None = report["kept"].get(suite)
@@ -67,11 +155,14 @@ def retained(report: Report, suite: str) -> float | None:
 
 
 def without_samples(report: Report) -> Report:
-    """Return a copy without the raw latency samples."""
-    parts = {
-        key: {k: v for k, v in report[key].items() if "samples" not in k} for key in ("single", "offline")
-    }
-    return {**report, **parts}
+    """Return a copy without the raw samples of times and scores."""
+
+    def kept(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        return {key: kept(value) for key, value in part.items() if "samples" not in key}
+
+    return {key: kept(value) for key, value in report.items()}
 
 
 def check_requirements(manifest: dict[str, Any], report: Report) -> list[dict[str, Any]]:

@@ -118,14 +118,17 @@ def languages(name: str | Path) -> set[str]:
     return {code for each in named for code in re.split(r"[^a-z]+", each.lower()) if code}
 
 
-def evaluate(suite: Suite, encode: Any, precisions: Sequence[str] = ()) -> dict[str, Any]:
+def evaluate(
+    suite: Suite, encode: Any, precisions: Sequence[str] = (), samples: bool = False
+) -> dict[str, Any]:
     """Score an encoder on a suite. Returns {kind, average, tasks: {name: measures}}; `average` is the mean
     over tasks of the measure that the family averages.
 
     `precisions`: of embeddings, in which a family that shares them is scored too (see `runtime.compact`);
     the result and each task then have `embeddings`, {precision: score}. `encode` is a bundle, an `Encoder`,
     or embeds texts of all roles: a suite of retrieval has queries and documents. For a suite of kind `task`
-    pass a bundle's `classify`. The measures are described at the family's `score`. Raises CheckFailed for
+    pass a bundle's `classify`. The measures are described at the family's `score`; `samples`, the scores of
+    single items, are left out where not asked for. Raises CheckFailed for
     embeddings that are not finite, whose cosines would count as 0.
     """
     family, encoder = FAMILIES[suite.kind], finite(encode, f"suite {suite.name}")
@@ -138,6 +141,8 @@ def evaluate(suite: Suite, encode: Any, precisions: Sequence[str] = ()) -> dict[
         for name, task in suite.tasks.items():
             score = family.score(task, rows)[family.averaged]
             tasks[name]["embeddings"] = {**tasks[name].get("embeddings", {}), precision: score}
+    for measures in tasks.values() if not samples else ():
+        measures.pop("samples", None)
     return _averaged(suite, tasks)
 
 

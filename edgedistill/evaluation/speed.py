@@ -1,34 +1,74 @@
-"""Latency, throughput, load time and memory of bundles, each measurement in a fresh process (`speed_child`).
+"""Latency, throughput, cold start and memory of bundles, each measurement in a fresh process of a runner.
 
-The parent sleeps while a child runs. Bundles alternate (A B A B …), so that a machine that slows down affects
-all of them.
+The parent sleeps while a runner works. Bundles alternate (A B C A again, A B C A again, …), so that a machine
+that slows down affects all of them; A again is the A/A test, which shows what difference the run can resolve.
+
+A runner is any program that reads a request, one JSON object, on stdin, and prints its answer, one JSON
+object, as the last line of stdout. bench/README.md lists their keys; edgedistill's own is `speed_child`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import shlex
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgedistill.errors import CheckFailed, UserError
+from edgedistill import files, machine
+from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation import bootstrap
-from edgedistill.evaluation.speed_child import Task
 from edgedistill.session import Session
 
-CHILD_TIMEOUT_S = 3600.0
-IMPORT_ROOT = Path(__file__).resolve().parents[2]  # holds the package, for the child's PYTHONPATH
+TIMEOUT_S = 3600.0  # of one measurement
+IMPORT_ROOT = Path(__file__).resolve().parents[2]  # holds the package, for the runner's PYTHONPATH
+OWN = "python"
+PROGRAMS = {"node": ("node/cli.js", "--bench"), "web": ("web/bench.mjs",)}  # in export/, on Node
+LIBRARIES = ("onnxruntime", "numpy", "tokenizers")  # what a cold start reads besides the bundle
+
+
+class Runner(NamedTuple):
+    """A program that runs bundles, as reports name it."""
+
+    name: str
+    command: tuple[str, ...]
+
+    @classmethod
+    def named(cls, name: str) -> Runner:
+        """Return python, node or web, or the runner that a command line starts. Raises UserError where its
+        program is missing."""
+        command = shlex.split(name)
+        if name == OWN:
+            return cls(name, (sys.executable, "-m", "edgedistill.evaluation.speed_child"))
+        if name in PROGRAMS:
+            path, *options = PROGRAMS[name]
+            command = ["node", str(files.shipped_folder("runner") / path), *options]
+        if not command or shutil.which(command[0]) is None:
+            known = unknown_name("runner or program", name, [OWN, *PROGRAMS])
+            raise UserError(
+                f"--runner: {known}"
+                if name not in PROGRAMS
+                else f"--runner {name}: no Node on the path; install Node 20"
+            )
+        return cls(name, tuple(command))
+
+
+PYTHON = Runner.named(OWN)
 
 
 @dataclass
 class Target:
-    """One precision of a bundle, to be measured.
+    """One precision of a bundle in one runner, to be measured.
 
     In reports it has the `name` of its folder, because several bundles can be exported from one recipe.
     """
@@ -37,121 +77,247 @@ class Target:
     precision: str
     name: str = ""
     timed: Path | None = None  # of a pair: the folder of the encoder of queries, which alone is timed
+    runner: Runner = PYTHON
 
     def __post_init__(self) -> None:
         self.name = self.name or Path(os.path.abspath(self.folder)).name
 
     @property
     def title(self) -> str:
-        return f"{self.name}:{self.precision}"
+        return f"{self.name}:{self.precision}" + ("" if self.runner.name == OWN else f" [{self.runner.name}]")
 
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """How much to measure. The defaults are the minimum for a published report."""
+    """How much to measure. The defaults are for a quick look."""
 
-    queries: int = 1024  # single texts per round
+    queries: int = 1024  # distinct single texts per round
     warmups: int = 32
     rounds: int = 3
     seconds: float = 1.0  # minimum time per batch size and round
     resamples: int = 1000  # of the bootstrap
     seed: int = 0
+    query_seconds: float = 0.0  # minimum time of single texts per round
+    p99_ms: float | None = (
+        None  # the server scenario's bound; without it, that and the cold cache are left out
+    )
+
+    @property
+    def once(self) -> list[str]:
+        """What is measured of a bundle beside its rounds."""
+        return ["memory"] if self.p99_ms is None else ["memory", "start", "server"]
 
 
-PLAN = MeasurementPlan()
+PLAN = MeasurementPlan(query_seconds=3.5, p99_ms=20.0)  # MLPerf's 1,024 queries and 10 s, and its scenarios
+QUICK = MeasurementPlan(queries=128, warmups=8, seconds=0.1, resamples=300)
 
 
 def measure(
     targets: Sequence[Target], texts: list[str], session: Session, plan: MeasurementPlan
 ) -> list[dict[str, Any]]:
-    """Measure bundles in alternation. Returns, for each, {single, offline, load_ms, load, peak_rss_bytes,
-    memory, noise, threads, device}.
+    """Measure bundles in alternation. Returns, for each, {single, offline, server, load_ms, load,
+    peak_rss_bytes, memory, noise, against, threads, device, runner}.
 
-    There must be one text at least. Each round times `plan.queries` of them one by one, in another order.
-    Times are in ms, memory in bytes. Raises UserError for a device that does not exist, or does not start.
+    There must be one text at least. Each round times the same `plan.queries` of them one by one, in another
+    order. Times are in ms, memory in bytes. Raises UserError for a device that does not exist or does not
+    start, and for a runner that does not answer.
     """
 
-    def run(what: str, target: Target, seed: int) -> dict[str, Any]:
-        sizes = plan.queries, plan.warmups, plan.seconds, seed
-        task = Task(
-            what,
-            str(target.timed or target.folder),
-            target.precision,
-            session.threads,
-            session.device,
-            *sizes,
-        )
-        return run_child(task, texts)
+    def run(what: str, target: Target, number: int = 0) -> dict[str, Any]:
+        order = np.random.default_rng(plan.seed + number).permutation(plan.queries)
+        request = {
+            "what": what,
+            "bundle": str((target.timed or target.folder).resolve()),
+            "precision": target.precision,
+            "threads": session.threads,
+            "device": session.device,
+            "texts": texts,
+            "queries": [int(at) % len(texts) for at in order],
+            "warmups": plan.warmups,
+            "query_seconds": plan.query_seconds,
+            "seconds": plan.seconds,
+            "p99_ms": plan.p99_ms,
+        }
+        return ask(target.runner, request)
 
+    first = targets[0]
     timed: list[list[dict[str, Any]]] = [[] for _ in targets]
+    again: list[dict[str, Any]] = []
     for number in range(plan.rounds):
-        for target, rounds in zip(targets, timed, strict=True):
+        for target, rounds in zip([*targets, first], [*timed, again], strict=True):
             session.log(f"timing {target.title}, round {number + 1} of {plan.rounds}")
-            rounds.append(run("time", target, plan.seed + number))
-    memory = []
-    for target in targets:
-        session.log(f"memory of {target.title}")
-        memory.append(run("memory", target, plan.seed))
-    return [summary(rounds, used, plan) for rounds, used in zip(timed, memory, strict=True)]
+            rounds.append(run("time", target, number))
+    once: list[dict[str, Any]] = [{} for _ in targets]
+    for target, found in zip(targets, once, strict=True):
+        for what in plan.once if target.runner.name == OWN else ():
+            session.log(f"{what} of {target.title}")
+            if what == "start":
+                _forget(target.timed or target.folder)
+            found[what] = run(what, target)
+    pooled = [summary(rounds, others, plan) for rounds, others in zip(timed, once, strict=True)]
+    return _compared([target.title for target in targets], pooled, timed, again, plan)
 
 
-def run_child(task: Task, texts: list[str]) -> dict[str, Any]:
-    """Run one measurement in a fresh process and return its result.
+def _compared(
+    titles: list[str],
+    found: list[dict[str, Any]],
+    timed: list[list[dict[str, Any]]],
+    again: list[dict[str, Any]],
+    plan: MeasurementPlan,
+) -> list[dict[str, Any]]:
+    """Add what the run resolves, by the A/A test, and the ratio of each bundle's latency to each other's: a
+    tie where the interval holds 1, or the ratio is below what can be resolved."""
 
-    Raises UserError or CheckFailed with the child's own message; RuntimeError with its stderr when it
-    crashes.
+    def ratio(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, Any]:
+        above, below = ([np.array(each["single_ms"]) for each in side] for side in (ours, theirs))
+        return bootstrap.ratio(above, below, plan.queries, plan.resamples, plan.seed)
+
+    same = ratio(again, timed[0])
+    resolved = bootstrap.resolution(same)
+    for one in found:
+        one["noise"] |= {"resolution": resolved, "same_bundle": {"title": titles[0], **same}}
+        one["against"] = {}
+    for a, b in permutations(range(len(found)), 2):
+        if titles[b] not in found[a]["against"] and titles[a] != titles[b]:
+            each = ratio(timed[a], timed[b])
+            low, high = each["interval95"]
+            tie = low <= 1 <= high or abs(math.log(each["ratio"])) <= math.log1p(resolved)
+            found[a]["against"][titles[b]] = {**each, "tie": tie}
+    return found
+
+
+def ask(runner: Runner, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """Run one measurement in a fresh process and return its answer, with `noise`: what else took the
+    machine's time meanwhile.
+
+    Raises UserError or CheckFailed with edgedistill's own runner's message; UserError for another that is
+    too slow, fails or answers anything but a line of the agreed form; RuntimeError where our own crashes.
     """
-    command = [sys.executable, "-m", "edgedistill.evaluation.speed_child", json.dumps(task._asdict())]
     paths = [str(IMPORT_ROOT), os.environ.get("PYTHONPATH")]
-    done = subprocess.run(
-        command,
-        input=json.dumps(texts),
-        capture_output=True,
-        encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        timeout=CHILD_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode not in (0, 1, 2) or not done.stdout.strip():
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    if done.returncode == 2:
-        raise UserError(*result["problems"])
-    if done.returncode == 1:
-        raise CheckFailed("\n".join(result["problems"]), result)
-    return result
+    before, started = machine.pressure(), time.perf_counter_ns()
+    try:
+        done = subprocess.run(
+            runner.command,
+            input=json.dumps({**request, "started_ns": started}),
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"--runner {runner.name}: no answer within {timeout_s:g} s; run it by itself, or leave it out"
+        ) from None
+    seconds, after = (time.perf_counter_ns() - started) / 1e9, machine.pressure()
+    line = (done.stdout.strip().splitlines() or [""])[-1]
+    if runner.name == OWN:
+        if done.returncode not in (0, 1, 2) or not line:
+            raise RuntimeError(f"{runner.command} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        if done.returncode == 2:
+            raise UserError(*answer["problems"])
+        if done.returncode == 1:
+            raise CheckFailed("\n".join(answer["problems"]), answer)
+    else:
+        answer = _answer(runner, done, line)
+    spent = {key: round((after[key] - before[key]) / seconds, 4) for key in before if key in after}
+    return {**answer, "pressure": spent}
 
 
-def summary(rounds: list[dict[str, Any]], memory: dict[str, Any], plan: MeasurementPlan) -> dict[str, Any]:
+def _answer(runner: Runner, done: subprocess.CompletedProcess[str], line: str) -> dict[str, Any]:
+    """Read the answer of another's runner to a request for times. Raises UserError where it is not of the
+    agreed form."""
+    place = f"--runner {runner.name}"
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1]
+        raise UserError(f"{place}: ended with {done.returncode}: {reason[:300]}; run it by itself")
+    try:
+        answer = json.loads(line)
+        latencies, rates = answer["single_ms"], answer["texts_s"]
+        values = [*latencies, *answer.get("tokenize_ms", ()), *rates.values()]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        form = '{"single_ms": [ms, …], "texts_s": {"32": rate}}'
+        raise UserError(f"{place}: its last line is {quote(line)}, not {form}; see bench/README.md") from None
+    for value in values:
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise UserError(f"{place}: {value!r} among its times and rates; measure with a steady clock")
+    if not latencies or not rates:
+        raise UserError(f"{place}: no latencies or no rates; answer with at least one of each")
+    return dict(answer)
+
+
+def _forget(folder: Path) -> None:
+    """Have the system drop a bundle and the libraries that run it from its file cache, as far as no other
+    process has them open."""
+    import importlib.util
+
+    found = (importlib.util.find_spec(name) for name in LIBRARIES)
+    roots = [folder, *(Path(each.origin).parent for each in found if each and each.origin)]
+    for path in (path for root in roots for path in root.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: MeasurementPlan) -> dict[str, Any]:
     """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts
-    per second."""
-    single = np.array([r["single_ms"] for r in rounds])  # (rounds, queries)
-    tokenizing = np.array([r["tokenize_ms"] for r in rounds])
+    per second; null for what its runner does not tell."""
+
+    def median(key: str) -> float | None:
+        values = [each[key] for each in rounds if each.get(key) is not None]
+        return float(np.median(values)) if values else None
+
+    single = [np.array(each["single_ms"]) for each in rounds]
+    tokenizing = [each.get("tokenize_ms", []) for each in rounds]
     points, intervals = bootstrap.quantiles(single, plan.resamples, plan.seed)
-    batches = {size: [r["texts_s"][size] for r in rounds] for size in rounds[0]["texts_s"]}
+    batches = {size: [each["texts_s"][size] for each in rounds] for size in rounds[0]["texts_s"]}
     by_batch = {size: float(np.median(values)) for size, values in batches.items()}
+    best = max(by_batch, key=lambda size: by_batch[size])
+    lengths = [each.get("by_length", {}) for each in rounds]
+    memory = others.get("memory", {"peak_rss_bytes": rounds[0].get("peak_rss_bytes")})
     return {
-        "threads": rounds[0]["threads"],
-        "device": rounds[0]["device"],
+        "threads": rounds[0].get("threads"),
+        "device": rounds[0].get("device", "cpu"),
+        "runner": {key: rounds[0].get(key) for key in ("version", "embeddings")},
         "single": {
             **points,
             "interval95": intervals,
-            "tokenize_p50_ms": round(float(np.median(tokenizing)), 4),
-            "tokens_mean": rounds[0]["tokens_mean"],
-            "queries": int(single.size),
+            "tokenize_p50_ms": round(float(np.median(np.concatenate(tokenizing))), 4)
+            if any(tokenizing)
+            else None,
+            "tokens_mean": rounds[0].get("tokens_mean"),
+            "by_length": {
+                length: {
+                    key: round(float(np.median([each[length][key] for each in lengths])), 4) for key in first
+                }
+                for length, first in lengths[0].items()
+            },
+            "queries": sum(map(len, single)),
             "warmups": plan.warmups,
-            "samples_ms": single.tolist(),
-            "tokenize_samples_ms": tokenizing.tolist(),
+            "samples_ms": [each.tolist() for each in single],
+            "tokenize_samples_ms": tokenizing,
         },
         "offline": {
-            "texts_s": by_batch["budget"],
-            "tokenize_texts_s": float(np.median([r["tokenize_texts_s"] for r in rounds])),
+            "texts_s": by_batch[best],
+            "batch": best,
+            "tokenize_texts_s": median("tokenize_texts_s"),
             "by_batch": by_batch,
             "samples_texts_s": batches,
         },
-        "load_ms": float(np.median([r["load_ms"] for r in rounds])),
-        "load": {key: [r[key] for r in rounds] for key in ("import_ms", "load_ms", "first_ms")},
+        "server": others.get("server"),
+        "load_ms": median("load_ms"),
+        "load": {
+            **{
+                key: [each.get(key) for each in rounds]
+                for key in ("import_ms", "load_ms", "first_ms", "start_ms")
+            },
+            "cold_start_ms": others.get("start", {}).get("start_ms"),
+        },
         "peak_rss_bytes": memory["peak_rss_bytes"],
         "memory": memory,
-        "noise": bootstrap.noise(single),
+        "noise": {
+            **bootstrap.noise(single),
+            "pressure": {key: [each["pressure"][key] for each in rounds] for key in rounds[0]["pressure"]},
+        },
     }

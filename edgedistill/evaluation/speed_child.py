@@ -1,8 +1,6 @@
-"""The measuring process: load one bundle, time or weigh it, and print the result as one line of JSON.
-
-`speed` starts it as `python -m edgedistill.evaluation.speed_child TASK`, a Task as JSON, with the texts on
-stdin; a fresh process per measurement keeps caches and memory apart.
-"""
+"""The measuring process of edgedistill's own runner: read a request as JSON on stdin, load one bundle, time
+or weigh it, and print the answer as one line of JSON. `speed` starts it afresh for each measurement, which
+keeps caches and memory apart."""
 
 from __future__ import annotations
 
@@ -20,20 +18,12 @@ from edgedistill import machine
 from edgedistill.errors import CheckFailed, UserError
 
 BATCH_SIZES = (1, 8, 32)
+LENGTHS = (8, 16, 32, 64, 128, 256)  # tokens, of the latency by length
+TRIALS = 7  # of the server scenario: halvings, so that the rate is found to 1% of the highest
+ARRIVALS = 100  # at least, in a trial
+CHECKED = 8  # texts whose embeddings another runner may return, to be compared
 
-
-class Task(NamedTuple):
-    """One measurement of one bundle. Where `threads` is None, the bundle chooses."""
-
-    what: str  # time or memory
-    folder: str
-    precision: str
-    threads: int | None
-    device: str
-    queries: int
-    warmups: int
-    seconds: float
-    seed: int
+Request = dict[str, Any]
 
 
 class Calls(NamedTuple):
@@ -44,12 +34,13 @@ class Calls(NamedTuple):
     run: Callable[[Any], Any]  # texts -> answer
 
 
-def main(task: Task) -> int:
+def main(request: Request) -> int:
     """Measure one bundle. The last line of stdout is compact JSON: the result (exit 0), or {problems} (exit 2
     UserError, 1 CheckFailed)."""
     code, result = 0, dict[str, Any]()
+    measures = {"time": _time, "memory": _memory, "start": _start, "server": _server}
     try:
-        result = {"time": _time, "memory": _memory}[task.what](task)
+        result = measures[request["what"]](request)
     except UserError as error:
         code, result = 2, {"problems": error.problems}
     except CheckFailed as failure:
@@ -58,58 +49,99 @@ def main(task: Task) -> int:
     return code
 
 
-def _load(task: Task) -> tuple[Any, dict[str, float]]:
-    """Return (bundle, {import_ms, load_ms, first_ms}): how long importing the runtime, opening the bundle and
-    the first answer took."""
+def _load(request: Request) -> tuple[Any, Calls, dict[str, float]]:
+    """Return (bundle, its calls, {import_ms, load_ms, first_ms, start_ms}): how long importing the runtime,
+    opening the bundle and the first answer took, and all from before the process was started."""
     start = time.perf_counter_ns()
     from edgedistill.runtime import bundle
 
     imported = time.perf_counter_ns()
-    opened = bundle.load(task.folder, precision=task.precision, threads=task.threads, device=task.device)
+    options = {key: request[key] for key in ("precision", "threads", "device")}
+    opened = bundle.load(request["bundle"], **options)
     loaded = time.perf_counter_ns()
-    _calls(opened).run([["a first text", "another"] if opened.pair else "a first text"])
+    calls = Calls(opened.tokenize, opened.encode_ids, opened.encode)
+    if opened.labels:
+        calls = Calls(opened.tokenize_items, opened.logits_ids, opened.logits)  # type: ignore[attr-defined]
+    calls.run([["a first text", "another"] if opened.pair else "a first text"])
     first = time.perf_counter_ns()
     spent = {"import_ms": imported - start, "load_ms": loaded - imported, "first_ms": first - loaded}
-    return opened, {key: value / 1e6 for key, value in spent.items()}
+    spent["start_ms"] = first - request["started_ns"]
+    return opened, calls, {key: value / 1e6 for key, value in spent.items()}
 
 
-def _calls(opened: Any) -> Calls:
-    if opened.labels:
-        return Calls(opened.tokenize_items, opened.logits_ids, opened.logits)
-    return Calls(opened.tokenize, opened.encode_ids, opened.encode)
+def _start(request: Request) -> dict[str, Any]:
+    return _load(request)[2]
 
 
-def _time(task: Task) -> dict[str, Any]:
-    """Load, warm up, time single texts one by one, then throughput in batches."""
-    opened, spent = _load(task)
-    tokenize, run_graph, run = _calls(opened)
-    texts: list[Any] = json.load(sys.stdin)
-    random = np.random.default_rng(task.seed)
-    singles = [texts[i % len(texts)] for i in random.permutation(task.queries)]
-    for i in range(task.warmups):
+def _time(request: Request) -> dict[str, Any]:
+    """Load, warm up, time single texts one by one, texts of set lengths, and throughput in batches."""
+    opened, (tokenize, run_graph, run), spent = _load(request)
+    texts, seconds = request["texts"], request["seconds"]
+    singles = [texts[at] for at in request["queries"]]
+    for i in range(request["warmups"]):
         run_graph(tokenize([singles[i % len(singles)]]))
-    tokenizing, total, tokens = [], [], 0
+    tokenizing, total, tokens, began = [], [], 0, time.perf_counter()
     gc.collect()
-    for text in singles:
+    for at in itertools.count():
+        if at >= len(singles) and time.perf_counter() - began >= request["query_seconds"]:
+            break
         start = time.perf_counter_ns()
-        ids = tokenize([text])
+        ids = tokenize([singles[at % len(singles)]])
         tokenized = time.perf_counter_ns()
         run_graph(ids)
         total.append((time.perf_counter_ns() - start) / 1e6)
         tokenizing.append((tokenized - start) / 1e6)
         tokens += sum(len(row) for row in ids[0]) if opened.labels else len(ids[0])
-    rates = {str(size): _rate(run, texts, size, task.seconds) for size in BATCH_SIZES}
-    rates["budget"] = _rate(run, texts, len(texts), task.seconds)
+    rates = {str(size): _rate(run, texts, size, seconds) for size in BATCH_SIZES}
+    rates["budget"] = _rate(run, texts, len(texts), seconds)
     return {
         **spent,
         "single_ms": [round(value, 4) for value in total],
         "tokenize_ms": [round(value, 4) for value in tokenizing],
-        "tokens_mean": tokens / len(singles),
+        "tokens_mean": tokens / len(total),
+        "by_length": {} if opened.labels else _by_length(opened, request),
         "texts_s": rates,
-        "tokenize_texts_s": _rate(tokenize, texts, len(texts), task.seconds / 4),
+        "tokenize_texts_s": _rate(tokenize, texts, len(texts), seconds / 4),
         "threads": opened.threads,
-        "device": task.device,
+        "device": request["device"],
     }
+
+
+def _by_length(opened: Any, request: Request) -> dict[str, dict[str, float]]:
+    """Return the medians {tokens, tokenize_ms, graph_ms, pooling_ms} of a text of each of LENGTHS. Pooling is
+    what the graph takes longer than for `last_hidden_state`, and left out where it has no such output."""
+    from edgedistill.runtime import manifest, onnx_session
+    from edgedistill.runtime.batching import pad
+
+    file = opened.folder / opened.manifest["precisions"][opened.precision]["file"]
+    session = onnx_session.open_session(file, opened.threads, request["device"])
+    outputs = [["sentence_embedding"], ["last_hidden_state"]]
+    outputs = outputs[: 1 + any(each.name == "last_hidden_state" for each in session.get_outputs())]
+    words, found = (
+        (" ".join(request["texts"]).split() or ["word"]) * LENGTHS[-1],
+        dict[str, dict[str, float]](),
+    )
+    for most in (each for each in LENGTHS if each <= opened.max_tokens):
+        count = most
+        while len(opened.tokenize([" ".join(words[:count])])[0]) > most and count > 1:
+            count -= 1
+        text = " ".join(words[:count])
+        ids = opened.tokenize([text])
+        inputs = dict(zip(manifest.INPUTS, pad(ids, 0), strict=False))
+        samples, began = list[list[int]](), time.perf_counter()
+        while len(samples) < 5 or time.perf_counter() - began < request["seconds"] / len(LENGTHS):
+            times = [time.perf_counter_ns()]
+            opened.tokenize([text])
+            times.append(time.perf_counter_ns())
+            for output in outputs:
+                session.run(output, inputs, onnx_session.RUN_OPTIONS)
+                times.append(time.perf_counter_ns())
+            samples.append(times)
+        tokenizing, graph, *hidden = (np.median(np.diff(samples, axis=1), axis=0) / 1e6).tolist()
+        found[str(most)] = {"tokens": len(ids[0]), "tokenize_ms": tokenizing, "graph_ms": graph}
+        if hidden:
+            found[str(most)]["pooling_ms"] = max(0.0, graph - hidden[0])
+    return found
 
 
 def _rate(call: Callable[[list[str]], Any], texts: list[str], size: int, seconds: float) -> float:
@@ -127,12 +159,47 @@ def _rate(call: Callable[[list[str]], Any], texts: list[str], size: int, seconds
     return done / spent
 
 
-def _memory(task: Task) -> dict[str, Any]:
+def _server(request: Request) -> dict[str, Any]:
+    """Find by halving the highest rate of Poisson arrivals whose p99, from arrival to answer, meets the
+    bound. What waits is embedded at once, at most 32 texts. Returns {p99_ms: the bound, rate_texts_s,
+    trials}."""
+    _, calls, _ = _load(request)
+    texts, bound = request["texts"], request["p99_ms"]
+    random, trials = np.random.default_rng(0), list[dict[str, Any]]()
+    low, high = 0.0, _rate(calls.run, texts, BATCH_SIZES[-1], request["seconds"])
+    for _ in range(TRIALS):
+        rate = (low + high) / 2
+        arrivals = np.cumsum(random.exponential(1 / rate, max(ARRIVALS, int(rate * request["seconds"]))))
+        p99 = _p99_ms(calls.run, texts, arrivals, bound)
+        trials.append({"rate_texts_s": round(rate, 3), "p99_ms": p99})
+        low, high = (low, rate) if p99 is None or p99 > bound else (rate, high)
+    return {"p99_ms": bound, "rate_texts_s": round(low, 3), "trials": trials}
+
+
+def _p99_ms(run: Callable[[Any], Any], texts: list[Any], arrivals: Any, bound: float) -> float | None:
+    """Answer texts that arrive at these seconds. Returns the p99 of their latencies in ms; None as soon as it
+    cannot meet the bound."""
+    latencies, late, began = list[float](), 0, time.perf_counter()
+    while (done := len(latencies)) < len(arrivals):
+        now = time.perf_counter() - began
+        waiting = min(int(np.searchsorted(arrivals, now, "right")) - done, BATCH_SIZES[-1])
+        if waiting < 1:
+            time.sleep(arrivals[done] - now)
+            continue
+        run([texts[at % len(texts)] for at in range(done, done + waiting)])
+        answered = time.perf_counter() - began
+        new = [1000 * (answered - at) for at in arrivals[done : done + waiting]]
+        latencies += new
+        late += sum(each > bound for each in new)
+        if late > len(arrivals) / 100 + 1:
+            return None
+    return round(float(np.quantile(latencies, 0.99)), 3)
+
+
+def _memory(request: Request) -> dict[str, Any]:
     """Return the peak memory after texts of every length, single and batched, up to the bundle's limit."""
-    opened, _ = _load(task)
-    loaded = machine.peak_rss_bytes()
-    texts: list[Any] = json.load(sys.stdin)
-    run = _calls(opened).run
+    opened, (_, _, run), _ = _load(request)
+    loaded, texts = machine.peak_rss_bytes(), request["texts"]
     sides = itertools.chain.from_iterable([item] if isinstance(item, str) else item for item in texts)
     words = " ".join(sides).split() or ["word"]
     lengths = [2**power for power in range(10)]  # in words
@@ -148,4 +215,4 @@ def _memory(task: Task) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Task(**json.loads(sys.argv[1]))))
+    sys.exit(main(json.load(sys.stdin)))

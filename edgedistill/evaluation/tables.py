@@ -13,7 +13,17 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, retained, suites
+from edgedistill.evaluation.report import (
+    Report,
+    disturbances,
+    is_teacher,
+    noisy,
+    resolution,
+    retained,
+    suites,
+    ties,
+    title,
+)
 from edgedistill.evaluation.suites.retrieval import by_cosine
 
 WIDTH = 100  # columns of the terminal
@@ -46,8 +56,8 @@ def cells(report: Report, names: list[str], shares: bool) -> list[Cell]:
         Cell("p50 ms", ("~" if noisy(report) else "") + milliseconds(p50), p50),
         Cell("p99 ms", milliseconds(p99), p99),
         Cell("texts/s", f"{rate:,.0f}", rate),
-        Cell("load ms", f"{load:,.0f}", load),
-        Cell("RSS MB", f"{peak / 1e6:,.0f}", peak),
+        Cell("load ms", "–" if load is None else f"{load:,.0f}", load),
+        Cell("RSS MB", "–" if peak is None else f"{peak / 1e6:,.0f}", peak),
         Cell("batch sens.", _batch_sensitivity(lowest), None if lowest is None else 1 - lowest),
     ]
 
@@ -175,10 +185,11 @@ def _table(reports: list[Report], rows: list[list[Cell]], suite_width: int) -> T
         table.add_column(head, justify="right", no_wrap=True, vertical="bottom")
         left -= 2 + max(map(len, [*head.split("\n"), *(row[at].shown for row in rows)]))
     for report, row in zip(reports, rows, strict=True):
-        precision = report["bundle"]["precision"]
-        name = shorten(report["bundle"]["name"], max(12, left) - len(precision) - 1)
+        name = report["bundle"]["name"]
+        rest = shorten(title(report).removeprefix(name), max(12, left) - 8)
         style = "bold" if is_teacher(report) else ""
-        table.add_row(f"{name}:{precision}", *(cell.shown for cell in row), style=style)
+        shown = shorten(name, max(12, left) - len(rest)) + rest
+        table.add_row(shown, *(cell.shown for cell in row), style=style)
     return table
 
 
@@ -204,8 +215,18 @@ def _notes(reports: list[Report]) -> list[str]:
     notes = [shorten(line, WIDTH) for line in [*places(reports), *bm25_alone(reports)]]
     legend = "batch sens.: largest 1 − cosine, single vs. batched."
     notes.append(f"{legend} retained: share of the teacher's score." if compared(reports) else legend)
-    if any(map(noisy, reports)):
-        notes.append(
-            f"~ noisy machine: p50 of the same bundle differed by more than {NOISY:.0%} between rounds."
-        )
+    if tied := tie_note(reports):
+        notes += textwrap.wrap(tied, WIDTH)
+    if disturbed := disturbances(reports):
+        notes += textwrap.wrap(f"~ noisy machine: {'; '.join(disturbed)}.", WIDTH)
     return notes
+
+
+def tie_note(reports: list[Report]) -> str:
+    """Name the bundles whose p50 the run cannot tell apart, and what it can; nothing without an A/A test."""
+    measured = [report for report in reports if "resolution" in (report.get("noise") or {})]
+    if not measured:
+        return ""
+    resolved = f"Differences of p50 below {max(map(resolution, measured)):.1%} cannot be resolved in this run"
+    pairs = [" = ".join(shorten(title(each), 30) for each in pair) for pair in ties(measured)]
+    return f"{resolved}{'; ties: ' if pairs else ''}{', '.join(pairs)}."

@@ -285,7 +285,11 @@ class Bundle:
         advance: Callable[[int], None],
     ) -> None:
         """Write the row of each item into `out`: an embedding, cut to the dimensions of `out`, or logits."""
-        most = BATCH_TOKENS[self._device] if batch_tokens is None else positive(batch_tokens, "batch_tokens")
+        most = (
+            BATCH_TOKENS.get(self._device, BATCH_TOKENS["cpu"])
+            if batch_tokens is None
+            else positive(batch_tokens, "batch_tokens")
+        )
         lengths, width = [len(row) for row in columns[0]], out.shape[1]
         if self.pair:
             lengths = [2 * max(map(len, pair)) for pair in zip(*columns, strict=True)]
@@ -356,7 +360,8 @@ def load(
     precision: "int8", "w8", "fp32", "w4" or "fp16"; by default the fastest of those that the bundle has on
         this machine.
     threads: of onnxruntime; by default the processors that this process may use.
-    device: "cpu" or "cuda" (which needs onnxruntime-gpu).
+    device: "cpu", "cuda" (which needs onnxruntime-gpu), or another provider of the onnxruntime that is
+        installed, such as "openvino" or "coreml".
 
     Raises UserError where there is no such bundle, precision or device, where CUDA does not start, or the
     bundle needs a newer edgedistill; CheckFailed where a file is missing, was changed or is too large, or a

@@ -53,9 +53,8 @@ def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, 
     """
     available = manifest["precisions"]
     if asked is None:
-        if device == "cpu" and INT8_PRODUCTS & set(machine.flags()):
-            device = "int8_cpu"
-        return fastest_first(available, device)[0]
+        processor = "int8_cpu" if INT8_PRODUCTS & set(machine.flags()) else "cpu"
+        return fastest_first(available, "cuda" if device == "cuda" else processor)[0]
     if asked in available:
         return asked
     shipped = _is_shipped(folder)

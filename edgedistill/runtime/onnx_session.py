@@ -107,8 +107,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.InferenceSession:
-    """Open a graph, its path or its bytes, on cpu or cuda. Operators without a CUDA kernel run on the
-    processor.
+    """Open a graph, its path or its bytes, on cpu, cuda or another provider of this onnxruntime. Operators
+    that it has no kernel for run on the processor.
 
     Raises UserError as `check_device`, and where CUDA does not start: onnxruntime would go on without it, on
     the processor alone. Its fallback to the processor in the middle of a run is off for the same reason.
@@ -118,16 +118,19 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
         session = open_in_memory(graph, threads, SERVING)
         _opened.add(session)
         return session
-    missing = _preload_cuda()
-    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    missing = _preload_cuda() if device == "cuda" else ""
+    provider = offered()[device]
     try:
         session = onnxruntime.InferenceSession(
-            graph, _options(threads, SERVING), providers=providers, enable_fallback=0
+            graph,
+            _options(threads, SERVING),
+            providers=[provider, "CPUExecutionProvider"],
+            enable_fallback=0,
         )
     except Exception as error:  # of many classes
-        raise _no_cuda(f" ({first_line(error)})") from error
-    if "CUDAExecutionProvider" not in session.get_providers():
-        raise _no_cuda(f" ({first_line(missing)})" if missing else "")
+        raise _not_started(device, f" ({first_line(error)})") from error
+    if provider not in session.get_providers():
+        raise _not_started(device, f" ({first_line(missing)})" if missing else "")
     return session
 
 
@@ -139,20 +142,27 @@ def _preload_cuda() -> str:
     return next((line for line in printed.getvalue().splitlines() if line.startswith("Failed")), "")
 
 
-def _no_cuda(because: str) -> UserError:
+def _not_started(device: str, because: str) -> UserError:
+    if device != "cuda":
+        return UserError(f"device {device}: onnxruntime did not start{because}; use device cpu")
     needs = "it needs an NVIDIA GPU with its driver, CUDA and cuDNN"
     way_out = "pip install 'onnxruntime-gpu[cuda,cudnn]' brings the last two, or use device cpu"
     return UserError(f"device cuda: onnxruntime did not start{because}; {needs}; {way_out}")
 
 
+def offered() -> dict[str, str]:
+    """The devices that this onnxruntime was built for, by their names here, such as cpu, cuda or openvino."""
+    names = [name for name in onnxruntime.get_available_providers() if not name.startswith("Azure")]
+    return {name.removesuffix("ExecutionProvider").lower(): name for name in names}
+
+
 def check_device(device: str) -> None:
-    """Raises UserError for a device other than cpu and cuda, and for cuda where this onnxruntime was not
-    built for it."""
-    if device not in DEVICES:
-        raise UserError(f"device: {unknown_name('device', device, DEVICES)}")
-    offered = onnxruntime.get_available_providers()
-    if device == "cuda" and "CUDAExecutionProvider" not in offered:
-        short = ", ".join(name.removesuffix("ExecutionProvider") for name in offered)
+    """Raises UserError for a device that this onnxruntime was not built for."""
+    if device not in offered() and device not in DEVICES:
+        raise UserError(f"device: {unknown_name('device', device, {*DEVICES, *offered()})}")
+    if device == "cuda" and device not in offered():
+        providers = onnxruntime.get_available_providers()
+        short = ", ".join(name.removesuffix("ExecutionProvider") for name in providers)
         way_out = (
             "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu"
         )

@@ -3,6 +3,7 @@
 
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
 import { availableParallelism } from "node:os";
 import { performance } from "node:perf_hooks";
 import { parseArgs } from "node:util";
@@ -20,6 +21,7 @@ Options:
   --threads N    Default: the processors this process may use.
   --check        Compare the golden texts with the embeddings stored at export.
   --time         Time a short query, and texts in batches, on this machine.
+  --bench        Answer a request of \`edgedistill bench --runner node\` on stdin; it names the bundle.
   --json         Print the result of --check and --time, or an error, as one JSON object.
   --help, --version
 
@@ -28,7 +30,7 @@ Options:
 const OPTIONS = {
   ...{ precision: { type: "string" }, dim: { type: "string" }, embeddings: { type: "string" }, threads: { type: "string" } },
   ...{ as: { type: "string", default: "text" } },
-  ...{ check: { type: "boolean" }, time: { type: "boolean" }, json: { type: "boolean" } },
+  ...{ check: { type: "boolean" }, time: { type: "boolean" }, json: { type: "boolean" }, bench: { type: "boolean" } },
   ...{ help: { type: "boolean" }, version: { type: "boolean" } },
 };
 const SAMPLE = "the old bridge over that river was closed for repairs so every train from here to a northern city now takes longer";
@@ -43,6 +45,7 @@ class UsageError extends Error {
 async function main({ values, positionals }) {
   if (values.help) return print(HELP);
   if (values.version) return print(JSON.parse(readFileSync(new URL("package.json", import.meta.url), "utf8")).version);
+  if (values.bench) return print(JSON.stringify(await answer(JSON.parse(readFileSync(0, "utf8")))));
   if (positionals.length !== 1) throw new UsageError(`BUNDLE: ${positionals.length} given; give one folder (edgedistill --help)`);
   const [dim, threads = availableParallelism()] = ["dim", "threads"].map((name) => count(name, values[name]));
   const { load } = await import("./index.js").catch(explainMissing);
@@ -56,6 +59,22 @@ async function main({ values, positionals }) {
   if (values.check) await report(await bundle.check(), checkLine);
   if (values.time) await report({ threads, ...(await time(bundle.encoders[0], dim)) }, timeLine);
   if (values.json) await print(JSON.stringify(found));
+}
+
+/** Answer a request of edgedistill's bench, see bench/README.md. */
+async function answer(request) {
+  if (request.what !== "time") throw new UsageError(`--bench ${request.what}: this runner answers time alone`);
+  if (request.device !== "cpu") throw new UsageError(`--bench: device ${request.device}; this runner has cpu alone`);
+  const threads = request.threads ?? availableParallelism();
+  const { load } = await import("./index.js").catch(explainMissing);
+  const { measure } = await import("./core/measure.js");
+  const start = performance.now();
+  const bundle = await load(request.bundle, { precision: request.precision, threads });
+  const load_ms = performance.now() - start;
+  const { version } = createRequire(import.meta.url)("onnxruntime-node/package.json");
+  const found = await measure(bundle.encoders[0], request);
+  const peak_rss_bytes = 1024 * process.resourceUsage().maxRSS;
+  return { ...found, load_ms, peak_rss_bytes, threads, device: "cpu", version: `onnxruntime-node ${version}, Node ${process.versions.node}` };
 }
 
 const checkLine = (found) =>

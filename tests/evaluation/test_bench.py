@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import files, machine
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import bench, report, scoring, speed
-from edgedistill.evaluation.speed_child import Task
+from edgedistill.evaluation import bench, report, scoring, slices, speed, speed_child
 from edgedistill.evaluation.suites import cosines
 from edgedistill.evaluation.teacher_agreement import ReferenceEmbeddings
 from edgedistill.precisions import PRECISIONS
@@ -497,7 +497,9 @@ def test_hybrid_names_the_extra_that_is_missing(
 
 def test_the_error_of_a_child_is_raised(shelf: Path, tmp_path: Path) -> None:
     def run_task(what: str, folder: Path) -> dict[str, Any]:
-        return speed.run_child(Task(what, str(folder), "w8", 1, "cpu", 2, 1, 0.0, 0), ["zero"])
+        named = {"what": what, "bundle": str(folder), "precision": "w8", "threads": 1, "device": "cpu"}
+        sizes = {"queries": [0, 0], "warmups": 1, "query_seconds": 0, "seconds": 0, "p99_ms": None}
+        return speed.ask(speed.PYTHON, {**named, **sizes, "texts": ["zero"]})
 
     with pytest.raises(UserError, match="nowhere"):
         run_task("time", tmp_path / "nowhere")
@@ -512,13 +514,21 @@ def test_the_error_of_a_child_is_raised(shelf: Path, tmp_path: Path) -> None:
 def test_children_alternate(shelf: Path) -> None:
     lines: list[str] = []
     both = [speed.Target(shelf / "student", "w8"), speed.Target(shelf / "teacher", "fp32")]
-    found = speed.measure(both, ["zero ten", "sixty"], Session(log=lines.append, threads=1), PLAN)
+    plan = replace(PLAN, p99_ms=1000.0)
+    found = speed.measure(both, ["zero ten", "sixty"], Session(log=lines.append, threads=1), plan)
     assert [line.split(",")[0] for line in lines] == [
-        *["timing student:w8", "timing teacher:fp32"] * 2,
-        *["memory of student:w8", "memory of teacher:fp32"],
+        *["timing student:w8", "timing teacher:fp32", "timing student:w8"] * 2,  # the first again: A/A
+        *["memory of student:w8", "start of student:w8", "server of student:w8"],
+        *["memory of teacher:fp32", "start of teacher:fp32", "server of teacher:fp32"],
     ]
+    assert found[0]["noise"]["same_bundle"]["title"] == "student:w8"
+    assert set(found[0]["against"]) == {"teacher:fp32"} and found[0]["against"]["teacher:fp32"]["ratio"] > 0
     for one in found:
         assert one["single"]["tokens_mean"] == 1.5
+        assert [each["tokens"] for each in one["single"]["by_length"].values()] == [8, 16]  # its limit
+        assert one["server"]["p99_ms"] == 1000 and one["server"]["rate_texts_s"] > 0
+        assert len(one["server"]["trials"]) == speed_child.TRIALS
+        assert one["load"]["cold_start_ms"] > one["load"]["first_ms"][0] > 0
         assert one["peak_rss_bytes"] >= one["memory"]["loaded_rss_bytes"] > 1_000_000
         assert all(
             math.isfinite(value) and value > 0
@@ -594,3 +604,69 @@ def test_a_suite_that_is_scored_in_float32_alone(shelf: Path, tmp_path: Path) ->
         "--embeddings: suite mine of kind bitext is scored in float32 alone; leave it out, or choose suites "
         "of kinds sts, pair_classification and retrieval"
     )
+
+
+NODE = files.shipped_folder("runner") / "node" / "node_modules"
+FEW = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
+
+
+@pytest.mark.skipif(not NODE.is_dir(), reason="no packages of export/node; make runners installs them")
+def test_another_runner_joins_the_same_report(tmp_path: Path) -> None:
+    lines: list[str] = []
+    outputs, both = bench.Outputs(tmp_path / "r.json", tmp_path / "r.html"), ["python", "node"]
+    session = Session(log=lines.append, threads=1)
+    bench.bench(["micro"], [], session, outputs, FEW, runners=both)
+    own, node = report_files.read(tmp_path / "r.json")
+    assert [report.title(each) for each in (own, node)] == ["micro:int8", "micro:int8 [node]"]
+    assert node["quality"] == own["quality"] and node["runner"]["cosine_min"] > 0.99
+    assert node["runner"]["version"].startswith("onnxruntime-node") and "cosine_min" not in own["runner"]
+    assert node["single"]["queries"] >= 2 and node["offline"]["texts_s"] > 0 and node["server"] is None
+    assert set(own["against"]) == {"micro:int8 [node]"} and set(node["against"]) == {"micro:int8"}
+    assert "micro:int8 [node]" in lines[-2] or any("micro:int8 [node]" in line for line in lines)
+
+
+def test_a_runner_of_another_model_is_refused(shelf: Path, tmp_path: Path) -> None:
+    """Its embeddings are compared before its times are reported."""
+    for name, rows, error, problem in (
+        ("other", [[0.0, 1.0]], CheckFailed, "an embedding is at a cosine of 0.000 to that of teacher:w8"),
+        ("shape", [[1.0, 0.0, 0.0]], UserError, "embeddings of shape (1, 3), (1, 2) expected"),
+    ):
+        answer = {"single_ms": [1.0] * 2, "texts_s": {"1": 5.0}, "embeddings": rows}
+        script = tmp_path / f"{name}.json"
+        script.write_text(json.dumps(answer))
+        target = bench.targets(str(shelf / "teacher"))[0]
+        target = replace(target, runner=speed.Runner.named(f"cat {script}"))
+        [target.speed] = speed.measure([target], ["zero"], Session(threads=1), FEW)
+        with pytest.raises(error, match=re.escape(f"--runner cat {script}: {problem}")):
+            bench._check_embeddings(target, ["zero"], Session(threads=1))
+
+
+def test_where_a_student_falls_behind(shelf: Path) -> None:
+    """The pair that it ranks worst comes first; slices tell where it loses, with the interval of the loss."""
+    suite = scoring.suite(shelf / "suite" / "suite.yaml")
+    found = {}
+    for name in ("student", "teacher"):
+        opened = bench.targets(str(shelf / name))[0].open(Session(threads=1))
+        found[name] = scoring.evaluate(suite, opened, samples=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slices, "LEAST", 2)
+        for name in found:
+            slices.add(suite, found[name], found["teacher"], (50, 0))
+    assert "furthest" not in found["teacher"] and "difference" not in found["teacher"]["slices"][0]
+    worst = found["student"]["furthest"][0]
+    assert set(worst["texts"]) in ({"zero", "thirty"}, {"zero", "sixty"}) and worst["task"] == "angles"
+    assert worst["gold"] in (4, 2) and worst["student"] != worst["teacher"]
+    by_words, by_overlap = found["student"]["slices"]
+    assert (by_words["by"], by_words["items"], by_words["to"]) == ("words", 6, 9)
+    assert by_overlap["by"] == "overlap" and by_words["score"] == pytest.approx(
+        found["student"]["average"], abs=1e-5
+    )
+    lost = found["student"]["average"] - found["teacher"]["average"]
+    assert by_words["difference"]["mean"] == pytest.approx(lost, abs=1e-5) and lost < 0
+
+
+def test_what_items_are_sliced_by() -> None:
+    found = slices.measures([("A man, a plan", "a MAN"), ("one", "two three")])
+    assert found["words"].tolist() == [4, 2]
+    assert found["overlap"].tolist() == [pytest.approx(2 / 3), 0]
+    assert list(slices.measures([("one query",)])) == ["words"]

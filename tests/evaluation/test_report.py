@@ -372,10 +372,16 @@ def test_a_browser_draws_the_page(tmp_path: Path) -> None:
         "Retained of the teacher's score",
         "Scores by task",
         "How it was measured",
+        "How to reproduce",
     ]
     assert text.count("<tr") == 4 + 2 * 4 and 'd="M' in text and "NaN" not in text
     assert text.count("data-tip") == 2 * 3
     assert "student-0 · w8\nSpearman 75.00, 93.8% of the teacher's\np50 0." in text
+    assert re.search(r"\n  95% interval of p50 0\.\d+ to 0\.\d+ ms\n", text)
+    assert (
+        "edgedistill bench the-teacher:fp32 'bilstm-" in text
+        and "--suite sts7 --suite more --threads 2</pre>" in text
+    )
     assert "192 single texts after 10 warm-up calls" in text
     assert "<b>Machine</b> cpu Some(R) Processor CPU @ 2.00GHz, flags avx2 avx512_vnni, cores 2" in text
 
@@ -439,3 +445,84 @@ def test_the_page_of_one_bundle_without_a_teacher(tmp_path: Path) -> None:
     assert "<b>Machine</b> gpu NVIDIA L4 24 GiB, cores 1,024, memory 25 GB</p>" in text
     assert "Accuracy against latency" not in text  # a plot of one point says nothing
     assert "Retained of the teacher's score" not in text and "Agreement with the teacher" not in text
+
+
+def whole(name: str, precision: str, runner: str, p50: float) -> dict[str, Any]:
+    """A report of everything that bench measures, of a student that is worse than its teacher."""
+    found = made(name, "bert", precision, 4, p50, 0.7)
+    each = {"tokens": 8, "tokenize_ms": 0.1, "graph_ms": p50, "pooling_ms": 0.01}
+    found["single"]["by_length"] = {
+        str(n): {**each, "tokens": n, "graph_ms": p50 * n / 8} for n in (8, 16, 32, 64)
+    }
+    found["runner"] = {"name": runner, "version": None}
+    found["server"] = {"p99_ms": 20.0, "rate_texts_s": 321.0, "trials": []}
+    found["load"] = {"start_ms": [400.0, 500.0, 450.0], "cold_start_ms": 990.0}
+    found["memory"] = {"loaded_rss_bytes": 60_000_000}
+    lost = {"mean": -0.05, "interval95": [-0.07, -0.03]}
+    ends = {"interval95": [0.66, 0.74], "difference": lost}
+    slices = [{"by": "words", "from": 0, "to": 9, "items": 120, "score": 0.61, "difference": lost}]
+    pair = {"task": "A", "texts": ["<first> text", "second"], "gold": 4.5, "student": 0.1234, "teacher": 0.9}
+    found["quality"]["sts7"] |= {**ends, "slices": slices, "furthest": [pair]}
+    found["noise"] |= {"resolution": 0.031, "pressure": {"steal": [0.2, 0.0]}}
+    return found
+
+
+def everything() -> list[dict[str, Any]]:
+    both = [whole("nano", "int8", "python", 0.5), whole("nano", "int8", "node", 0.51)]
+    for a, b in (both, both[::-1]):
+        a["against"] = {report.title(b): {"ratio": 1.01, "interval95": [0.99, 1.03], "tie": True}}
+    return [made("t", "teacher", "fp32", 90, 4.0, 0.8), *both]
+
+
+def test_ties_and_what_disturbed_the_machine_stand_below_the_table() -> None:
+    text = tables.terminal(everything())
+    assert max(map(len, text.splitlines())) <= 100
+    told = " ".join(text.split())
+    assert "below 3.1% cannot be resolved in this run; ties: nano:int8 = nano:int8 [node]." in told
+    assert (
+        "~ noisy machine: other guests of the host took 20% of a processor's time in the worst round." in told
+    )
+    assert tables.tie_note([made("x", "bert", "w8", 4, 1, 0.7)]) == ""
+
+
+@chromium
+def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
+    text = drawn_page(tmp_path, everything())
+    heads = re.findall(r"<section><h2>(.*?)</h2>", text)
+    more = ["Latency by length", "Scenarios and memory", "Scores by length and overlap"]
+    assert {*more, "Where student and teacher differ most", "How to reproduce"} <= set(heads)
+    assert "64 tokens: 4.10 ms\n  tokenization 0.100\n  graph 4.00, 0.0100 of it pooling" in text
+    assert re.findall(r"server texts/s, p99 ≤ 20 ms|>321<|>450<|>990<", text).count(">450<") == 2
+    assert "<b>61.0 (−5.0*)</b>" in text and "words 0–8 (120)" in text
+    assert (
+        "<div>&lt;first&gt; text</div><div>second</div>" in text
+        and "<td>4.5</td><td>0.9</td><td>0.123</td>" in text
+    )
+    assert "tied at p50 with nano:int8 [node]" in text and "ties: nano:int8 = nano:int8 [node]" in text
+    assert (
+        re.findall(r'<nav class="filters".*?</nav>', text)[0].count('type="checkbox"') == 4
+    )  # precisions, runners
+    assert "--runner python --runner node" in text and "other guests of the host" in text
+
+
+PHONE = """<script>onload = () => { const page = document.documentElement;
+document.title = `wide ${page.scrollWidth} of ${page.clientWidth}` }</script>"""
+
+
+@chromium
+@pytest.mark.parametrize("count", [1, 3])
+def test_nothing_is_scrolled_sideways_on_a_phone(tmp_path: Path, count: int) -> None:
+    """In a frame of a phone's width, since a window of a browser without a screen is not as narrow."""
+    page.write(tmp_path / "inside.html", everything()[-count:])
+    inside = (tmp_path / "inside.html").read_text(encoding="utf-8").replace("</body>", f"{PHONE}</body>")
+    (tmp_path / "inside.html").write_text(inside, encoding="utf-8")
+    (tmp_path / "frame.html").write_text(
+        '<iframe src="inside.html" width="390" height="900"></iframe><script>setInterval(() => {'
+        "document.title = frames[0].document.title }, 50)</script>"
+    )
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
+    command = ["chromium", *options, "--virtual-time-budget=3000", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "frame.html")], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert re.search(r"<title>wide (\d+) of \1</title>", done.stdout), done.stdout[:300]

@@ -791,7 +791,7 @@ def test_queries_one_by_one_average_to_the_suite_score(tmp_path: Path) -> None:
         return np.array([where[text] for text in texts], np.float32)
 
     found = retrieval.rankings(suite.tasks["T"], scoring.Encoder.of(encode), scoring.Search())[""]
-    values, texts = found["each"], found["texts"]
+    values, texts = found["samples"]["scores"], found["texts"]
     assert (values, texts) == (pytest.approx([1.0, 1.0, 0.5]), 3)  # third place: 1 / log2(4)
     assert scoring.evaluate(suite, encode)["average"] == pytest.approx(2.5 / 3)
     assert queue._retrieval(suite, encode)["T"][0].tolist() == pytest.approx(values)

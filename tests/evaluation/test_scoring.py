@@ -384,7 +384,7 @@ def test_beside_bm25_by_hand(tmp_path: Path) -> None:
         assert found["suite + BM25"]["average"] == pytest.approx(expected)
         assert found["suite + BM25"]["weight"] == weight
         assert found["suite + BM25"]["bm25"] == pytest.approx(1 / ideal)  # d2 has no word of the query
-        each = found["suite"]["tasks"]["set"].pop("each")
+        each = found["suite"]["tasks"]["set"].pop("samples")["scores"]
         assert found["suite"] == scoring.evaluate(suite, by_angle)
         assert each == [found["suite"]["average"]]
     task = found["suite + BM25"]["tasks"]["set"]

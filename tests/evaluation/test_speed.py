@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shlex
 import subprocess
 import sys
+import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edgedistill import machine
+from edgedistill.errors import UserError
 from edgedistill.evaluation import bootstrap, speed, speed_child
 
 
-def round_of(single: list[float], rate: float = 100.0, load: float = 50.0) -> dict[str, object]:
+def round_of(single: list[float], rate: float = 100.0, load: float = 50.0) -> dict[str, Any]:
     return {
         "single_ms": single,
         "tokenize_ms": [value / 10 for value in single],
@@ -26,20 +32,27 @@ def round_of(single: list[float], rate: float = 100.0, load: float = 50.0) -> di
         "import_ms": 100.0,
         "load_ms": load,
         "first_ms": 5.0,
+        "start_ms": 800.0,
+        "by_length": {"8": {"tokens": 8, "tokenize_ms": 0.1, "graph_ms": rate, "pooling_ms": 0.01}},
+        "pressure": {"steal": 0.0},
     }
 
 
 def test_rounds_are_pooled_by_hand() -> None:
     plan = speed.MeasurementPlan(queries=4, rounds=2, resamples=20)
     rounds = [round_of([1.0, 2.0, 3.0, 4.0], 100, 50), round_of([1.0, 2.0, 3.0, 14.0], 300, 70)]
-    found = speed.summary(rounds, {"peak_rss_bytes": 7, "loaded_rss_bytes": 5}, plan)  # type: ignore[arg-type]
+    once = {"memory": {"peak_rss_bytes": 7, "loaded_rss_bytes": 5}, "start": {"start_ms": 900.0}}
+    found = speed.summary(rounds, once, plan)
     single = found["single"]
     assert single["p50_ms"] == 2.5  # of 1 1 2 2 3 3 4 14
     assert single["p99_ms"] == pytest.approx(4 + 10 * 0.93)  # rank 0.99 · 7 = 6.93
     assert single["queries"] == 8
     assert single["samples_ms"] == [[1, 2, 3, 4], [1, 2, 3, 14]]
     assert single["tokenize_p50_ms"] == 0.25
-    assert found["offline"]["texts_s"] == 400  # median of 200 and 600
+    assert found["offline"]["texts_s"] == 400  # median of 200 and 600, at the best batch
+    assert found["offline"]["batch"] == "budget"
+    assert single["by_length"]["8"]["graph_ms"] == 200  # median of 100 and 300
+    assert found["load"]["cold_start_ms"] == 900 and found["load"]["start_ms"] == [800, 800]
     assert found["offline"]["by_batch"] == {"1": 50, "8": 100, "32": 200, "budget": 400}
     assert found["load_ms"] == 60
     assert found["load"]["import_ms"] == [100, 100]
@@ -48,8 +61,8 @@ def test_rounds_are_pooled_by_hand() -> None:
 
 def test_intervals_hold_the_value_and_narrow_with_samples() -> None:
     random = np.random.default_rng(0)
-    points, few = bootstrap.quantiles(random.lognormal(0, 0.3, (3, 50)), 300)
-    _, many = bootstrap.quantiles(random.lognormal(0, 0.3, (3, 5000)), 300)
+    points, few = bootstrap.quantiles([*random.lognormal(0, 0.3, (3, 50))], 300)
+    _, many = bootstrap.quantiles([*random.lognormal(0, 0.3, (3, 5000))], 300)
     for name, value in points.items():
         assert few[name][0] <= value <= few[name][1]
     assert many["p50_ms"][1] - many["p50_ms"][0] < (few["p50_ms"][1] - few["p50_ms"][0]) / 3
@@ -59,20 +72,20 @@ def test_intervals_hold_the_value_and_narrow_with_samples() -> None:
 
 def test_intervals_widen_when_rounds_disagree() -> None:
     steady = np.tile(np.linspace(1, 2, 200), (3, 1))
-    _, narrow = bootstrap.quantiles(steady, 200)
-    _, wide = bootstrap.quantiles(steady * np.array([[1.0], [1.5], [2.0]]), 200)
+    _, narrow = bootstrap.quantiles([*steady], 200)
+    _, wide = bootstrap.quantiles([*steady * np.array([[1.0], [1.5], [2.0]])], 200)
     assert wide["p50_ms"][1] - wide["p50_ms"][0] > 5 * (narrow["p50_ms"][1] - narrow["p50_ms"][0])
 
 
 def test_noise_is_the_same_bundle_against_itself() -> None:
-    assert bootstrap.noise(np.full((3, 10), 2.0)) == {
+    assert bootstrap.noise([*np.full((3, 10), 2.0)]) == {
         "p50_ms_by_round": [2.0, 2.0, 2.0],
         "between": 0.0,
         "within": 0.0,
     }
-    assert bootstrap.noise(np.array([[1.0] * 4, [1.2] * 4]))["between"] == pytest.approx(0.2)
-    assert bootstrap.noise(np.array([[1.0] * 4, [1.0, 1.0, 0.7, 0.7]]))["within"] == pytest.approx(-0.3)
-    assert bootstrap.noise(np.array([[1.0]]))["within"] == 0
+    assert bootstrap.noise([np.ones(4), np.full(6, 1.2)])["between"] == pytest.approx(0.2)
+    assert bootstrap.noise([np.ones(4), np.array([1.0, 1.0, 0.7, 0.7])])["within"] == pytest.approx(-0.3)
+    assert bootstrap.noise([np.ones(1)])["within"] == 0
 
 
 def test_the_machine_and_versions_can_be_written_as_json() -> None:
@@ -126,10 +139,130 @@ def test_a_difference_between_rankings_is_paired_and_agrees_with_scipy() -> None
 
     random = np.random.default_rng(3)
     teacher = random.random(200)
-    constant = bootstrap.difference((teacher - 0.25).tolist(), teacher.tolist())
+
+    def difference(student: np.ndarray, resamples: int) -> dict[str, Any]:
+        drawn = [bootstrap.scores("x", {"scores": each.tolist()}, resamples) for each in (student, teacher)]
+        return bootstrap.difference(drawn[0], drawn[1], float(np.mean(student - teacher)))
+
+    constant = difference(teacher - 0.25, 100)
     assert constant == {"mean": -0.25, "interval95": [-0.25, -0.25]}  # however hard the queries are
     student = teacher - 0.1 * random.random(200)
-    found = bootstrap.difference(student.tolist(), teacher.tolist(), 4000)
+    found = difference(student, 4000)
     expected = by_scipy((student - teacher,), np.mean, method="percentile", random_state=random)
     assert found["mean"] == pytest.approx(np.mean(student - teacher), abs=1e-5)
     assert found["interval95"] == pytest.approx(list(expected.confidence_interval), abs=5e-4)
+
+
+def drawn(rounds: int, factor: float = 1.0, noise: float = 0.05, seed: int = 0) -> list[dict[str, Any]]:
+    """Rounds of two passes over 40 queries of very different lengths, each with its own error."""
+    random = np.random.default_rng(seed)
+    queries = np.geomspace(1, 20, 40)
+    times = [factor * np.tile(queries, 2) * np.exp(random.normal(0, noise, 80)) for _ in range(rounds)]
+    return [round_of(each.tolist()) for each in times]
+
+
+def test_ratios_are_paired_query_by_query() -> None:
+    """Queries that differ twentyfold do not widen the interval of a ratio; an unfinished pass is left out."""
+    ours = [np.array([*each["single_ms"], 1e6]) for each in drawn(3, 1.1, seed=1)]
+    theirs = [np.array(each["single_ms"]) for each in drawn(3, seed=2)]
+    found = bootstrap.ratio(ours, theirs, 40, 200)
+    low, high = found["interval95"]
+    assert low < 1.1 < high and low > 1.07 and high < 1.13
+    unpaired = bootstrap.ratio_between_runs(ours, theirs, 200)["interval95"]
+    assert unpaired[1] - unpaired[0] > 5 * (high - low)
+
+
+def test_the_same_bundle_twice_decides_what_is_a_tie() -> None:
+    """A difference of 10% counts where the A/A test is narrow, and is a tie where it is wide."""
+    plan = speed.MeasurementPlan(queries=40, resamples=200)
+
+    def compared(again: float) -> list[dict[str, Any]]:
+        timed = [drawn(3, 1.0, seed=1), drawn(3, 1.1, seed=2), drawn(3, 1.0, seed=3)]
+        pooled = [speed.summary(rounds, {}, plan) for rounds in timed]
+        return speed._compared(["a", "b", "c"], pooled, timed, drawn(3, again, seed=4), plan)
+
+    a, b, c = compared(1.0)
+    assert a["noise"]["resolution"] == c["noise"]["resolution"] < 0.05
+    assert a["noise"]["same_bundle"]["title"] == "a"
+    assert not a["against"]["b"]["tie"] and a["against"]["c"]["tie"]
+    assert a["against"]["b"]["ratio"] == pytest.approx(1 / b["against"]["a"]["ratio"], rel=1e-3)
+    noisy, *_ = compared(1.2)
+    assert 0.15 < noisy["noise"]["resolution"] < 0.25 and noisy["against"]["b"]["tie"]
+
+
+def test_the_server_scenario_waits_batches_and_gives_up() -> None:
+    """Texts that arrive while another is embedded are embedded together; latency counts from arrival."""
+    batches: list[int] = []
+
+    def slow(texts: list[str]) -> None:
+        batches.append(len(texts))
+        time.sleep(0.005)
+
+    arrivals = np.array([0.0, 0.001, 0.002, 0.02])
+    p99 = speed_child._p99_ms(slow, ["x"], arrivals, 1000)
+    assert batches[0] == 1 and sum(batches) == 4 and len(batches) < 4
+    assert p99 is not None and p99 > 5
+    assert speed_child._p99_ms(slow, ["x"], np.zeros(400), 1) is None  # the bound cannot be met
+    assert sum(batches) < 400
+
+
+def test_what_disturbs_a_machine_is_read_from_the_system(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 250 0 0\ncpu0 1 2 3 4 5 6 7 9 0 0\n")
+    (tmp_path / "cpu.stat").write_text("usage_usec 5\nnr_throttled 2\nthrottled_usec 1500000\n")
+    found = machine.pressure(tmp_path, tmp_path / "stat")
+    assert found == {"steal": 250 / os.sysconf("SC_CLK_TCK"), "throttled": 1.5}
+    assert machine.pressure(tmp_path / "none", tmp_path / "none") == {}
+
+
+def asked_of(command: str, timeout_s: float = 60) -> dict[str, Any]:
+    return speed.ask(speed.Runner.named(f"sh -c {shlex.quote(command)}"), {"what": "time"}, timeout_s)
+
+
+ANSWER = {"single_ms": [1.5, 2.0], "texts_s": {"32": 100.0}}
+
+
+def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
+    found = asked_of(f"read request; echo loading; echo '{json.dumps(ANSWER)}'")
+    assert {key: found[key] for key in ANSWER} == ANSWER and "pressure" in found
+    pooled = speed.summary([found], {}, speed.MeasurementPlan(queries=2, resamples=10))
+    assert pooled["single"]["p50_ms"] == 1.75 and pooled["offline"]["batch"] == "32"
+    assert pooled["load_ms"] is pooled["peak_rss_bytes"] is pooled["single"]["tokenize_p50_ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (
+            "echo hello",
+            'its last line is "hello", not {"single_ms": [ms, …], "texts_s": {"32": rate}}; see bench',
+        ),
+        ("true", 'its last line is "", not {"single_ms"'),
+        ("echo '[1]'", 'its last line is "[1]", not {"single_ms"'),
+        ("echo broken >&2; exit 3", "ended with 3: broken; run it by itself"),
+        ("sleep 60", "no answer within 0.2 s; run it by itself, or leave it out"),
+        (
+            f"echo '{json.dumps(ANSWER | {'single_ms': [1.0, -3.2]})}'",
+            "-3.2 among its times and rates; measure",
+        ),
+        (
+            f"echo '{json.dumps(ANSWER | {'texts_s': {'1': 0}})}'",
+            "0 among its times and rates; measure with a st",
+        ),
+        (
+            f"echo '{json.dumps(ANSWER | {'single_ms': []})}'",
+            "no latencies or no rates; answer with at least one",
+        ),
+    ],
+)
+def test_a_runner_that_answers_otherwise_is_refused_by_name(command: str, problem: str) -> None:
+    with pytest.raises(UserError) as refused:
+        asked_of(command, 0.2 if command.startswith("sleep") else 60)
+    assert str(refused.value).startswith(f"--runner sh -c {shlex.quote(command)}: {problem}")
+
+
+def test_a_runner_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(UserError) as refused:
+        speed.Runner.named("noed")
+    assert str(refused.value) == (
+        "--runner: no runner or program 'noed'; did you mean 'node'? (node, python, web)"
+    )

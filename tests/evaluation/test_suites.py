@@ -287,3 +287,15 @@ def test_the_page_reads_the_number_that_was_averaged() -> None:
     assert titles == {"name": "b", "averaged": "accuracy", "measure": "accuracy × 100"}
     older = page._suite([{"quality": {"t": {"tasks": {}}}}], "t")  # before reports named the kind of a suite
     assert older["averaged"] == "all"
+
+
+@pytest.mark.parametrize(("rows", "count"), [("a\tb\t3\nc\td\t3\n", 2), ("a\tb\t3\n", 1)])
+def test_pairs_without_a_ranking_are_refused(tmp_path: Path, rows: str, count: int) -> None:
+    (tmp_path / "t.tsv").write_text("sentence1\tsentence2\tscore\n" + rows)
+    (tmp_path / "suite.yaml").write_text("kind: sts\ntasks: [{name: a, file: t.tsv}]\n")
+    with pytest.raises(UserError) as refused:
+        scoring.suite(tmp_path / "suite.yaml")
+    assert str(refused.value) == (
+        f"{tmp_path}/t.tsv: pairs: {count}, scores: 3 alone, and a rank correlation needs two; check the "
+        "suite, or give another --data"
+    )

@@ -24,6 +24,16 @@ def test_a_device_that_does_not_exist(folder: Path) -> None:
             fails()
 
 
+@pytest.mark.usefixtures("offered")
+def test_other_providers_are_devices_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"device: no device 'openvino'; choose one: \(cpu, cuda\)"):
+        onnx_session.check_device("openvino")
+    names = ["OpenVINOExecutionProvider", "AzureExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+    onnx_session.check_device("openvino")
+    assert onnx_session.offered() == {"openvino": names[0], "cpu": names[2]}
+
+
 @pytest.mark.skipif(OFFERED, reason="this onnxruntime is built for CUDA")
 def test_an_onnxruntime_without_cuda() -> None:
     with pytest.raises(UserError, match=r"device cuda: onnxruntime here offers .*CPU.*; .*onnxruntime-gpu"):

@@ -1,6 +1,8 @@
 // Draws the report's page from the JSON in #data; page.py says what is in it.
 const data = JSON.parse(document.getElementById('data').textContent);
-const reports = data.reports;
+const all = data.reports;
+const reference = all[data.reference] ?? null;
+let reports = all; // those that the filters show
 const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share,
 const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
 const NARROW = matchMedia('(max-width: 640px)'); // plots are drawn for a phone's width
@@ -14,7 +16,7 @@ const section = (title, ...parts) => el('section', {}, el('h2', {}, title), ...p
 const scroll = (...parts) => el('div', {class: 'scroll', tabindex: 0}, ...parts);
 const distinct = (values) => [...new Set(values)];
 const count = (value) => value.toLocaleString('en');
-const title = ({bundle}) => `${bundle.name} ${bundle.precision}`;
+const title = ({bundle, variant}) => `${bundle.name} ${variant}`;
 
 /** How the table shows a report's value in the column of that head. */
 const shown = (report, head) => report.cells[data.heads.indexOf(head)].shown;
@@ -22,32 +24,71 @@ const milliseconds = (report, head) => shown(report, head).replace('~', '');
 const retained = (report, suite) => report.cells[data.heads.indexOf(suite) + 1].shown;
 
 /** The colour of a report's bundle: all teachers share --c0, students take --c1 to --c8 in turn. */
-const students = distinct(reports.filter(({teacher}) => !teacher).map(({bundle}) => bundle.name));
+const students = distinct(all.filter(({teacher}) => !teacher).map(({bundle}) => bundle.name));
 const colour = ({bundle}) => `var(--c${students.includes(bundle.name) ? 1 + students.indexOf(bundle.name) % 8 : 0})`;
 
 /** The name of a report's bundle in a plot, right-aligned at x; without x at the left edge. */
-function plotLabel({short, bundle}, x, y) {
-  return el('text', {class: 'label', x, y, 'text-anchor': x ? 'end' : null}, el('tspan', {class: 'name'}, short), ` ${bundle.precision}`);
+function plotLabel({short, variant}, x, y) {
+  return el('text', {class: 'label', x, y, 'text-anchor': x ? 'end' : null}, el('tspan', {class: 'name'}, short), ` ${variant}`);
 }
 
-const names = distinct(reports.map(({bundle}) => bundle.name));
-const subject = names.length === 1 ? reports[0].short : `${names.length} bundles`;
+const names = distinct(all.map(({bundle}) => bundle.name));
+const subject = names.length === 1 ? all[0].short : `${names.length} bundles`;
+const between = ([low, high], digits = 3) => `${low.toPrecision(digits)} to ${high.toPrecision(digits)}`;
+const hundredfold = (ends) => ends.map((end) => 100 * end);
+
+/** What a reader can restrict the page to: a value of each report by name. */
+const FILTERS = {
+  precision: ({bundle}) => bundle.precision,
+  runner: ({runner}) => runner?.name ?? 'python',
+  device: ({device}) => device ?? 'cpu',
+};
+const hidden = new Set();
+
+/** A box to tick for each value that not all reports share; null where all are alike. The last that is shown stays. */
+function filters() {
+  const rows = Object.entries(FILTERS).map(([key, of]) => [key, of, distinct(all.map(of))]).filter(([, , values]) => values.length > 1);
+  const chip = (key, of, value) => {
+    const input = el('input', {type: 'checkbox'});
+    input.checked = !hidden.has(`${key} ${value}`);
+    input.onchange = () => {
+      if (input.checked) hidden.delete(`${key} ${value}`); else hidden.add(`${key} ${value}`);
+      const left = all.filter((report) => Object.entries(FILTERS).every(([name, its]) => !hidden.has(`${name} ${its(report)}`)));
+      if (left.length) reports = left; else hidden.delete(`${key} ${value}`);
+      draw();
+    };
+    return el('label', {}, input, ` ${value}`);
+  };
+  return rows.length ? el('nav', {class: 'filters', 'aria-label': 'Filters'}, rows.map(([key, of, values]) => el('span', {}, el('b', {}, key), values.map((value) => chip(key, of, value))))) : null;
+}
 
 /** The heading and its figures, of the student that leads. */
 function header() {
-  const teacher = reports[data.reference], suite = data.suites[0]?.name;
+  const teacher = reference, suite = data.suites[0]?.name;
   const compared = reports.filter((report) => !report.teacher && report.kept[suite]);
   const best = teacher && leading(compared, suite);
   const heading = best
     ? [el('span', {style: `color:${colour(best)}`}, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`]
     : [`${subject}, measured`];
-  const figures = (best ? tiles(best, teacher) : []).map(([big, small]) => el('div', {}, el('dt', {}, small), el('dd', {}, big)));
+  const figures = (best ? tiles(best, teacher) : tilesAlone(reports[0], suite)).map(([big, small]) => el('div', {}, el('dt', {}, small), el('dd', {}, big)));
   return el('header', {},
     el('p', {class: 'brand'}, 'edgedistill bench'),
     el('h1', {}, ...heading),
     figures.length ? el('dl', {class: 'tiles'}, figures) : null,
     el('p', {class: 'where'}, data.where.flatMap((place, at) => (at ? [el('br'), place] : [place]))),
+    data.ties ? el('p', {class: 'where'}, data.ties) : null,
     data.noise ? el('p', {class: 'noise'}, data.noise) : null);
+}
+
+/** The figures of a page without a teacher to compare with: of its first bundle. */
+function tilesAlone(report, suite) {
+  const score = report.quality[suite], p50 = report.single.interval95?.p50_ms, many = reports.length > 1 ? `, ${title(report)}` : '';
+  return [
+    score ? [shown(report, suite), `${suite}${score.interval95 ? `, ${between(hundredfold(score.interval95))}` : ''}${many}`] : null,
+    [`${shown(report, 'MB')} MB`, `graph, ${shown(report, 'params')} parameters`],
+    [`${milliseconds(report, 'p50 ms')} ms`, `per text at p50${p50 ? `, ${between(p50)}` : ''}`],
+    [shown(report, 'texts/s'), 'texts/s'],
+  ].filter(Boolean);
 }
 
 function leading(compared, suite) {
@@ -73,7 +114,7 @@ function table(heads, rows, sortable = false) {
   const body = rows.map(({report, cells}) => el('tr', {class: sortable && report.teacher ? 'teacher' : null},
     el('th', {scope: 'row', 'data-v': report.bundle.name},
       sortable ? el('i', {style: `background:${colour(report)}`}) : null,
-      el('span', {title: report.bundle.name}, report.short), ' ', el('span', {class: 'prec'}, report.bundle.precision)),
+      el('span', {title: report.bundle.name}, report.short), ' ', el('span', {class: 'prec'}, report.variant)),
     cells.map(cell)));
   const whole = el('table', {class: sortable ? 'sortable' : 'plain'}, el('thead', {}, el('tr', {}, head)), el('tbody', {}, body));
   if (sortable) makeSortable(whole);
@@ -128,19 +169,24 @@ function accuracyOf({name: suite, measure}) {
   const points = measured.map((report) => {
     const ms = report.single.p50_ms, [low, high] = report.single.interval95?.p50_ms ?? [ms, ms];
     const cost = `${shown(report, 'MB')} MB`, p50 = `${milliseconds(report, 'p50 ms')} ms`, share = retained(report, suite);
+    const interval = report.quality[suite].interval95, lost = report.quality[suite].difference;
+    const tied = Object.entries(report.against ?? {}).filter(([, {tie}]) => tie).map(([name]) => name);
     const tip = [
-      `${report.bundle.name} · ${report.bundle.precision}`,
+      `${report.bundle.name} · ${report.variant}`,
       `${measure.split(' ')[0]} ${shown(report, suite)}${share ? `, ${share} of the teacher's` : ''}`,
+      interval ? `  95% interval ${between(hundredfold(interval), 4)}` : '',
+      lost ? `  to the teacher ${signed(100 * lost.mean)} (${hundredfold(lost.interval95).map(signed).join(' to ')})` : '',
       `p50 ${p50}, p99 ${milliseconds(report, 'p99 ms')} ms`,
+      report.single.interval95?.p50_ms ? `  95% interval of p50 ${between(report.single.interval95.p50_ms)} ms` : '',
+      tied.length ? `  tied at p50 with ${tied.slice(0, 4).join(', ')}${tied.length > 4 ? ' …' : ''}` : '',
       `${cost}, ${shown(report, 'params')} parameters`,
-    ].join('\n');
+    ].filter(Boolean).join('\n');
     return {
       ms, low, high, tip, colour: colour(report), teacher: report.teacher,
       score: 100 * report.quality[suite].average, bytes: report.size_bytes.graph,
-      name: crowded && !first(report) ? '' : report.short, detail: report.bundle.precision, note: crowded || NARROW.matches ? '' : `${cost} · ${p50}`,
+      name: crowded && !first(report) ? '' : report.short, detail: report.variant, note: crowded || NARROW.matches ? '' : `${cost} · ${p50}`,
     };
   });
-  const reference = reports[data.reference];
   const teacher = reference?.quality[suite] && {score: 100 * reference.quality[suite].average, text: `teacher, ${shown(reference, suite)}`};
   const [wide, high] = NARROW.matches ? [390, 460] : [1120, 580];
   return accuracyPlot(points, {wide, high, title: `${suite}: accuracy against latency`, measure, teacher});
@@ -189,7 +235,7 @@ function latencies() {
 /** Bars from zero of the share of the teacher's score that each student retains on one suite; null without students. */
 function bars({name: suite}) {
   const [ROW, LEFT, WIDE, ABOVE] = NARROW.matches ? [42, 0, 390, 17] : [26, 250, 512, 0], RIGHT = 58;
-  const compared = reports.filter((report, at) => at !== data.reference && typeof report.kept[suite] === 'number');
+  const compared = reports.filter((report) => report !== reference && typeof report.kept[suite] === 'number');
   if (!compared.length) return null;
   const scale = (WIDE - LEFT - RIGHT) / Math.max(1, ...compared.map(({kept}) => kept[suite]));
   const high = ROW * compared.length + 30, full = one(LEFT + scale);
@@ -209,7 +255,7 @@ function bars({name: suite}) {
 
 /** Every task's score on a suite, shaded from the column's lowest to its highest; null where it has one task. */
 function tasks({name: suite, measure, averaged}) {
-  const measured = reports.filter(({quality}) => quality[suite]), names = Object.keys(measured[0].quality[suite].tasks);
+  const measured = reports.filter(({quality}) => quality[suite]), names = Object.keys(measured[0]?.quality[suite].tasks ?? {});
   if (names.length < 2) return null;
   const values = measured.map(({quality}) => names.map((name) => quality[suite].tasks[name]?.[averaged] ?? 0));
   const rows = measured.map((report, row) => {
@@ -225,7 +271,8 @@ function tasks({name: suite, measure, averaged}) {
 /** Scores of embeddings in fewer bytes; null where suites were scored in float32 alone. */
 function embeddings() {
   if (!data.embeddings.length) return null;
-  const rows = data.embeddings.map(({report, cells}) => ({report: reports[report], cells}));
+  const rows = data.embeddings.map(({report, cells}) => ({report: all[report], cells})).filter(({report}) => reports.includes(report));
+  if (!rows.length) return null;
   return section('Embeddings in fewer bytes', table(['', ...rows[0].cells.map(({head}) => head)], rows));
 }
 
@@ -245,9 +292,103 @@ function agreement() {
   return section('Agreement with the teacher', el('p', {}, about), table(heads, rows));
 }
 
+const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toFixed(2)}`;
+const whole = (value, unit = '') => (typeof value === 'number' ? `${Math.round(value).toLocaleString('en')}${unit}` : '–');
+
+/** Milliseconds against tokens, a line a bundle; null where no runner measured it. */
+function byLength() {
+  const measured = reports.filter(({single}) => Object.keys(single.by_length ?? {}).length > 1);
+  if (!measured.length) return null;
+  const lines = measured.map((report) => ({report, points: Object.values(report.single.by_length).map((each) => ({...each, ms: each.tokenize_ms + each.graph_ms}))}));
+  const points = lines.flatMap((each) => each.points), narrow = NARROW.matches;
+  const [wide, high] = narrow ? [390, 340] : [1120, 420], frame = {left: 56, top: 16, right: wide - (narrow ? 12 : 230), bottom: high - 50};
+  const x = logScale(points.map(({tokens}) => tokens), frame.left + 16, frame.right - 16), y = logScale(points.map(({ms}) => ms), frame.bottom - 14, frame.top + 14);
+  x.ticks = distinct(points.map(({tokens}) => tokens)).filter((tick, at, ticks) => !ticks.some((other) => other > tick && other < 1.5 * tick));
+  const parts = grid(x, y, frame);
+  const ends = lines.map(({report, points: its}) => ({report, last: its.at(-1), y: y.scale(its.at(-1).ms)})).sort((a, b) => a.y - b.y);
+  ends.forEach((end, at) => { if (at) end.y = Math.max(end.y, ends[at - 1].y + 16); });
+  for (const {report, points: its} of lines) {
+    const path = its.map(({tokens, ms}, at) => `${at ? 'L' : 'M'}${one(x.scale(tokens))} ${one(y.scale(ms))}`).join('');
+    parts.push(el('path', {class: 'length', d: path, style: `stroke:${colour(report)}`}));
+    for (const {tokens, ms, tokenize_ms: tokenizing, graph_ms: graph, pooling_ms: pooling} of its) {
+      const inside = typeof pooling === 'number' ? `, ${pooling.toPrecision(3)} of it pooling` : '';
+      const tip = `${report.bundle.name} · ${report.variant}\n${tokens} tokens: ${ms.toPrecision(3)} ms\n  tokenization ${tokenizing.toPrecision(3)}\n  graph ${graph.toPrecision(3)}${inside}`;
+      parts.push(el('g', {class: 'dot', tabindex: 0, 'data-tip': tip, style: `--c:${colour(report)}`}, el('circle', {cx: one(x.scale(tokens)), cy: one(y.scale(ms)), r: 4})));
+    }
+  }
+  if (!narrow) ends.forEach(({report, y: at}) => parts.push(plotLabel(report, null, one(at + 4)), ''));
+  parts.filter((part) => part !== '' && part.getAttribute('class') === 'label').forEach((part) => part.setAttribute('x', frame.right + 8));
+  parts.push(el('text', {class: 'axis', x: (frame.left + frame.right) / 2, y: high - 10, 'text-anchor': 'middle'}, 'tokens of the text, log scale'));
+  parts.push(el('text', {class: 'axis', transform: `translate(14 ${(frame.top + frame.bottom) / 2}) rotate(-90)`, 'text-anchor': 'middle'}, 'milliseconds, log scale'));
+  const about = lines.map(({report, points: its}) => `${title(report)} ${its.map(({tokens, ms}) => `${tokens}: ${ms.toPrecision(3)} ms`).join(', ')}`).join('; ');
+  const key = narrow ? el('p', {class: 'key'}, lines.map(({report}) => el('span', {}, el('i', {style: `background:${colour(report)}`}), title(report)))) : null;
+  return section('Latency by length', scroll(drawing(wide, high, 'Latency by length', about, parts.filter(Boolean))), key);
+}
+
+/** MLPerf's scenarios beside the single stream, and memory; null where none was measured. */
+function scenarios() {
+  const told = reports.filter(({server, load, memory}) => server || load?.start_ms?.[0] || memory?.loaded_rss_bytes);
+  if (!told.length) return null;
+  const bound = told.find(({server}) => server)?.server.p99_ms;
+  const middle = (values) => { const known = (values ?? []).filter((value) => value !== null).sort((a, b) => a - b); return known[known.length >> 1]; };
+  const columns = [
+    ['offline texts/s', ({offline}) => [offline.texts_s, `${whole(offline.texts_s)}`]],
+    ['at batch', ({offline}) => [null, {budget: 'all, by tokens'}[offline.batch] ?? offline.batch ?? '–']],
+    [`server texts/s, p99 ≤ ${bound} ms`, ({server}) => [server?.rate_texts_s, whole(server?.rate_texts_s)]],
+    ['cold start ms', ({load}) => [middle(load?.start_ms), whole(middle(load?.start_ms))]],
+    ['cold file cache ms', ({load}) => [load?.cold_start_ms, whole(load?.cold_start_ms)]],
+    ['RSS MB loaded', ({memory}) => [memory?.loaded_rss_bytes, whole(memory?.loaded_rss_bytes / 1e6)]],
+    ['peak', (report) => [report.peak_rss_bytes, shown(report, 'RSS MB')]],
+  ].filter(([head, of]) => told.some((report) => !['–', 'NaN'].includes(of(report)[1])));
+  const rows = told.map((report) => ({report, cells: columns.map(([, of]) => { const [value, text] = of(report); return {value, shown: text === 'NaN' ? '–' : text}; })}));
+  return section('Scenarios and memory', table(['bundle', ...columns.map(([head]) => head)], rows, true));
+}
+
+/** Scores by length and lexical overlap, with the difference to the teacher where that is beyond its interval; null without. */
+function slicesOf({name: suite}) {
+  const measured = reports.filter(({quality}) => quality[suite]?.slices?.length);
+  if (!measured.length) return null;
+  const head = ({by, from, to, items}) => {
+    const upper = by === 'words' ? to - 1 : to, range = to === null ? `${from}+` : `${from}–${upper}`;
+    return `${by} ${range} (${count(items)})`;
+  };
+  const rows = measured.map((report) => ({report, cells: report.quality[suite].slices.map(({score, difference: lost}) => {
+    const real = lost && (lost.interval95[0] > 0 || lost.interval95[1] < 0);
+    return {shown: `${(100 * score).toFixed(1)}${lost ? ` (${signed(100 * lost.mean).slice(0, -1)}${real ? '*' : ''})` : ''}`, bold: Boolean(real)};
+  })}));
+  return [el('h3', {}, suite), table(['', ...measured[0].quality[suite].slices.map(head)], rows)];
+}
+
+/** The pairs or queries on which each student is furthest from its teacher. */
+function furthest() {
+  const lists = reports.flatMap((report) => Object.entries(report.quality).filter(([, {furthest: found}]) => found?.length).map(([suite, {furthest: found}]) => ({report, suite, found})));
+  if (!lists.length) return null;
+  return section('Where student and teacher differ most', ...lists.map(({report, suite, found}, at) => {
+    const graded = found.some(({gold}) => gold !== null);
+    const heads = ['texts', ...(graded ? ['gold'] : []), 'teacher', 'student'];
+    const rows = found.map(({task, texts, gold, teacher, student}) => el('tr', {},
+      el('td', {class: 'texts'}, texts.map((text) => el('div', {}, text)), el('small', {}, task)),
+      [...(graded ? [gold] : []), teacher, student].map((value) => el('td', {}, value === null ? '' : Number(value.toFixed(3)).toString()))));
+    return el('details', {open: at === 0 ? '' : null}, el('summary', {}, el('b', {}, title(report)), ` on ${suite}, ${found.length} ${found[0].texts.length > 1 ? 'pairs' : 'queries'}`),
+      scroll(el('table', {class: 'plain'}, el('thead', {}, el('tr', {}, heads.map((text) => el('th', {scope: 'col'}, text)))), el('tbody', {}, rows))));
+  }));
+}
+
+/** The command that measures the same again, and the graphs by their hashes. */
+function reproduce() {
+  const values = (of) => distinct(all.map(of)).filter((value) => value !== null && value !== undefined);
+  const quoted = (text) => (/^[\w./:=,+-]+$/.test(text) ? text : `'${text}'`);
+  const option = (name, list, usual) => (list.length === 1 && list[0] === usual ? [] : list.map((value) => `--${name} ${quoted(`${value}`)}`));
+  const command = ['edgedistill bench', ...values(({bundle}) => `${bundle.name}:${bundle.precision}`).map(quoted),
+    ...option('suite', data.suites.map(({name}) => name).filter((name) => !/ \+ BM25|, documents of /.test(name)), 'mini'),
+    ...option('threads', values(({threads}) => threads)), ...option('device', values(FILTERS.device), 'cpu'), ...option('runner', values(FILTERS.runner), 'python')];
+  const hashes = all.map((report) => `${report.bundle.sha256.slice(0, 16)}  ${title(report)}`);
+  return section('How to reproduce', el('pre', {}, command.join(' ')), el('p', {}, 'The graphs by the beginning of their sha256:'), el('pre', {}, distinct(hashes).join('\n')));
+}
+
 /** How the numbers were measured, and the machine. */
 function method() {
-  const {single: {queries, warmups}, machine, versions} = reports[0];
+  const {single: {queries, warmups}, machine, versions} = all[0];
   const counted = queries ? `${count(queries)} single texts after ${warmups} warm-up calls` : 'single texts';
   const plain = (value) => {
     if (typeof value === 'number') return count(value);
@@ -266,16 +407,24 @@ document.title = `edgedistill · ${subject}`;
 
 function draw() {
   const shares = data.suites.map(bars).filter(Boolean), byTask = data.suites.flatMap((suite) => tasks(suite) ?? []);
+  const sliced = data.suites.flatMap((suite) => slicesOf(suite) ?? []);
+  const starred = 'In brackets the difference to the teacher; a star: its 95% interval does not hold 0. In the heads the number of pairs or queries.';
   document.querySelector('main').replaceChildren(...[
     header(),
+    filters(),
     data.suites.length && reports.length > 1 ? section('Accuracy against latency', accuracy()) : null,
     section('Measurements', ...measurements()),
     section('Latency distributions', latencies()),
+    byLength(),
+    scenarios(),
     shares.length ? section("Retained of the teacher's score", el('div', {class: 'multiples'}, shares)) : null,
     byTask.length ? section('Scores by task', ...byTask) : null,
+    sliced.length ? section('Scores by length and overlap', ...sliced, el('p', {}, starred)) : null,
+    furthest(),
     embeddings(),
     agreement(),
     method(),
+    reproduce(),
   ].filter(Boolean));
   showTips();
 }

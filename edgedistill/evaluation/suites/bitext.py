@@ -45,20 +45,21 @@ def read(part: BitextFile, find: Find, rows: Rows) -> Bitext:
 def score(task: Bitext, encode: Encode) -> dict[str, Any]:
     """Return `forward` (second found for first), `backward`, their mean `accuracy`, and `pairs`."""
     first, second = (unit(encoded(encode, side)) for side in task)
-    forward, backward = _accuracy(first, second, task.second), _accuracy(second, first, task.first)
+    forward, backward = _found(first, second, task.second), _found(second, first, task.first)
     return {
-        "accuracy": (forward + backward) / 2,
-        "forward": forward,
-        "backward": backward,
+        "accuracy": float(np.mean([forward, backward])),
+        "forward": float(np.mean(forward)),
+        "backward": float(np.mean(backward)),
         "pairs": len(task.first),
+        "samples": {"scores": np.mean([forward, backward], axis=0).tolist()},
     }
 
 
-def _accuracy(queries: Floats, candidates: Floats, texts: list[str]) -> float:
-    """Return the share of rows whose nearest candidate is that of the same row, or an equal text; the first
+def _found(queries: Floats, candidates: Floats, texts: list[str]) -> list[bool]:
+    """Return for each row whether its nearest candidate is that of the same row, or an equal text; the first
     of equal cosines counts."""
     nearest = search(queries, candidates, k=1)[0][:, 0].tolist()
-    return float(np.mean([texts[at] == texts[row] for row, at in enumerate(nearest)]))
+    return [texts[at] == texts[row] for row, at in enumerate(nearest)]
 
 
 FAMILY = Family(BitextFile, read, score)

@@ -79,7 +79,9 @@ def score(task: LabelledRows, classify: Classify) -> dict[str, Any]:
     predicted_ids, gold = (
         np.array([index[label] for label in labels]) for labels in (predicted, task.labels)
     )
-    return {**scores(predicted_ids, gold, names), "rows": len(gold), "labels": len(names)}
+    counted = {"rows": len(gold), "labels": len(names)}
+    samples = {"scores": (predicted_ids == gold).astype(int).tolist()}
+    return {**scores(predicted_ids, gold, names), **counted, "samples": samples}
 
 
 def scores(predicted: np.ndarray, gold: np.ndarray, labels: list[str]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import labelled_task
 from edgedistill.evaluation.suites.cosines import Floats, Ints, pair_cosines
-from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts
+from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, pair_texts
 
 
 class PairTables(Task):
@@ -66,10 +66,12 @@ def score(splits: tuple[LabelledPairs, LabelledPairs], embeddings: Floats) -> di
     dev, test = splits
     cosine, gold = pair_cosines(embeddings, test.pairs), test.matches.astype(np.int64)
     best = thresholds(pair_cosines(embeddings, dev.pairs), dev.matches)
-    found = {}
+    found: dict[str, Any] = {}
     for measure, threshold in best.items():
         predicted = (cosine >= threshold).astype(np.int64)
         found[measure] = labelled_task.scores(predicted, gold, ["0", "1"])[measure]
+        if measure == FAMILY.averaged:
+            found["samples"] = {"scores": (predicted == gold).astype(int).tolist()}
     return {**found, "thresholds": best, "pairs": len(gold)}
 
 
@@ -94,4 +96,10 @@ def thresholds(cosine: Floats, matches: npt.NDArray[np.bool_]) -> dict[str, floa
     }
 
 
-FAMILY = Family(PairTables, read, score, shares_embeddings=True)
+FAMILY = Family(
+    PairTables,
+    read,
+    score,
+    shares_embeddings=True,
+    items=lambda splits, texts: pair_texts(splits[1].pairs, texts),
+)

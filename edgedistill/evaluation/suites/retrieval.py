@@ -143,15 +143,13 @@ def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
 
 def score(collection: Collection, encoder: Encoder) -> dict[str, Any]:
     """Return `ndcg_at_10`, `recall_at_100`, `mrr_at_10`, and the number of `queries` and `texts`."""
-    found = rankings(collection, encoder, Search())[""]
-    del found["each"]
-    return found
+    return rankings(collection, encoder, Search())[""]
 
 
 def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[str, dict[str, Any]]:
     """Return the measures of each ranking by its title: of "" by cosine, of ", documents of NAME" by the
     cosines with that encoder's texts and, with a weight, of each " + BM25" by both, which also has those of
-    `bm25` alone. `each` is the nDCG@10 of every query."""
+    `bm25` alone. `samples` has the nDCG@10 of every query."""
     queries = unit(encoded(encoder.query, collection.queries))
     indexes, found = dict[str, Index](), dict[str, dict[str, Any]]()
     if search.documents is not None:
@@ -164,7 +162,7 @@ def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[s
             ranking[f"{title}{BESIDE}"] = ranked(collection, queries, index, search.weight)
         for name, pools in ranking.items():
             found[name] = {**measures(pools, collection), "queries": len(queries), "texts": len(index.names)}
-            found[name]["each"] = _of_each(pools, collection)
+            found[name]["samples"] = {"scores": _of_each(pools, collection)}
         if search.weight is not None:
             found[name]["bm25"] = alone
     if search.precisions:
@@ -277,4 +275,12 @@ def _of_each(ranking: list[Ranking], collection: Collection) -> list[float]:
     return scores
 
 
-FAMILY = Family(RetrievalFolder, read, score, "ndcg_at_10", "nDCG@10 × 100", roles=True)
+FAMILY = Family(
+    RetrievalFolder,
+    read,
+    score,
+    "ndcg_at_10",
+    "nDCG@10 × 100",
+    roles=True,
+    items=lambda collection, _: [(query,) for query in collection.queries],
+)

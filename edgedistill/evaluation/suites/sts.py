@@ -13,7 +13,15 @@ from pydantic import Field
 from edgedistill.data import readers
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Floats, Ints, pair_cosines, spearman
-from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, columns
+from edgedistill.evaluation.suites.suite_files import (
+    Family,
+    Find,
+    Rows,
+    Task,
+    add_texts,
+    columns,
+    pair_texts,
+)
 
 
 class StsFile(Task):
@@ -55,8 +63,10 @@ def read(part: StsFile, find: Find, rows: Rows) -> ScoredPairs:
             gold.append(_number(score, path, number))
             texts += [first, second]
             subsets += subset or [""]
-    if not gold:
+    if len(set(gold)) < 2:
         fact = "no pair has a score" if part.subset is None else f"no pairs of subset {part.subset}"
+        if gold:
+            fact = f"pairs: {len(gold):,}, scores: {gold[0]:g} alone, and a rank correlation needs two"
         raise UserError(f"{path}: {fact}; check the suite, or give another --data")
     pairs = add_texts(texts, rows).reshape(-1, 2)
     return ScoredPairs(pairs, np.array(gold), np.array(subsets, dtype=np.str_))
@@ -110,7 +120,16 @@ def score(task: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
         "wmean": float(np.average(values, weights=weights or None)),
         "pairs": len(task.gold),
         "subsets": subsets,
+        "samples": {"cosines": np.round(cosine, 4).tolist(), "gold": task.gold.tolist()},
     }
 
 
-FAMILY = Family(StsFile, read, score, "all", "Spearman × 100", shares_embeddings=True)
+FAMILY = Family(
+    StsFile,
+    read,
+    score,
+    "all",
+    "Spearman × 100",
+    shares_embeddings=True,
+    items=lambda task, texts: pair_texts(task.pairs, texts),
+)

@@ -32,7 +32,9 @@ class Family(NamedTuple):
     `read` adds the texts of a task to the rows of the suite, and returns what `score` takes. `score` takes a
     task and what embeds texts, and returns the task's measures: where a family has `roles` the whole
     `Encoder`, where it `shares_embeddings` the unit embeddings of all texts of the suite. The mean of the
-    measure `averaged` over tasks is the suite's score; `title` is the name of that in tables and plots.
+    measure `averaged` over tasks is the suite's score; `title` is the name of that in tables and plots. A
+    task's `samples`, where there are any, are what `bootstrap.scores` resamples, and `items` returns the
+    texts of each, given the task and the texts of the suite.
     """
 
     task: type[Task]
@@ -42,11 +44,17 @@ class Family(NamedTuple):
     title: str = "accuracy × 100"
     shares_embeddings: bool = False
     roles: bool = False
+    items: Callable[[Any, list[str]], list[tuple[str, ...]]] | None = None
 
 
 def add_texts(texts: Iterable[str], rows: Rows) -> Ints:
     """Return the row of each text, (n,); a new text is added to `rows`."""
     return np.array([rows.setdefault(text, len(rows)) for text in texts], np.int64)
+
+
+def pair_texts(pairs: Ints, texts: list[str]) -> list[tuple[str, ...]]:
+    """Return the texts of pairs (n, 2), which are rows of a suite's texts."""
+    return [(texts[first], texts[second]) for first, second in pairs.tolist()]
 
 
 def locate(suite_path: Path, name: str, data: Path | None) -> Path:

@@ -1,0 +1,214 @@
+"""What changed between two report files, and whether it is beyond noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from edgedistill.errors import UserError, raise_failed
+from edgedistill.evaluation import bootstrap, tables
+from edgedistill.evaluation.report import Report, read, resolution, title
+from edgedistill.session import Log
+
+UNSAMPLED = 0.005  # a difference of scores that counts where a report lacks the scores of single items
+SIZE = 0.005  # relative: below it lie names and versions inside the graph
+MEMORY = 0.05  # relative: of the peak, which is measured once
+CONDITIONS = {  # under which times can be compared
+    "processor": lambda report: report["machine"].get("cpu"),
+    "number of threads": lambda report: report.get("threads"),
+    "device": lambda report: report.get("device"),
+    "runner": lambda report: (report.get("runner") or {}).get("name", "python"),
+    "suite of texts": lambda report: report["single"].get("texts_of"),
+}
+FAILING = ("accuracy", "size", "speed")  # kinds whose fall is an error
+WORSE, BETTER, TIE, UNKNOWN = "worse", "better", "no difference", "not comparable"
+
+
+class Change(NamedTuple):
+    """One measure of a bundle in two reports.
+
+    `change` is the difference of scores, otherwise relative; `interval95` is null where nothing was sampled.
+    The verdict is worse, better, no difference or not comparable, and `because` is what decided.
+    """
+
+    bundle: str
+    kind: str  # accuracy, size, folder, speed, memory
+    measure: str
+    before: float
+    after: float
+    change: float
+    interval95: list[float] | None
+    verdict: str
+    because: str = ""
+
+
+def compare(before: Path, after: Path, log: Log) -> dict[str, Any]:
+    """Compare the reports of two files bundle by bundle, and log the table.
+
+    Reports are matched by title, and two that are alone in their files whatever their names. Returns
+    {before, after, changes, only_before, only_after}. Raises UserError where a file is no report or the two
+    have no bundle in common; CheckFailed with the result where accuracy, size or speed fell.
+    """
+    ours, theirs = ({title(each): each for each in read(path)} for path in (before, after))
+    if len(ours) == len(theirs) == 1:
+        theirs = dict(zip(ours, theirs.values(), strict=True))
+    shared = [(name, each, theirs[name]) for name, each in ours.items() if name in theirs]
+    if not shared:
+        names = [f"{path} has {', '.join(each)}" for path, each in ((before, ours), (after, theirs))]
+        raise UserError(f"--compare: no bundle in both: {', '.join(names)}; name reports of the same bundles")
+    found = [change for name, a, b in shared for change in changes(name, a, b)]
+    missing = {
+        "only_before": [name for name in ours if name not in theirs],
+        "only_after": [name for name in theirs if name not in ours],
+    }
+    changed = [each._asdict() for each in found]
+    result = {"before": str(before), "after": str(after), "changes": changed, **missing}
+    log(table(found))
+    for reason in dict.fromkeys(each.because for each in found if each.verdict == UNKNOWN):
+        log(f"{UNKNOWN}: {reason}")
+    for key, names in missing.items():
+        if names:
+            log(f"{key.replace('_', ' ')}: {', '.join(names)}")
+    fell = [
+        f"{each.bundle}: {each.measure}: {_value(each, each.before)} to {_value(each, each.after)}, "
+        f"{_change(each)} ({each.because})"
+        for each in found
+        if each.verdict == WORSE and each.kind in FAILING
+    ]
+    raise_failed(fell, **result)
+    return result
+
+
+def changes(name: str, before: Report, after: Report) -> list[Change]:
+    """Compare what both reports of a bundle have."""
+    found = [
+        _score(name, suite, before["quality"][suite], after["quality"][suite])
+        for suite in before["quality"]
+        if suite in after["quality"]
+    ]
+    for part in ("graph", "bundle"):
+        sizes = [report["size_bytes"][part] for report in (before, after)]
+        kind = "size" if part == "graph" else "folder"  # which holds the card, whose words are no size
+        found.append(_cost(name, kind, part, sizes, SIZE))
+    if "single" in before and "single" in after:
+        found += _speed(name, before, after)
+    return found
+
+
+def _score(name: str, suite: str, before: dict[str, Any], after: dict[str, Any]) -> Change:
+    """Compare the averages on a suite: by the paired bootstrap where both reports have the scores of the same
+    items, otherwise by UNSAMPLED."""
+    scores = before["average"], after["average"]
+    change, interval = scores[1] - scores[0], None
+    because = f"no scores of single items in both; {100 * UNSAMPLED:g} points count"
+    verdict = _verdict(change, UNSAMPLED)
+    if _same_items(before["tasks"], after["tasks"]):
+        now, then = (average(each["tasks"]) for each in (after, before))
+        interval = bootstrap.difference(now, then, change)["interval95"]
+        verdict = TIE if interval[0] <= 0 <= interval[1] else _verdict(change, 0)
+        because = "paired bootstrap over items"
+    return Change(name, "accuracy", suite, *scores, change, interval, verdict, because)
+
+
+def average(tasks: dict[str, Any], resamples: int = 1000, seed: int = 0) -> bootstrap.Floats:
+    """Resample the average of a suite's tasks, (resamples,)."""
+    draws = [bootstrap.scores(name, each["samples"], resamples, seed) for name, each in tasks.items()]
+    return np.asarray(np.mean(draws, axis=0))
+
+
+def _same_items(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    def items(tasks: dict[str, Any]) -> Any:
+        samples = {name: each.get("samples", {}) for name, each in tasks.items()}
+        return {name: each.get("gold", len(each.get("scores", ()))) for name, each in samples.items()}
+
+    return items(before) == items(after) and all(items(before).values())
+
+
+def _verdict(rise: float, tolerance: float) -> str:
+    """Judge a rise of what should be high."""
+    if abs(rise) <= tolerance:
+        return TIE
+    return BETTER if rise > 0 else WORSE
+
+
+def _cost(name: str, kind: str, measure: str, values: list[float], tolerance: float) -> Change:
+    """Compare two values that were measured once, and should be low."""
+    change = values[1] / values[0] - 1
+    return Change(
+        name,
+        kind,
+        measure,
+        values[0],
+        values[1],
+        change,
+        None,
+        _verdict(-change, tolerance),
+        f"up to {tolerance:.1%} is none",
+    )
+
+
+def _speed(name: str, before: Report, after: Report) -> list[Change]:
+    """Compare latency, throughput and memory, where both were measured under the same conditions."""
+    both = before, after
+    batch = before["offline"].get("batch", "budget")
+    rates = [each["offline"].get("by_batch", {}).get(batch, each["offline"]["texts_s"]) for each in both]
+    samples = [each["offline"].get("samples_texts_s", {}).get(batch, ()) for each in both]
+    peaks = [each["peak_rss_bytes"] for each in both]
+    latencies = [each["single"].get("samples_ms", ()) for each in both]
+    found = [
+        _sampled(name, "p50 ms", [each["single"]["p50_ms"] for each in both], latencies, both),
+        _sampled(name, "texts/s", rates, [[[rate] for rate in each] for each in samples], both),
+    ]
+    if all(peaks):
+        found.append(_cost(name, "memory", "peak RSS", peaks, MEMORY))
+    if other := [what for what, of in CONDITIONS.items() if of(before) != of(after)]:
+        because = f"measured with another {', '.join(other)}"
+        return [each._replace(verdict=UNKNOWN, because=because) for each in found]
+    return found
+
+
+def _sampled(
+    name: str, measure: str, values: list[float], rounds: list[Any], reports: tuple[Report, Report]
+) -> Change:
+    """Compare two values by their rounds: a change counts that the runs can resolve and whose interval does
+    not hold 0."""
+    resolved, change = max(map(resolution, reports)), values[1] / values[0] - 1
+    interval, because = None, f"these runs resolve {resolved:.1%}"
+    verdict = _verdict(change if measure == "texts/s" else -change, resolved)
+    if all(rounds):
+        before, after = ([np.asarray(each, np.float64) for each in side] for side in rounds)
+        interval = [end - 1 for end in bootstrap.ratio_between_runs(after, before)["interval95"]]
+    if verdict != TIE and (interval is None or interval[0] <= 0 <= interval[1]):
+        verdict, because = TIE, "the interval holds 0" if interval else "no samples in the reports"
+    return Change(name, "speed", measure, values[0], values[1], change, interval, verdict, because)
+
+
+def table(found: list[Change]) -> str:
+    """Return the changes as text of at most tables.WIDTH columns."""
+    sheet = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for head in ("bundle", "measure", "before", "after", "change", "95% interval", ""):
+        right = head in ("before", "after", "change", "95% interval")
+        sheet.add_column(head, justify="right" if right else "left", no_wrap=True)
+    for each in found:
+        values = [_value(each, each.before), _value(each, each.after), _change(each)]
+        ends = " to ".join(_change(each._replace(change=end)) for end in each.interval95 or ())
+        names = tables.shorten(each.bundle, 22), tables.shorten(each.measure, 16)
+        sheet.add_row(*names, *values, ends, each.verdict, style="bold" if each.verdict == WORSE else "")
+    return tables.plain(sheet)
+
+
+def _value(change: Change, value: float) -> str:
+    if change.kind == "accuracy":
+        return f"{100 * value:.2f}"
+    if change.measure == "texts/s":
+        return f"{value:,.0f}"
+    return tables.milliseconds(value) if change.kind == "speed" else f"{value / 1e6:,.2f} MB"
+
+
+def _change(change: Change) -> str:
+    """Show a difference of scores in points, × 100, anything else in per cent."""
+    return f"{100 * change.change:+.2f}" if change.kind == "accuracy" else f"{change.change:+.1%}"

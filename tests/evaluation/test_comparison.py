@@ -1,0 +1,176 @@
+"""Two report files side by side: what changed, whether it is beyond noise, and what that means for CI."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.evaluation import bootstrap, comparison, report
+from edgedistill.evaluation.suites.cosines import spearman
+from tests.evaluation.test_report import made, reports
+from tests.test_cli import call
+
+
+def sampled(name: str = "x", noise: float = 0.2, seed: int = 0) -> dict[str, Any]:
+    """A report with the cosines of 200 pairs, whose error has this size."""
+    random = np.random.default_rng(seed)
+    gold = np.linspace(0, 5, 200)
+    cosines = gold / 5 + random.normal(0, noise, 200)
+    found = made(name, "bert", "w8", 4, 1.0, spearman(cosines, gold) or 0.0)
+    samples = {"cosines": cosines.tolist(), "gold": gold.tolist()}
+    found["quality"]["sts7"]["tasks"] = {"A": {"all": 0.0, "samples": samples}}
+    found["offline"] = {
+        "texts_s": 100.0,
+        "by_batch": {"budget": 100.0},
+        "samples_texts_s": {"budget": [100.0] * 3},
+    }
+    return found
+
+
+def compared(tmp_path: Path, before: Any, after: Any) -> dict[str, Any]:
+    for name, given in (("a", before), ("b", after)):
+        report.write(tmp_path / f"{name}.json", given if isinstance(given, list) else [given])
+    return comparison.compare(tmp_path / "a.json", tmp_path / "b.json", [].append)
+
+
+def verdicts(found: dict[str, Any]) -> dict[str, str]:
+    return {each["measure"]: each["verdict"] for each in found["changes"]}
+
+
+def test_a_report_is_no_different_from_itself(tmp_path: Path) -> None:
+    found = compared(tmp_path, sampled(), sampled())
+    assert set(verdicts(found).values()) == {"no difference"}
+    assert [each["measure"] for each in found["changes"]] == [
+        "sts7",
+        "graph",
+        "bundle",
+        "p50 ms",
+        "texts/s",
+        "peak RSS",
+    ]
+    assert found["changes"][0]["interval95"] == [0, 0]
+
+
+def test_a_loss_counts_only_beyond_its_paired_interval(tmp_path: Path) -> None:
+    """The same errors a little larger are a loss; other errors of that size are none, though scores differ
+    by more."""
+    smaller, larger, others = sampled(noise=0.2), sampled(noise=0.205), sampled(noise=0.2, seed=3)
+    with pytest.raises(
+        CheckFailed, match=r"x:w8: sts7: \d\d\.\d\d to \d\d\.\d\d, -\d\.\d\d \(paired bootstrap"
+    ):
+        compared(tmp_path, smaller, larger)
+    assert verdicts(compared(tmp_path, larger, smaller))["sts7"] == "better"
+    found = compared(tmp_path, smaller, others)["changes"][0]
+    assert found["verdict"] == "no difference"
+    assert abs(found["change"]) > abs(
+        smaller["quality"]["sts7"]["average"] - larger["quality"]["sts7"]["average"]
+    )
+
+
+def test_without_scores_of_items_half_a_point_counts(tmp_path: Path) -> None:
+    before = made("x", "bert", "w8", 4, 1.0, 0.7)
+    assert (
+        verdicts(compared(tmp_path, before, made("x", "bert", "w8", 4, 1.0, 0.6951)))["sts7"]
+        == "no difference"
+    )
+    with pytest.raises(
+        CheckFailed, match=r"70.00 to 69.40, -0.60 \(no scores of single items in both; 0.5 points"
+    ):
+        compared(tmp_path, before, made("x", "bert", "w8", 4, 1.0, 0.694))
+
+
+def test_a_larger_graph_fails_and_a_longer_card_does_not(tmp_path: Path) -> None:
+    larger = sampled()
+    larger["size_bytes"] = {"graph": 4_000_000, "bundle": 9_000_000}
+    assert verdicts(compared(tmp_path, sampled(), larger))["bundle"] == "worse"
+    larger["size_bytes"]["graph"] = 4_100_000
+    with pytest.raises(
+        CheckFailed, match=r"^x:w8: graph: 4.00 MB to 4.10 MB, \+2.5% \(up to 0.5% is none\)$"
+    ) as no:
+        compared(tmp_path, sampled(), larger)
+    assert no.value.details["changes"][1]["verdict"] == "worse"
+
+
+def slowed(factor: float, between: float = 0.02) -> dict[str, Any]:
+    found = sampled()
+    times = np.array(found["single"]["samples_ms"]) * factor
+    found["single"].update(samples_ms=times.tolist(), p50_ms=float(np.median(times)))
+    found["noise"] = {"between": between}
+    return found
+
+
+def test_a_slower_bundle_fails_beyond_what_the_runs_resolve(tmp_path: Path) -> None:
+    assert verdicts(compared(tmp_path, sampled(), slowed(1.01)))["p50 ms"] == "no difference"
+    with pytest.raises(CheckFailed, match=r"x:w8: p50 ms: .*\+50.0% \(these runs resolve 2.0%\)"):
+        compared(tmp_path, sampled(), slowed(1.5))
+    assert verdicts(compared(tmp_path, slowed(1.5), sampled()))["p50 ms"] == "better"
+    assert (
+        verdicts(compared(tmp_path, sampled(), slowed(1.5, 0.6)))["p50 ms"] == "no difference"
+    )  # a noisy machine
+    slower = slowed(1.5)
+    slower["noise"]["resolution"] = 0.7  # of an A/A test, which counts for more
+    assert verdicts(compared(tmp_path, sampled(), slower))["p50 ms"] == "no difference"
+
+
+def test_times_of_another_machine_are_not_compared(tmp_path: Path) -> None:
+    other = slowed(3.0)
+    other["machine"]["cpu"], other["threads"] = "Another", 4
+    found = compared(tmp_path, sampled(), other)
+    assert verdicts(found)["p50 ms"] == verdicts(found)["peak RSS"] == "not comparable"
+    assert found["changes"][3]["because"] == "measured with another processor, number of threads"
+    assert verdicts(found)["graph"] == "no difference"
+
+
+def test_bundles_are_matched_by_title_and_single_ones_whatever_theirs(tmp_path: Path) -> None:
+    found = compared(tmp_path, reports(3), reports(4)[1:])
+    assert found["only_before"] == ["the-teacher:fp32"] and found["only_after"] == ["student-1:w8"]
+    assert {each["bundle"] for each in found["changes"]} == {report.title(each) for each in reports(3)[1:]}
+    alone = compared(tmp_path, sampled("one"), sampled("two"))
+    assert {each["bundle"] for each in alone["changes"]} == {"one:w8"} and alone["only_after"] == []
+    with pytest.raises(
+        UserError, match=r"no bundle in both: .*a.json has x:w8, .*b.json has the-teacher:fp32"
+    ):
+        compared(tmp_path, sampled(), reports(3))
+
+
+def test_the_command(tmp_path: Path) -> None:
+    larger = copy.deepcopy(sampled())
+    larger["size_bytes"]["graph"] = 5_000_000
+    for name, given in (("a", sampled()), ("b", larger)):
+        report.write(tmp_path / f"{name}.json", [given])
+    done = call("bench", "--compare", "a.json", "b.json", "--json", folder=tmp_path)
+    assert done.returncode == 1
+    assert json.loads(done.stdout.splitlines()[-1])["changes"][1]["change"] == pytest.approx(0.25)
+    assert done.stderr.endswith("x:w8: graph: 4.00 MB to 5.00 MB, +25.0% (up to 0.5% is none)\n")
+    assert call("bench", "--compare", "a.json", "a.json", folder=tmp_path).returncode == 0
+    (tmp_path / "new.json").write_text(json.dumps({**sampled(), "schema": 9}))
+    for arguments, message in (
+        (
+            ["a.json", "none.json"],
+            "none.json: no such file; make one with edgedistill bench … --out none.json",
+        ),
+        (["new.json", "a.json"], "new.json: schema 9, this edgedistill reads up to 1; upgrade edgedistill"),
+        (["a.json", "a.json", "nano"], "--compare: measures nothing, and nano is given too; leave one out"),
+    ):
+        done = call("bench", "--compare", *arguments, folder=tmp_path)
+        assert (done.returncode, done.stderr.strip()) == (2, message)
+
+
+def test_resampled_spearman_is_that_of_the_resample() -> None:
+    """Ties and repeated pairs included: ranks are recomputed in every resample, as in scipy."""
+    from scipy.stats import spearmanr
+
+    random = np.random.default_rng(1)
+    gold, cosines = random.integers(0, 6, 40).astype(float), np.round(random.random(40), 1)
+    counts = np.bincount(random.integers(0, 40, 40), minlength=40)
+    rows = np.repeat(np.arange(40), counts)
+    groups = [np.unique(each, return_inverse=True)[1] for each in (cosines, gold)]
+    x, y = (bootstrap._ranks(each, counts.astype(float)) for each in groups)
+    found = bootstrap._correlation(x, y, counts.astype(float))
+    assert found == pytest.approx(spearmanr(cosines[rows], gold[rows]).statistic)
