@@ -24,6 +24,10 @@ def _time(*keys: str) -> Callable[[Row], float | None]:
     return value
 
 
+def _score(suite: str) -> Callable[[Row], float | None]:
+    return lambda row: 100 * row["quality"][suite] if "quality" in row else None
+
+
 def _number(value: float) -> str:
     """Three digits, and no exponent."""
     if value >= 100:
@@ -38,12 +42,9 @@ def _drift(value: float) -> str:
 # head, what a row has, how it is shown, and whether the least is the best
 COLUMNS: list[tuple[str, Callable[[Row], float | None], Callable[[float], str], bool]] = [
     ("MB", lambda row: row["size_bytes"] / 1e6, _number, True),
-    ("params, M", lambda row: row["parameters"] and row["parameters"] / 1e6, _number, True),
-    *(
-        (title, lambda row, suite=suite: 100 * row["quality"][suite], lambda value: f"{value:.1f}", False)
-        for suite, title in SUITES.items()
-    ),
-    ("drift", lambda row: row["drift"], _drift, True),
+    ("params, M", lambda row: (row.get("parameters") or 0) / 1e6 or None, _number, True),
+    *((title, _score(suite), lambda value: f"{value:.1f}", False) for suite, title in SUITES.items()),
+    ("drift", lambda row: row.get("drift"), _drift, True),
     ("p50 ms", _time("p50_ms"), _number, True),
     ("×", _time("times_as_fast", "single"), _number, False),
     ("texts/s", _time("texts_s"), lambda value: f"{value:,.0f}", False),
@@ -51,7 +52,7 @@ COLUMNS: list[tuple[str, Callable[[Row], float | None], Callable[[float], str], 
     ("RSS MB", lambda row: (row.get("time") or {}).get("peak_rss_bytes", 0) / 1e6 or None, _number, True),
     (
         "min",
-        lambda row: row["minutes"] if row["minutes"] > 0.05 else None,
+        lambda row: row.get("minutes", 0) if row.get("minutes", 0) > 0.05 else None,
         lambda value: f"{value:.1f}",
         True,
     ),
@@ -63,11 +64,11 @@ def table(report: dict[str, Any]) -> str:
     """The report as Markdown: a part for each group, the best of each column in it bold; then how each was
     made, what failed, and the conditions."""
     rows = report["rows"]
-    columns = [each for each in COLUMNS if any(each[1](row) is not None for row in rows if "quality" in row)]
+    columns = [each for each in COLUMNS if any(each[1](row) is not None for row in rows if "version" in row)]
     heads = ["", *(head for head, *_ in columns)]
     lines = [f"| {' | '.join(heads)} |", f"| --- {'| ---: ' * len(columns)}|"]
     for group, title in GROUPS.items():
-        found = [row for row in rows if row["group"] == group and "quality" in row]
+        found = [row for row in rows if row["group"] == group and "version" in row]
         if found:
             lines.append(f"| *{title}* {'| ' * len(columns)}|")
         shown = [_cells(column, found) for column in columns]

@@ -52,7 +52,7 @@ def of_reports(reports: list[Report], suite: str) -> Drawing:
 
 def of_peers(report: dict[str, Any], baseline: str, names: list[str]) -> Drawing:
     """Rows of bench/peers/run.py, on sts7: the baseline as the teacher, other libraries in another colour."""
-    rows = [row for row in report["rows"] if row["name"] in names and "time" in row]
+    rows = [row for row in report["rows"] if row["name"] in names and {"time", "quality"} <= row.keys()]
     points = []
     for row in rows:
         ms, size, score = row["time"]["p50_ms"], row["size_bytes"], 100 * row["quality"]["sts7"]
@@ -61,6 +61,7 @@ def of_peers(report: dict[str, Any], baseline: str, names: list[str]) -> Drawing
     (teacher,) = (point for point in points if point["teacher"])
     line = {"score": teacher["score"], "text": "all-MiniLM-L6-v2"}
     found = _drawing(points, "sts7", FAMILIES["sts"].title, line)
+    found["options"]["area"] = "weights on disk"
     return {**found, "key": ("edgedistill", "other libraries")}
 
 

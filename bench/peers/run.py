@@ -26,7 +26,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ GENERAL, COLLECTION = "unlabeled/*.txt.gz", "ir/scifact"  # below --data: what s
 TEXTS = 60_000  # general texts that every trainer may use, drawn evenly from all
 SAMPLE, SAMPLE_TEXTS, TIMED_TEXTS = "sample.npy", 192, 256
 CHUNK_TEXTS = 1024
+PATIENCE_S, TIMING_PATIENCE_S = 4 * 3600, 60  # for an answer
 SAME_COSINE = 0.99999  # of every text of the sample: then accuracy is the same too
 AGAIN = f"{BASELINE}, again"
 
@@ -58,57 +61,53 @@ class PeerFailed(Exception):
 class Process:
     """A peer's harness in its environment: asks it, and reads its answers."""
 
-    def __init__(
-        self, python: Path, what: str, peer: Peer, task: dict[str, Any], cores: set[int] | None
-    ) -> None:
+    def __init__(self, python: Path, what: str, peer: Peer, task: dict[str, Any]) -> None:
         self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
-        limits = dict.fromkeys(
-            ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(task["threads"])
-        )
-        calm = {
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "RAYON_NUM_THREADS": str(task["threads"]),
-            "HF_HUB_OFFLINE": "1",
-        }
-        calm |= {
-            "TOKENIZERS_PARALLELISM": "false",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "TRANSFORMERS_OFFLINE": "1",
-        }
-        calm |= {"HF_DATASETS_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
-        calm["PATH"] = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
         self.process = subprocess.Popen(
             [python, HARNESS, what, peer.library, peer.variant, json.dumps(task)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            env={**os.environ, **limits, **calm},
-            preexec_fn=None if cores is None else (lambda: os.sched_setaffinity(0, cores)),
+            env=environment(python, task["threads"]),
         )
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         """Its next line. Raises PeerFailed where there is none."""
         assert self.process.stdout is not None
+        alarm = threading.Timer(patience_s, self.process.kill)
+        alarm.start()
         line = self.process.stdout.readline()
+        in_time = alarm.is_alive()
+        alarm.cancel()
         if line:
             return dict(json.loads(line))
         self.process.wait()
         self.errors.seek(0)
-        raise PeerFailed(last_error(self.errors.read()) or f"exit code {self.process.returncode}")
+        late = "" if in_time else f"no answer within {patience_s:g} s"
+        raise PeerFailed(late or last_error(self.errors.read()) or f"exit code {self.process.returncode}")
 
-    def ask(self, **request: Any) -> dict[str, Any]:
+    def ask(self, patience_s: float = PATIENCE_S, **request: Any) -> dict[str, Any]:
         """Send a request and read its answer."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps(request), file=self.process.stdin, flush=True)
-        return self.answer()
+        return self.answer(patience_s)
 
     def close(self) -> None:
         """End the process."""
         self.process.kill()
         self.process.wait()
         self.errors.close()
+
+
+def environment(python: Path, threads: int) -> dict[str, str]:
+    """The variables of a peer's process: so many threads, which do not spin, and no hub."""
+    counted = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+    offline = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY")
+    found = {**os.environ, **dict.fromkeys(counted, str(threads)), **dict.fromkeys(offline, "1")}
+    found |= {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
+    return {**found, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def last_error(log: str) -> str:
@@ -171,7 +170,7 @@ class Bench:
         peer, done = PEERS[name], self.folder(name) / "made.json"
         if not done.exists():
             python, started = self.python(peer), time.perf_counter()
-            process = Process(python, "make", peer, self.task(name), None)
+            process = Process(python, "make", peer, self.task(name))
             try:
                 facts = process.answer()
             finally:
@@ -181,9 +180,9 @@ class Bench:
             files.write_json(done, {"clock_minutes": minutes, **facts})
         return dict(files.read_json(done))
 
-    def opened(self, name: str, cores: set[int] | None = None) -> Process:
+    def opened(self, name: str) -> Process:
         """Start a peer's process that embeds. Its first answer is about the peer."""
-        return Process(self.python(PEERS[name]), "serve", PEERS[name], self.task(name), cores)
+        return Process(self.python(PEERS[name]), "serve", PEERS[name], self.task(name))
 
     def measured(self, name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
         """A peer's row: accuracy on the suites, drift, size. Raises PeerFailed.
@@ -273,50 +272,61 @@ def documents(data: Path) -> list[str]:
 
 
 def timed(bench: Bench, names: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Time the peers in turns. Returns {"peers": {name: its rounds and medians}, "noise": …}."""
-    cores = set(sorted(os.sched_getaffinity(0))[: bench.threads])
+    """Time the peers in turns. Returns {"about": {name: …}, "peers": {name: medians and rounds}, "failed":
+    {name: error}, …}."""
     given, until = bench.work / "timed.json", time.perf_counter() + 60 * arguments.limit_minutes
-    given.write_text(json.dumps(bench.sentences(TIMED_TEXTS)), encoding="utf-8")
-    running, failed = dict[str, Process](), dict[str, str]()
-    by_name = {name: name for name in names} | {AGAIN: BASELINE}
-    waiting = list(by_name)
+    files.write_text(given, json.dumps(bench.sentences(TIMED_TEXTS)))
+    running, failed, about = dict[str, Process](), dict[str, str](), dict[str, dict[str, Any]]()
+    rounds, longest_s = list[dict[str, dict[str, Any]]](), 0.0
     try:
+        waiting = [*names, AGAIN]
         while waiting:  # two at a time: most of a start is reading and importing
-            pair = [waiting.pop(0) for _ in range(min(2, len(waiting)))]
+            pair, waiting = waiting[:2], waiting[2:]
             for name in pair:
-                try:
-                    running[name] = bench.opened(by_name[name], None)
-                except PeerFailed as error:
-                    failed[name] = str(error)
+                with failing(name, failed):
+                    running[name] = bench.opened(BASELINE if name == AGAIN else name)
             for name in pair:
-                if name in running and (error := _ready(running[name], cores)):
-                    running.pop(name).close()
-                    failed[name] = error
-        print(f"{len(running)} peers are running", flush=True)
-        rounds: list[dict[str, dict[str, Any]]] = []
-        longest = 0.0
-        while len(rounds) < arguments.rounds and (not rounds or time.perf_counter() + longest < until):
-            began = time.perf_counter()
-            order = list(running) if len(rounds) % 2 == 0 else list(running)[::-1]
-            request = {"do": "time", "texts": str(given), "seconds": arguments.seconds}
-            rounds.append({name: running[name].ask(**request) for name in order})
-            longest = max(longest, time.perf_counter() - began)
-            print(f"round {len(rounds)} of {arguments.rounds}: {longest:.0f} s at most", flush=True)
+                with failing(name, failed):
+                    about[name] = running[name].answer(TIMING_PATIENCE_S)
+                    keep_on(running[name].process.pid, bench.threads)
+        while len(rounds) < arguments.rounds and (not rounds or time.perf_counter() + longest_s < until):
+            order, began = list(about)[:: -1 if len(rounds) % 2 else 1], time.perf_counter()
+            rounds.append({})
+            for name in order:
+                with failing(name, failed):
+                    request = {"do": "time", "texts": str(given), "seconds": arguments.seconds}
+                    rounds[-1][name] = running[name].ask(TIMING_PATIENCE_S, **request)
+            longest_s = max(longest_s, time.perf_counter() - began)
+            print(f"round {len(rounds)} of {arguments.rounds}: {longest_s:.0f} s at most", flush=True)
     finally:
         for process in running.values():
             process.close()
-    return {"peers": summary(rounds), "failed": failed, "rounds": len(rounds), "seconds": arguments.seconds}
+    if BASELINE in failed:
+        raise UserError(f"{BASELINE}, which times are compared with: {failed[BASELINE]}; see runs/peers")
+    found = {"about": about, "failed": failed, "rounds": len(rounds), "seconds": arguments.seconds}
+    return {
+        **found,
+        "peers": summary([{k: v for k, v in each.items() if k not in failed} for each in rounds]),
+    }
 
 
-def _ready(process: Process, cores: set[int]) -> str:
-    """Wait until a peer is opened, and keep all its threads on these processors. Returns its error, or ""."""
+@contextlib.contextmanager
+def failing(name: str, failed: dict[str, str]) -> Iterator[None]:
+    """Note a peer's first error; what else is asked of it is no new one."""
     try:
-        process.answer()
+        yield
     except PeerFailed as error:
-        return str(error)
-    for thread in Path(f"/proc/{process.process.pid}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), cores)
-    return ""
+        failed.setdefault(name, str(error))
+    except KeyError:
+        assert name in failed
+
+
+def keep_on(process: int, threads: int) -> None:
+    """Keep all threads of a process on as many processors, the same for every peer, where that can be."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = set(sorted(os.sched_getaffinity(0))[:threads])
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 def summary(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
@@ -344,21 +354,36 @@ def summary(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]
     return found
 
 
+def described(name: str) -> dict[str, Any]:
+    """What a row says of a peer before it is opened."""
+    peer = PEERS[name]
+    shown = {"name": name, "group": peer.group, "ours": peer.ours, "how": peer.how}
+    return {**shown, "environment": peer.environment}
+
+
 def row(bench: Bench, name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
     """Make and measure a peer; {…, error} where it fails."""
-    peer = PEERS[name]
-    shown: dict[str, Any] = {"name": name, "group": peer.group, "ours": peer.ours, "how": peer.how}
-    shown["environment"] = peer.environment
     try:
         made = bench.make(name)
-        return {
-            **shown,
-            "minutes": made.pop("processor_minutes"),
-            "made": made,
-            **bench.measured(name, known),
-        }
+        shown = {**described(name), "minutes": made.pop("processor_minutes"), "made": made}
+        return {**shown, **bench.measured(name, known)}
     except (PeerFailed, CheckFailed) as error:
-        return {**shown, "error": str(error)}
+        return {**described(name), "error": str(error)}
+
+
+def timed_report(report: dict[str, Any], found: dict[str, Any], threads: int) -> dict[str, Any]:
+    """A report with the times of one run of `timed`, and no others."""
+    known = {
+        each["name"]: {key: each[key] for key in each if key != "time"} for each in report.get("rows", [])
+    }
+    for name, about in found["about"].items():
+        if name != AGAIN:
+            known[name] = {**described(name), **about, **known.get(name, {})}
+            known[name] |= {"time": found["peers"][name]} if name in found["peers"] else {}
+    timing = {key: found[key] for key in ("failed", "rounds", "seconds")}
+    timing |= {"threads": threads, "again": found["peers"].get(AGAIN), "machine": machine.here()}
+    rows = [known[name] for name in PEERS if name in known]
+    return {**report, "schema": 1, "bench": "peers", "rows": rows, "timing": timing}
 
 
 def merged(before: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -406,25 +431,9 @@ def asked(arguments: argparse.Namespace) -> None:
     report = saved(arguments.out)
     bench = Bench(arguments)
     if arguments.time:
-        known = {each["name"]: each for each in report.get("rows", [])}
-        names = [name for name in PEERS if name in arguments.only and "quality" in known.get(name, {})]
-        if BASELINE not in names:
-            raise UserError(
-                f"{arguments.out}: no row of {BASELINE} to compare with; measure it first, without --time"
-            )
+        names = [name for name in PEERS if name in arguments.only or name == BASELINE]
         found = timed(bench, names, arguments)
-        for name in names:
-            known[name].pop("time", None)
-            known[name] |= {"time": found["peers"][name]} if name in found["peers"] else {}
-        again = found["peers"].get(AGAIN)
-        report["timing"] = {
-            **{key: found[key] for key in ("failed", "rounds", "seconds")},
-            "threads": arguments.threads,
-            "again": again,
-            "machine": machine.here(),
-        }
-        report["rows"] = [known[name] for name in PEERS if name in known]
-        files.write_json(arguments.out, report)
+        files.write_json(arguments.out, timed_report(report, found, arguments.threads))
         return
     bench.write_texts()
     for name in arguments.only:

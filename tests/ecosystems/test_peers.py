@@ -148,6 +148,12 @@ def test_timing_takes_turns_and_says_what_could_not_start(run: Any, bench: Any) 
     assert found["failed"] == {"bad": "ValueError: no model"}
     assert found["peers"][run.BASELINE]["times_as_fast"] == {"single": 1.0, "batch": 1.0}
     assert found["peers"][run.AGAIN]["p50_ms"] > 0
+    before = {
+        "rows": [{"name": "bad", "error": "x", "time": {}}, {"name": run.BASELINE, "quality": {"sts7": 0.5}}]
+    }
+    rows = {each["name"]: each for each in run.timed_report(before, found, 1)["rows"]}
+    assert list(rows) == [run.BASELINE, "bad"] and "time" not in rows["bad"]  # times of one run alone
+    assert rows[run.BASELINE]["quality"] == {"sts7": 0.5} and rows[run.BASELINE]["size_bytes"] == 4
 
 
 def test_an_unknown_peer_is_refused_by_name(run: Any) -> None:

@@ -59,7 +59,7 @@ def open_onnx_int8(task: Task) -> Opened:
     import onnxruntime
 
     folder = task.folder / "model"
-    (file,) = folder.glob("onnx/model_*quint8*.onnx") or folder.glob("onnx/model_qint8*.onnx")
+    (file,) = (folder / "onnx").glob("model_q*int8*.onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = task.threads
     given = {"file_name": f"onnx/{file.name}", "session_options": options, "provider": "CPUExecutionProvider"}
