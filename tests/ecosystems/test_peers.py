@@ -70,6 +70,7 @@ def bench(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         )
     }
     monkeypatch.setattr(run, "PEERS", peers)
+    monkeypatch.setenv("EDGEDISTILL_ENVIRONMENTS", str(tmp_path / "environments"))
     monkeypatch.setattr(run.Bench, "task", lambda self, name: task(self, name, tmp_path))
     monkeypatch.setattr(run.Bench, "sample", lambda self: ["a", "bb", "c" * 90])
     monkeypatch.setattr(run.Bench, "sentences", lambda self, count: ["a", "bb", "ccc"] * 4)

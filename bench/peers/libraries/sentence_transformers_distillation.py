@@ -25,7 +25,7 @@ TRIAL = 640  # texts, to see how many the minutes are enough for
 
 def _student(task: Task) -> SentenceTransformer:
     model = SentenceTransformer(str(task.teacher), device="cpu", model_kwargs={"torch_dtype": "float32"})
-    encoder = model[0].auto_model
+    encoder = model.transformers_model
     kept = [layer for at, layer in enumerate(encoder.encoder.layer) if at % 3 == 0]
     encoder.encoder.layer = ModuleList(kept)
     encoder.config.num_hidden_layers = len(kept)
