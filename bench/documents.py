@@ -197,6 +197,16 @@ def scores(sources: list[Path]) -> str:
     return files.json_text(found, indent=2) + "\n"
 
 
+def drawings() -> dict[str, readme_plot.Drawing]:
+    """The plots by the names of their files: the recipes' students, and what ships, once that was timed."""
+    students = report_files.merged(report_files.read(STUDENTS))
+    found, peers = {"students": readme_plot.of_reports(students, PLOTTED_SUITE)}, files.read_json(PEERS)
+    if "timing" in peers:
+        names = [peer_table.BASELINE, *SHIPPED, *BESIDE]
+        found["accuracy-latency"] = readme_plot.of_peers(peers, peer_table.BASELINE, names)
+    return found
+
+
 def rewrite(path: Path, text: str) -> bool:
     """Write a file whose text has changed. Returns whether it had."""
     changed = path.read_text(encoding="utf-8") != text
@@ -231,14 +241,7 @@ if __name__ == "__main__":
         changed.append("verdicts")
     if FITS and readme_tables.update(RESULTS, fitted([files.read_json(path) for path in FITS]), "fitted"):
         changed.append("fitted")
-    found = files.read_json(PEERS)
-    if readme_tables.update(PEERS_PAGE, peer_table.table(found), "peers"):
+    if readme_tables.update(PEERS_PAGE, peer_table.table(files.read_json(PEERS)), "peers"):
         changed.append("peers")
-    drawings = {
-        "students": readme_plot.of_reports(report_files.merged(report_files.read(STUDENTS)), PLOTTED_SUITE)
-    }
-    if "timing" in found:
-        names = [peer_table.BASELINE, *SHIPPED, *BESIDE]
-        drawings["accuracy-latency"] = readme_plot.of_peers(found, peer_table.BASELINE, names)
-    changed += [f"plot {name}" for name, drawn in drawings.items() if readme_plot.write(PLOTS, name, drawn)]
+    changed += [f"plot {name}" for name, drawn in drawings().items() if readme_plot.write(PLOTS, name, drawn)]
     print(f"updated: {', '.join(changed)}" if changed else "up to date")

@@ -154,9 +154,24 @@ class Bench:
             "threads": self.threads,
         }
 
+    def write(self, path: Path, report: dict[str, Any]) -> None:
+        """Write a report in which no path of this machine stands."""
+        text = files.json_text(report, indent=2)
+        teacher = resolve.model_files(resolve.resolve(TEACHER), None, "teacher")
+        known = {self.work: "runs/peers", teacher: "teacher", self.environments: "environments"}
+        known |= {Path(self.data or ROOT).absolute(): "data", ROOT: ".", Path(sys.prefix): "environment"}
+        for place, name in sorted(known.items(), key=lambda each: -len(str(each[0]))):
+            text = text.replace(str(place), name)
+        files.write_text(path, f"{text}\n")
+
     def folder(self, name: str) -> Path:
         """The folder of what a peer makes."""
         return self.work / "".join(letter if letter.isalnum() else "-" for letter in name)
+
+    def nothing_to_make(self, name: str) -> bool:
+        """Whether a peer is there without being made, such as a student that ships."""
+        source = HARNESS.with_name("libraries") / f"{PEERS[name].library}.py"
+        return f"make_{PEERS[name].variant}(" not in source.read_text(encoding="utf-8")
 
     def write_texts(self) -> None:
         """Write what students may learn from: general texts, and the documents of one collection."""
@@ -181,7 +196,12 @@ class Bench:
         return dict(files.read_json(done))
 
     def opened(self, name: str) -> Process:
-        """Start a peer's process that embeds. Its first answer is about the peer."""
+        """Start a peer's process that embeds. Its first answer is about the peer. Raises PeerFailed where it was
+        not made."""
+        after = PEERS[name].after
+        for each in [name] if after is None else [str(after), name]:
+            if not (self.folder(each) / "made.json").exists() and not self.nothing_to_make(each):
+                raise PeerFailed(f"{each} is not made yet; run without --time")
         return Process(self.python(PEERS[name]), "serve", PEERS[name], self.task(name))
 
     def measured(self, name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
@@ -433,7 +453,7 @@ def asked(arguments: argparse.Namespace) -> None:
     if arguments.time:
         names = [name for name in PEERS if name in arguments.only or name == BASELINE]
         found = timed(bench, names, arguments)
-        files.write_json(arguments.out, timed_report(report, found, arguments.threads))
+        bench.write(arguments.out, timed_report(report, found, arguments.threads))
         return
     bench.write_texts()
     for name in arguments.only:
@@ -451,7 +471,7 @@ def asked(arguments: argparse.Namespace) -> None:
             "machine": machine.here(),
             **run.provenance(),
         }
-        files.write_json(arguments.out, report)
+        bench.write(arguments.out, report)
 
 
 if __name__ == "__main__":

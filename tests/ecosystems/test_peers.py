@@ -147,6 +147,9 @@ def test_timing_takes_turns_and_says_what_could_not_start(run: Any, bench: Any) 
     found = run.timed(bench, [run.BASELINE, "bad"], options)
     assert found["rounds"] == 2 and list(found["peers"]) == [run.BASELINE, run.AGAIN]
     assert found["failed"] == {"bad": "ValueError: no model"}
+    run.PEERS["unmade"] = run.PEERS[run.BASELINE]
+    with pytest.raises(run.PeerFailed, match="unmade is not made yet; run without --time"):
+        bench.opened("unmade")
     assert found["peers"][run.BASELINE]["times_as_fast"] == {"single": 1.0, "batch": 1.0}
     assert found["peers"][run.AGAIN]["p50_ms"] > 0
     before = {
