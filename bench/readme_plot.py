@@ -1,5 +1,5 @@
-"""The README's plot: accuracy against latency of one suite, as two SVG files for light and dark backgrounds.
-The report's own JavaScript draws it, in Node."""
+"""Plots of accuracy against latency, as two SVG files for light and dark backgrounds: what ships beside other
+libraries, and the students of a table of reports. The report's own JavaScript draws them, in Node."""
 
 from __future__ import annotations
 
@@ -19,51 +19,91 @@ WIDE, HIGH = 880, 480
 FONT = (
     "-apple-system,BlinkMacSystemFont,'Segoe UI','Noto Sans',Helvetica,Arial,sans-serif"  # as GitHub's pages
 )
+OTHERS = "others"  # what is no bundle of ours: in place of a colour, for the style sheet to find
 THEMES = {  # ink, soft text, grid lines, background, student, teacher
     "light": ("#1f2328", "#59636e", "#d1d9e0", "#ffffff", "#0969da", "#9a6700"),
     "dark": ("#f0f6fc", "#9198a1", "#3d444d", "#0d1117", "#4493f8", "#d29922"),
 }
 
 
-def write(folder: Path, reports: list[Report], suite: str) -> bool:
-    """Write accuracy-latency-light.svg and -dark.svg. Returns whether any of them changed."""
+Drawing = dict[str, Any]  # points and options, as accuracy_plot.js takes them
+
+
+def write(folder: Path, name: str, drawing: Drawing) -> bool:
+    """Write NAME-light.svg and NAME-dark.svg. Returns whether any of them changed."""
     changed = False
     for theme in THEMES:
-        path, drawn = folder / f"accuracy-latency-{theme}.svg", svg(reports, suite, theme)
+        path, drawn = folder / f"{name}-{theme}.svg", svg(drawing, theme)
         if not path.is_file() or path.read_text(encoding="utf-8") != drawn:
             files.write_text(path, drawn)
             changed = True
     return changed
 
 
-def svg(reports: list[Report], suite: str, theme: str) -> str:
-    """The plot of one suite in a theme, a self-contained SVG document; the same reports give the same bytes.
+def of_reports(reports: list[Report], suite: str) -> Drawing:
+    """The bundles of reports of `edgedistill bench`, on one suite."""
+    assert suite in suites(reports), f"no report has the suite {suite}"
+    measured = [report for report in reports if suite in report["quality"]]
+    teacher = reference(measured)
+    line = None if teacher is None else {"score": _score(teacher, suite), "text": ""}
+    kind = measured[0]["quality"][suite]["kind"]
+    return _drawing([_point(report, suite) for report in measured], suite, FAMILIES[kind].title, line)
+
+
+def of_peers(report: dict[str, Any], baseline: str, names: list[str]) -> Drawing:
+    """Rows of bench/peers/run.py, on sts7: the baseline as the teacher, other libraries in another colour."""
+    rows = [row for row in report["rows"] if row["name"] in names and {"time", "quality"} <= row.keys()]
+    points = []
+    for row in rows:
+        ms, size, score = row["time"]["p50_ms"], row["size_bytes"], 100 * row["quality"]["sts7"]
+        point = _marked(row["name"], ms, size, score, row["name"] == baseline)
+        points.append(point if row["ours"] else {**point, "colour": OTHERS})
+    (teacher,) = (point for point in points if point["teacher"])
+    line = {"score": teacher["score"], "text": "all-MiniLM-L6-v2"}
+    found = _drawing(points, "sts7", FAMILIES["sts"].title, line)
+    found["options"]["area"] = "weights on disk"
+    return {**found, "key": ("edgedistill", "other libraries")}
+
+
+def _drawing(points: list[dict[str, Any]], suite: str, measure: str, line: dict[str, Any] | None) -> Drawing:
+    options = {
+        "wide": WIDE,
+        "high": HIGH,
+        "title": f"Accuracy against latency on {suite}",
+        "measure": f"{suite}, {measure}",
+        "teacher": line,
+    }
+    return {"points": points, "options": options}
+
+
+def svg(drawing: Drawing, theme: str) -> str:
+    """A plot in a theme, a self-contained SVG document; the same drawing gives the same bytes.
 
     Raises UserError where Node is not installed.
     """
     if shutil.which("node") is None:
         raise UserError("the README's plot: Node draws it, and is not installed; install Node 20 or newer")
-    assert suite in suites(reports), f"no report has the suite {suite}"
-    measured = [report for report in reports if suite in report["quality"]]
-    teacher = reference(measured)
-    title = f"{suite}, {FAMILIES[measured[0]['quality'][suite]['kind']].title}"
-    options = {
-        "wide": WIDE,
-        "high": HIGH,
-        "title": f"Accuracy against latency on {suite}",
-        "measure": title,
-        "teacher": None if teacher is None else {"score": _score(teacher, suite), "text": ""},
-    }
     drawn = subprocess.run(
         ["node", Path(__file__).with_suffix(".mjs")],
-        input=json.dumps({"points": [_point(report, suite) for report in measured], "options": options}),
+        input=json.dumps({"points": drawing["points"], "options": drawing["options"]}),
         capture_output=True,
         text=True,
         check=True,
         encoding="utf-8",
     ).stdout
     size = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDE}" height="{HIGH}"'
-    return f"{drawn.replace('<svg', size, 1).replace('<desc', f'<style>{_style(theme)}</style><desc', 1)}\n"
+    drawn = drawn.replace("<svg", size, 1).replace("<desc", f"<style>{_style(theme)}</style><desc", 1)
+    return f"{drawn.removesuffix('</svg>')}{_key(drawing.get('key', ()))}</svg>\n"
+
+
+def _key(names: tuple[str, ...]) -> str:
+    """What the colours are, in the top left corner: the first is ours."""
+    drawn, x = "", 68
+    for name, style in zip(names, ("", f' style="--c:{OTHERS}"'), strict=False):
+        drawn += f'\n<g class="dot"{style}><circle cx="{x}" cy="40" r="6"></circle></g>'
+        drawn += f'<text class="tick" x="{x + 12}" y="44">{name}</text>'
+        x += 12 + 7 * len(name) + 24
+    return drawn
 
 
 def _point(report: Report, suite: str) -> dict[str, Any]:
@@ -72,15 +112,13 @@ def _point(report: Report, suite: str) -> dict[str, Any]:
     name = bundle["name"]
     if is_teacher(report) and bundle.get("teacher"):
         name = f"{bundle['teacher'].removeprefix('packaged:')} (teacher)"
-    return {
-        **dict.fromkeys(("ms", "low", "high"), ms),
-        "score": _score(report, suite),
-        "bytes": size,
-        "name": name,
-        "detail": "",
-        "note": f"{size / 1e6:.{1 if size < 1e7 else 0}f} MB · {milliseconds(ms)} ms",
-        "teacher": is_teacher(report),
-    }
+    return _marked(name, ms, size, _score(report, suite), is_teacher(report))
+
+
+def _marked(name: str, ms: float, size: int, score: float, teacher: bool) -> dict[str, Any]:
+    note = f"{size / 1e6:.{1 if size < 1e7 else 0}f} MB · {milliseconds(ms)} ms"
+    point = {**dict.fromkeys(("ms", "low", "high"), ms), "score": score, "bytes": size, "name": name}
+    return {**point, "detail": "", "note": note, "teacher": teacher}
 
 
 def _score(report: Report, suite: str) -> float:
@@ -99,5 +137,6 @@ def _style(theme: str) -> str:
         f"5}}.leader{{stroke:{soft};stroke-opacity:.6}}.key{{fill:none;stroke:{soft}}}"
         f".dot circle{{fill:{student};fill-opacity:.25;stroke:{student};stroke-width:1.5}}"
         f".dot.teacher circle{{fill:{teacher};fill-opacity:.14;stroke:{teacher};stroke-dasharray:4 3}}"
-        f".dot .core,.dot.teacher .core{{fill-opacity:1;stroke:none}}"
+        f".dot[style] circle{{fill:{soft};fill-opacity:.2;stroke:{soft}}}"
+        f".dot .core,.dot[style] .core,.dot.teacher .core{{fill-opacity:1;stroke:none}}"
     )

@@ -291,7 +291,7 @@ def test_the_page_is_whole_and_needs_nothing(tmp_path: Path, count: int, suites:
 
 def plot(count: int) -> ElementTree.Element:
     """The accuracy plot of that many reports, as the README has it."""
-    return ElementTree.fromstring(readme_plot.svg(reports(count), "sts7", "light"))
+    return ElementTree.fromstring(readme_plot.svg(readme_plot.of_reports(reports(count), "sts7"), "light"))
 
 
 @node
@@ -324,8 +324,9 @@ def overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 @node
 def test_the_readmes_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     shown = [made("t", "teacher", "fp32", 90, 4.0, 0.8), made("<good>", "bert", "w8", 4.5, 0.5, 0.77)]
-    assert readme_plot.write(tmp_path, shown, "sts7")
-    assert not readme_plot.write(tmp_path, shown, "sts7")
+    drawing = readme_plot.of_reports(shown, "sts7")
+    assert readme_plot.write(tmp_path, "accuracy-latency", drawing)
+    assert not readme_plot.write(tmp_path, "accuracy-latency", drawing)
     drawings = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
     assert sorted(drawings) == ["accuracy-latency-dark.svg", "accuracy-latency-light.svg"]
     for text in drawings.values():
