@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -960,8 +961,9 @@ def _discard(stream: TextIO) -> None:
 
 
 def main() -> None:
-    """Run a command and exit: 0 success, 1 a check failed, 2 the user can fix it, 130 interrupted. A bug
-    keeps its traceback."""
+    """Run a command and exit: 0 success, 1 a check failed, 2 the user can fix it, 130 interrupted, by Ctrl-C
+    or SIGTERM. A bug keeps its traceback."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a scheduler stops a job
     shown, details = False, dict[str, Any]()
     # torch allocates in pages of 2 MB: a training step with a large embedding table takes little more than
     # half the time

@@ -33,11 +33,13 @@ from edgedistill.resolve import unfinished_run
 from edgedistill.runtime import prompts
 from edgedistill.runtime.prompts import Prompts
 from edgedistill.students import finite_weights, kinds, sentence_transformer
+from edgedistill.students.model_folder import opening
 from edgedistill.students.output import Affine, Output, read_maps
 
 M = TypeVar("M", bound=nn.Module)
 
 HEAD_SHAPE, HEAD_WEIGHTS = "task.json", "head.safetensors"  # what a classifier's run has beside a student's
+AGAIN = "copy the run again, or train it again"
 PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
@@ -105,24 +107,26 @@ class Run:
         return self.folder / "tokenizer"
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        return AutoTokenizer.from_pretrained(self.tokenizer_folder, trust_remote_code=False)
+        with opening(self.tokenizer_folder, "does not open", AGAIN):
+            return AutoTokenizer.from_pretrained(self.tokenizer_folder, trust_remote_code=False)
 
     def student(self) -> nn.Module:
         """The student in eval mode on the CPU, float32; `forward(input_ids, attention_mask) -> (B, d)`, not
-        of unit length."""
-        if self.kind in ("teacher", "reduced"):
-            teacher = sentence_transformer.read(
-                self.model_folder, self.shape.get("pooling"), self.remote_code
-            )
-            if (self.folder / "student.safetensors").exists():  # fine-tuned
-                _load(teacher, self.folder / "student.safetensors")
-            if self.kind == "teacher":
-                return teacher
-            return reduced_teacher(teacher, read_maps(self.folder / "targets"), self.shape["blocks"])
-        module = kinds.KINDS[self.kind].build(self.shape)
-        if self.shape.get("blocks"):
-            module = Output(module, None, self.shape["blocks"])
-        return _load(module, self.folder / "student.safetensors").eval()
+        of unit length. Raises UserError for files that are not those of a student."""
+        with opening(self.folder, "its student does not open", AGAIN):
+            if self.kind in ("teacher", "reduced"):
+                teacher = sentence_transformer.read(
+                    self.model_folder, self.shape.get("pooling"), self.remote_code
+                )
+                if (self.folder / "student.safetensors").exists():  # fine-tuned
+                    _load(teacher, self.folder / "student.safetensors")
+                if self.kind == "teacher":
+                    return teacher
+                return reduced_teacher(teacher, read_maps(self.folder / "targets"), self.shape["blocks"])
+            module = kinds.KINDS[self.kind].build(self.shape)
+            if self.shape.get("blocks"):
+                module = Output(module, None, self.shape["blocks"])
+            return _load(module, self.folder / "student.safetensors").eval()
 
 
 def _load(module: M, file: Path) -> M:
@@ -142,13 +146,14 @@ def open_run(folder: Path, place: str = "", remote_code: bool = False) -> Run:
             raise UserError(f"{at}: its training has not finished; run edgedistill train again with --resume")
         raise UserError(f"{at}: not a run (no run.json); create one with edgedistill train")
     spec = recipe.read_file(folder / "recipe.yaml")
-    return Run(
-        folder,
-        spec,
-        files.read_json(folder / "student.json"),
-        files.read_json(folder / "run.json"),
-        remote_code,
-    )
+    shape, info = (files.read_json_object(folder / name, AGAIN) for name in ("student.json", "run.json"))
+    opened = Run(folder, spec, shape, info, remote_code)
+    with opening(folder, "not a run that train has written", AGAIN):
+        if opened.kind not in ("teacher", "reduced"):
+            kinds.checked(shape, str(folder / "student.json"))
+        _ = opened.max_tokens, opened.prompts, opened.dims, opened.matryoshka_dims, opened.labels
+        _ = opened.parameters
+    return opened
 
 
 def reduced_teacher(module: nn.Module, maps: list[Affine], blocks: list[tuple[int, float]] | None) -> Output:

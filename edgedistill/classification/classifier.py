@@ -13,10 +13,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from edgedistill import files
-from edgedistill.run import HEAD_SHAPE, HEAD_WEIGHTS, Run
+from edgedistill.run import AGAIN, HEAD_SHAPE, HEAD_WEIGHTS, Run
 from edgedistill.runtime.manifest import INPUTS
 from edgedistill.students import finite_weights, graph, head, kinds
 from edgedistill.students.graph_writer import GraphWriter
+from edgedistill.students.model_folder import opening
 
 
 class Classifier(nn.Module):
@@ -60,10 +61,12 @@ def head_shape(run: Run) -> dict[str, Any]:
 def read(run: Run) -> Classifier:
     """The student of a run with its classifier head, in eval mode. Raises UserError for weights that cannot
     be computed with."""
-    shape, student = head_shape(run), run.student()
-    module = Classifier(student, kinds.dims(student), len(shape["labels"]), shape["pair"], shape["hidden"])
-    weights = run.folder / HEAD_WEIGHTS
-    module.load_state_dict(load_file(weights), strict=False)
+    student, weights = run.student(), run.folder / HEAD_WEIGHTS
+    with opening(weights, "does not open", AGAIN):
+        shape = head_shape(run)
+        labels, dims = len(shape["labels"]), kinds.dims(student)
+        module = Classifier(student, dims, labels, shape["pair"], shape["hidden"])
+        module.load_state_dict(load_file(weights), strict=False)
     return finite_weights.checked(module, weights).eval()
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from edgedistill import files, run
+from edgedistill.students.model_folder import opening
 
 FOLDER = "checkpoints"  # in the folder of the unfinished run
 EVERY_SECONDS = 60.0  # between two checkpoints
@@ -42,8 +43,9 @@ def newest(partial: Path) -> Checkpoint | None:
     found = _all(partial)
     if not found:
         return None
-    tensors = {path.stem: load_file(path) for path in sorted(found[-1].glob("*.safetensors"))}
-    return Checkpoint(files.read_json(found[-1] / "state.json"), tensors)
+    with opening(found[-1], "a damaged checkpoint", f"delete {partial} and train again"):
+        tensors = {path.stem: load_file(path) for path in sorted(found[-1].glob("*.safetensors"))}
+        return Checkpoint(files.read_json(found[-1] / "state.json"), tensors)
 
 
 def exists(partial: Path) -> bool:

@@ -1,0 +1,85 @@
+"""kill -9 at random moments: afterwards an output is absent, or whole, and the same command ends with the
+bytes of one that was left alone.
+
+export EDGEDISTILL_KILLS=200 EDGEDISTILL_FAULTS=bench/reports/faults.json
+python -m pytest -m slow tests/faults/test_kills.py
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import World
+from tests.faults.commands import COMMANDS, Started, prepare, run, stable, timed
+from tests.faults.record import record
+
+KILLS = int(os.environ.get("EDGEDISTILL_KILLS", 40))
+WEIGHTS = {
+    "train": 45,
+    "export": 35,
+    "embed": 35,
+    "bench": 14,
+    "trim": 35,
+    "search": 18,
+    "adapt": 12,
+    "fit": 6,
+}
+IN_BRIEF = ("train", "embed", "search")
+
+
+@pytest.fixture(scope="module")
+def given(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare(world, tmp_path_factory.mktemp("faults") / "in")
+
+
+def state(name: str, place: Path, whole: dict) -> str:
+    """What a kill left of the outputs. Fails where one is there and is not the whole one."""
+    found = stable(name, place) if COMMANDS[name].outputs else {}
+    for out, contents in found.items():
+        assert contents is None or contents == whole[out], f"{name}: {out} is there, and not as it should be"
+    if any(contents is not None for contents in found.values()):
+        return "whole"
+    begun = COMMANDS[name].unfinished
+    return "resumable" if begun and (place / begun).exists() else "absent"
+
+
+def kill_often(name: str, given: Path, folder: Path, kills: int, seed: int) -> Counter[str]:
+    """What each of so many kills, or one more, left: absent, resumable or whole."""
+    seconds, whole = timed(name, given, folder / "alone")
+    draw, found = random.Random(f"{name} {seed}"), Counter[str]()
+    while found.total() < kills:
+        place = folder / str(found.total())
+        for _ in range(draw.choice((1, 1, 2))):  # what was resumed may be killed as well
+            started = Started(name, given, place, again=place.exists())
+            if not started.ended(draw.random() * seconds):
+                started.signal()
+                started.result()
+                found[state(name, place, whole)] += 1
+            if done := state(name, place, whole) == "whole" and not COMMANDS[name].again:
+                break
+        if not done:
+            code, log = run(name, given, place, again=True)
+            assert code == 0, f"{name} after a kill: {log}"
+            assert "Traceback" not in log
+        assert stable(name, place) == whole
+        shutil.rmtree(place)
+    return found
+
+
+@pytest.mark.parametrize("name", IN_BRIEF)
+def test_killed_once(name: str, given: Path, tmp_path: Path) -> None:
+    assert kill_often(name, given, tmp_path, 1, seed=2).total() >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_killed_often(name: str, given: Path, tmp_path: Path) -> None:
+    count = round(KILLS * WEIGHTS[name] / sum(WEIGHTS.values()))
+    found = kill_often(name, given, tmp_path, count, seed=0)
+    record("kills", name, kills=found.total(), wrong=0, **found)
