@@ -43,7 +43,9 @@ def test_it_opens_by_name_wherever_one_stands(
         ["hello", "a man plays a guitar", "someone is making music", "the tax is due in May"]
     )
     assert vectors.shape == (4, 384) and np.abs(np.linalg.norm(vectors, axis=1) - 1).max() < 1e-5
-    assert vectors[1] @ vectors[2] > 0.4 > vectors[1] @ vectors[3] + 0.2
+    near, far = vectors[1] @ vectors[2], vectors[1] @ vectors[3]
+    # the cosines of multi's teacher lie between .7 and 1
+    assert near > far + 0.03 if name == "multi" else near > 0.4 > far + 0.2
     said = call("embed", name, folder=tmp_path, text="hello\n")
     assert said.returncode == 0 and len(said.stdout.strip().splitlines()) == 1
 
@@ -62,7 +64,8 @@ def test_it_is_listed(shipped: bundle.Bundle) -> None:
     assert most / 4 < found["size_bytes"] < most + 5e5 and found["max_tokens"] == shipped.max_tokens
     assert "en" in found["languages"] and all(len(each) == 2 for each in found["languages"])
     assert (len(found["languages"]) > 1) == (found["name"] == "multi")
-    assert {"apache-2.0", *shipped.manifest["recipe"]["corpus"]["licences"].values()} == {*found["licences"]}
+    teacher = "mit" if found["name"] == "multi" else "apache-2.0"
+    assert {teacher, *shipped.manifest["recipe"]["corpus"]["licences"].values()} == {*found["licences"]}
     (said,) = [
         row["quality"]
         for row in REPORTS

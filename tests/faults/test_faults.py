@@ -141,8 +141,8 @@ def test_sigterm_ends_as_ctrl_c_does(
 
 
 def at_once(name: str, count: int, given: Path, place: Path, whole: Whole) -> None:
-    """So many processes of a command, with one cache and one output: each succeeds, or says in a line why not,
-    and what is there in the end is whole."""
+    """So many processes of a command, with one cache and one output: each succeeds, or says in a line why
+    not, and what is there in the end is whole."""
     started = [Started(name, given, place, log=f"{number}.log") for number in range(count)]
     results = [each.result() for each in started]
     assert 0 in [code for code, _ in results], results
