@@ -196,8 +196,8 @@ class Bench:
         return dict(files.read_json(done))
 
     def opened(self, name: str) -> Process:
-        """Start a peer's process that embeds. Its first answer is about the peer. Raises PeerFailed where it was
-        not made."""
+        """Start a peer's process that embeds. Its first answer is about the peer. Raises PeerFailed where it
+        was not made."""
         after = PEERS[name].after
         for each in [name] if after is None else [str(after), name]:
             if not (self.folder(each) / "made.json").exists() and not self.nothing_to_make(each):
