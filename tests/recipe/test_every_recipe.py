@@ -115,6 +115,8 @@ class Tiny:
                 student[key] = str(self.multilingual if "xlm" in student[key] else self.plain)
         if isinstance(student.get("layers"), int):
             student["layers"] = min(student["layers"], 6)
+        if isinstance(student.get("layers"), list):
+            student["layers"] = sorted({min(layer, 5) for layer in student["layers"]})
         if student.get("embeddings", {}).get("file"):
             student["embeddings"]["file"] = str(self.folder / "glove.txt")
         if (
