@@ -2,6 +2,7 @@
 
 __all__ = [
     "bench",
+    "comparison",
     "page",
     "report",
     "scoring",
