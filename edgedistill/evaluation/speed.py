@@ -294,6 +294,7 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
                 for length, first in lengths[0].items()
             },
             "queries": sum(map(len, single)),
+            "distinct": plan.queries,
             "warmups": plan.warmups,
             "samples_ms": [each.tolist() for each in single],
             "tokenize_samples_ms": tokenizing,

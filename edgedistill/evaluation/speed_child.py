@@ -97,7 +97,7 @@ def _time(request: Request) -> dict[str, Any]:
     return {
         **spent,
         "single_ms": [round(value, 4) for value in total],
-        "tokenize_ms": [round(value, 4) for value in tokenizing],
+        "tokenize_ms": [round(value, 4) for value in tokenizing[: len(singles)]],
         "tokens_mean": tokens / len(total),
         "by_length": {} if opened.labels else _by_length(opened, request),
         "texts_s": rates,

@@ -121,9 +121,13 @@ def test_a_slower_bundle_fails_beyond_what_the_runs_resolve(tmp_path: Path) -> N
 def test_times_of_another_machine_are_not_compared(tmp_path: Path) -> None:
     other = slowed(3.0)
     other["machine"]["cpu"], other["threads"] = "Another", 4
+    other["single"]["distinct"] = 128  # of --quick
     found = compared(tmp_path, sampled(), other)
     assert verdicts(found)["p50 ms"] == verdicts(found)["peak RSS"] == "not comparable"
-    assert found["changes"][3]["because"] == "measured with another processor, number of threads"
+    assert (
+        found["changes"][3]["because"]
+        == "measured with another processor, number of threads, number of texts"
+    )
     assert verdicts(found)["graph"] == "no difference"
 
 
@@ -174,3 +178,14 @@ def test_resampled_spearman_is_that_of_the_resample() -> None:
     x, y = (bootstrap._ranks(each, counts.astype(float)) for each in groups)
     found = bootstrap._correlation(x, y, counts.astype(float))
     assert found == pytest.approx(spearmanr(cosines[rows], gold[rows]).statistic)
+
+
+def test_throughput_counts_beyond_the_spread_of_its_rounds(tmp_path: Path) -> None:
+    """Three rounds have a narrow interval by chance; what rounds of one run differ by is no change."""
+    before, after = sampled(), sampled()
+    before["offline"] |= {"by_batch": {"budget": 100.0}, "samples_texts_s": {"budget": [99.0, 100.0, 170.0]}}
+    after["offline"] |= {"by_batch": {"budget": 70.0}, "samples_texts_s": {"budget": [69.0, 70.0, 71.0]}}
+    assert verdicts(compared(tmp_path, before, after))["texts/s"] == "no difference"
+    before["offline"]["samples_texts_s"]["budget"] = [99.0, 100.0, 101.0]
+    with pytest.raises(CheckFailed, match=r"x:w8: texts/s: 100 to 70, -30.0%"):
+        compared(tmp_path, before, after)

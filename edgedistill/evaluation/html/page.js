@@ -9,7 +9,8 @@ const NARROW = matchMedia('(max-width: 640px)'); // plots are drawn for a phone'
 const CROWDED = 10; // reports above which the accuracy plot names a bundle once, and has no notes
 const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
   + 'bundle, with 95% bootstrap intervals over rounds and texts. Memory: the peak of a separate process, after texts of many lengths. '
-  + 'Throughput: all texts at once, sorted by length into batches. Retained: the score as a share of the teacher’s. Batch sensitivity: '
+  + 'Throughput: at the best batch size. Server: texts arrive at random, and all that wait are embedded at once. Cold start: from the start '
+  + 'of the process to its first embedding. The first bundle was measured twice in every round, which shows what the run can resolve. Retained: the score as a share of the teacher’s. Batch sensitivity: '
   + 'the largest 1 − cosine between a text’s embedding encoded alone and in a batch.';
 
 const section = (title, ...parts) => el('section', {}, el('h2', {}, title), ...parts.filter(Boolean));
@@ -381,7 +382,7 @@ function reproduce() {
   const option = (name, list, usual) => (list.length === 1 && list[0] === usual ? [] : list.map((value) => `--${name} ${quoted(`${value}`)}`));
   const command = ['edgedistill bench', ...values(({bundle}) => `${bundle.name}:${bundle.precision}`).map(quoted),
     ...option('suite', data.suites.map(({name}) => name).filter((name) => !/ \+ BM25|, documents of /.test(name)), 'mini'),
-    ...option('threads', values(({threads}) => threads)), ...option('device', values(FILTERS.device), 'cpu'), ...option('runner', values(FILTERS.runner), 'python')];
+    ...option('threads', values(({threads}) => threads)), ...option('device', values(FILTERS.device), 'cpu'), ...option('runner', values(FILTERS.runner), 'python'), ...(all[0].single.distinct < 1024 ? ['--quick'] : [])];
   const hashes = all.map((report) => `${report.bundle.sha256.slice(0, 16)}  ${title(report)}`);
   return section('How to reproduce', el('pre', {}, command.join(' ')), el('p', {}, 'The graphs by the beginning of their sha256:'), el('pre', {}, distinct(hashes).join('\n')));
 }
@@ -408,7 +409,7 @@ document.title = `edgedistill · ${subject}`;
 function draw() {
   const shares = data.suites.map(bars).filter(Boolean), byTask = data.suites.flatMap((suite) => tasks(suite) ?? []);
   const sliced = data.suites.flatMap((suite) => slicesOf(suite) ?? []);
-  const starred = 'In brackets the difference to the teacher; a star: its 95% interval does not hold 0. In the heads the number of pairs or queries.';
+  const starred = `In the heads the number of pairs or queries.${reference ? ' In brackets the difference to the teacher; a star: its 95% interval does not hold 0.' : ''}`;
   document.querySelector('main').replaceChildren(...[
     header(),
     filters(),
