@@ -211,7 +211,7 @@ def given(path: Path) -> list[Any]:
     texts = path.with_name("texts.txt")
     texts.write_text("\n".join(TEXTS), encoding="utf-8")
     spec = recipe.Teacher(embeddings=str(path), texts=str(texts) if path.suffix == ".npy" else None)
-    return list(PrecomputedEmbeddings(spec, None).blocks())
+    return list(PrecomputedEmbeddings(spec, None).blocks(path))
 
 
 def npy() -> bytes:

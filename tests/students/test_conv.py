@@ -56,7 +56,7 @@ class ConvStudent(Headed):
             -1
         )  # padding is what the convolution's own padding is
         states = self.conv(tokens.transpose(1, 2)).relu().transpose(1, 2)
-        return self.through_head(pool(states, attention_mask, "mean"))
+        return self.through_head(pool(states, attention_mask, "mean"), input_ids, attention_mask)
 
 
 def build(shape: dict[str, Any]) -> ConvStudent:

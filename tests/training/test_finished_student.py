@@ -386,6 +386,14 @@ def test_words_are_found(world: World, sources: Path, tmp_path: Path, kind: str)
     later: Any = run.open_run(tmp_path / "c").student()
     assert torch.allclose(later.lexical_channel(ids, mask), words, atol=1e-4)
     assert (embedded(tmp_path / "c") * embedded(tmp_path / "a")).sum(1).min() < 0.9999, "it learned"
+    # another space: the directions of the old head are gone, and words with them, unless they are asked for
+    targets = {"reduce": {"kind": "gaussian"}, "dims": 24}
+    start = {"weights": str(tmp_path / "a")}
+    go(world, tmp_path / "d", student=start, targets=targets, stages=STILL)
+    go(world, tmp_path / "e", student=start | {"lexical": 0.2}, targets=targets, stages=STILL)
+    bare, worded = (run.open_run(tmp_path / name).student() for name in "de")
+    assert bare.lexical_channel is None and bare.dims == 24
+    assert torch.allclose(worded.lexical_channel(ids, mask).norm(dim=1), torch.tensor(0.2), atol=1e-5)
     assert again["parameters"]["total"] == sum(
         again["parameters"][part] for part in ("embedding", "encoder", "head")
     )

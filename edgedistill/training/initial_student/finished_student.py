@@ -87,6 +87,8 @@ def build(
         )
     if new_head:
         shape |= {"head": {"dims": dims, "bias": True}, "tanh": False}
+        if spec.student.lexical is None:  # its directions are those of the old head
+            shape.pop("lexical", None)
     torch.manual_seed(spec.seed)
     module: Any = kinds.KINDS[source.kind].build(shape)
     finished: Any = own(source.student())
@@ -96,9 +98,11 @@ def build(
             static.compress(module, weights["embedding.weight"], spec.student.lexical)
         kept = {name: value for name, value in weights.items() if not name.startswith("embedding.")}
         weights = {**module.state_dict(), **kept}
-    elif spec.student.lexical is not None:
-        module.lexical_channel.initialize(finished.head, spec.student.lexical)
-        weights |= module.lexical_channel.state_dict(prefix="lexical_channel.")
+    elif new_head or spec.student.lexical is not None:
+        weights = {name: value for name, value in weights.items() if not name.startswith("lexical_channel.")}
+        if spec.student.lexical is not None:
+            module.lexical_channel.initialize(None if new_head else finished.head, spec.student.lexical)
+            weights |= module.lexical_channel.state_dict(prefix="lexical_channel.")
     if new_head:
         kept = {name: value for name, value in weights.items() if not name.startswith("head.")}
         weights = kept | _head(module, weights)
