@@ -889,8 +889,8 @@ def trim(
 ) -> None:
     """Remove from a model the tokens that a corpus does not use.
 
-    Texts whose tokens are all kept (with --min-count 1, every text of the corpus) are tokenized and embedded
-    as before; this is checked before the model is written.
+    Texts whose tokens are all known and kept (with --min-count 1, every text of the corpus without unknown
+    words) are tokenized and embedded as before; this is checked before the model is written.
     """
     require("torch", "trim", "train")
     from edgedistill.vocabulary import trim_model

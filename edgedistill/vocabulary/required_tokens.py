@@ -13,10 +13,9 @@ BYTES = {
 Model = dict[str, Any]  # the `model` section of tokenizer.json
 
 
-def required(model: Model, used: set[str], failed: set[str]) -> set[str]:
-    """The used tokens and those the model needs to find them as before. `failed` are words that became
-    the unknown token."""
-    return REQUIRED[model["type"]](model, used | _failed_paths(model, failed))
+def required(model: Model, used: set[str]) -> set[str]:
+    """The used tokens and those the model needs to find them as before."""
+    return REQUIRED[model["type"]](model, used)
 
 
 def _characters(tokens: Iterable[str]) -> set[str]:
@@ -24,36 +23,12 @@ def _characters(tokens: Iterable[str]) -> set[str]:
 
 
 def _wordpiece(model: Model, used: set[str]) -> set[str]:
-    """WordPiece matches the longest token first: with fewer longer tokens, the same ones match. (Unknown
-    words: `_failed_paths`.)"""
+    """WordPiece matches the longest token first: with fewer longer tokens, the same ones match."""
     prefix, known = model["continuing_subword_prefix"], model["vocab"]
     characters = _characters(token.removeprefix(prefix) for token in used)
     return used | {
         form for character in characters for form in (character, prefix + character) if form in known
     }
-
-
-def _failed_paths(model: Model, words: set[str]) -> set[str]:
-    """The tokens that WordPiece matches in a word before it fails: without them shorter ones might match, and
-    the word be known.
-
-    [ab, a, ##bc] fail on `abc` (`ab`, then no `##c`); without `ab` it would become `a ##bc`.
-    """
-    if model["type"] != "WordPiece":
-        return set()
-    prefix, known, found = model["continuing_subword_prefix"], model["vocab"], set()
-    for word in words:
-        start = 0
-        while start < len(word) <= model["max_input_chars_per_word"]:
-            marker = prefix if start else ""
-            end = next(
-                (end for end in range(len(word), start, -1) if marker + word[start:end] in known), start
-            )
-            if end == start:
-                break
-            found.add(marker + word[start:end])
-            start = end
-    return found
 
 
 def _unigram(model: Model, used: set[str]) -> set[str]:

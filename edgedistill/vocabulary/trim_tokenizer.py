@@ -75,7 +75,7 @@ def trimmed(
     tokens = {number: token for token, number in ids.items()}
     special = set(_special_tokens(tokenizer).values())
     _check_special(model, ids, special, keep_ids)
-    counts, failed = _count(tokenizer.backend_tokenizer, texts, model)
+    counts = _count(tokenizer.backend_tokenizer, texts)
     added = {token["content"] for token in data["added_tokens"]}
     used = {token for token, number in ids.items() if counts[number] >= min_count and token not in added}
     if not used:
@@ -86,7 +86,7 @@ def trimmed(
     always = added | special | {tokens[number] for number in keep_ids}
     if unknown is not None:
         always.add(unknown)
-    old_ids = _order(model, ids, required(model, used, failed) | byte_tokens(model) | always)
+    old_ids = _order(model, ids, required(model, used) | byte_tokens(model) | always)
     expected = {tokens[old]: new for new, old in enumerate(old_ids.tolist())}
     smaller = _tokenizer(tokenizer, _reduced(data, old_ids, ids), expected)
     sources, examples = _compare(tokenizer, smaller, old_ids, [*texts, *report_texts])
@@ -131,7 +131,8 @@ def _compare(
     texts; and some unchanged texts of each.
 
     `old_ids` (V,) holds the id in `before` of each token of `after`. Raises RuntimeError where a text of kept
-    tokens is tokenized otherwise than before: a bug in the trimming.
+    tokens is tokenized otherwise than before: a bug in the trimming. Only a word that was unknown, because
+    its longest beginning led nowhere, may become known where that beginning goes.
     """
     new_ids = {old: new for new, old in enumerate(old_ids.tolist())}
     backends = [each.backend_tokenizer for each in (before, after)]
@@ -145,7 +146,7 @@ def _compare(
                 if [new_ids.get(token) for token in old] == new:
                     examples += [text] if unchanged < EXAMPLES else []
                     unchanged += 1
-                elif all(token in new_ids for token in old):
+                elif before.unk_token_id not in old and all(token in new_ids for token in old):
                     fact = "a text of kept tokens is tokenized otherwise than before"
                     raise RuntimeError(f"{fact}: {text[:200]!r}")
         identical = round(unchanged / texts, 6) if texts else None
@@ -181,42 +182,19 @@ def _unknown_token(model: dict[str, Any]) -> str | None:
     return model.get("unk_token")
 
 
-def _count(
-    backend: Tokenizer, sources: list[NamedTexts], model: dict[str, Any]
-) -> tuple[np.ndarray, set[str]]:
-    """How often each old id occurs, (largest id + 1,); for WordPiece also the words of texts that have
-    unknown ones."""
+def _count(backend: Tokenizer, sources: list[NamedTexts]) -> np.ndarray:
+    """How often each old id occurs, (largest id + 1,)."""
     backend.no_padding()
     backend.no_truncation()
-    ids = backend.get_vocab(with_added_tokens=True)
-    counts = np.zeros(max(ids.values()) + 1, np.int64)
-    unknown = ids.get(_unknown_token(model) or "", -1) if model["type"] == "WordPiece" else -1
-    failed: set[str] = set()
+    counts = np.zeros(max(backend.get_vocab(with_added_tokens=True).values()) + 1, np.int64)
     read = 0
     for chunk in itertools.chain.from_iterable(chunks(source.read()) for source in sources):
         read += len(chunk)
         rows = [encoding.ids for encoding in backend.encode_batch_fast(chunk)]
         counts += np.bincount([token for row in rows for token in row], minlength=len(counts))
-        if unknown >= 0:
-            failed.update(
-                word
-                for text, row in zip(chunk, rows, strict=True)
-                if unknown in row
-                for word in _words(backend, text)
-            )
     if not read:
         raise UserError("corpus: no texts, so the tokens to keep cannot be determined; give some")
-    return counts, failed
-
-
-def _words(backend: Tokenizer, text: str) -> list[str]:
-    """The text as the tokenizer normalizes and pre-tokenizes it."""
-    text = backend.normalizer.normalize_str(text) if backend.normalizer else text
-    return (
-        [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
-        if backend.pre_tokenizer
-        else [text]
-    )
+    return counts
 
 
 def _order(model: dict[str, Any], ids: dict[str, int], wanted: set[str]) -> np.ndarray:
