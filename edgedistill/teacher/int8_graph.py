@@ -4,6 +4,7 @@ takes a while."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,17 +39,14 @@ class Source(Protocol):
     def reader(self) -> Reader: ...
 
 
-class Int8Graph:
-    """An opened int8 graph; its output `rows` are the embeddings before they are scaled to unit length."""
+Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-    def __init__(self, path: Path, rows: str) -> None:
-        self.session, self.rows = open_session(path, torch.get_num_threads(), "cpu"), rows
 
-    def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """ids, mask (B, T) int64, right-padded -> (B, d) float32."""
-        return np.asarray(
-            self.session.run([self.rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
-        )
+def _opened(path: Path, rows: str) -> Forward:
+    """(ids, mask), each (B, T) int64, right-padded -> (B, d) float32, by the graph's output `rows`: the
+    embeddings before they are scaled to unit length."""
+    session = open_session(path, torch.get_num_threads(), "cpu")
+    return lambda ids, mask: session.run([rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
 
 
 def identity(reader: Reader) -> dict[str, Any]:
@@ -58,7 +56,7 @@ def identity(reader: Reader) -> dict[str, Any]:
     return {"format": FORMAT, "onnxruntime": version, "samples": files.cache_key(samples=_samples(reader))}
 
 
-def read_or_make(teacher: Source, key: str, session: Session) -> Int8Graph:
+def read_or_make(teacher: Source, key: str, session: Session) -> Forward:
     """The int8 graph from the cache, otherwise made and cached. `key` is the hash of all that determines it.
 
     Raises UserError for a teacher that cannot be written as a graph, or loses too much in int8.
@@ -77,7 +75,7 @@ def read_or_make(teacher: Source, key: str, session: Session) -> Int8Graph:
         )
 
     folder = cached_folder(session.cache / "graphs" / key, write, session.log)
-    return Int8Graph(folder / "graph.onnx", files.read_json(folder / "graph.json")["rows"])
+    return _opened(folder / "graph.onnx", files.read_json(folder / "graph.json")["rows"])
 
 
 def _make(teacher: Source, folder: Path) -> dict[str, Any]:
