@@ -308,13 +308,10 @@ def cache(
     print_result(found, as_json, "\n".join(lines))
 
 
-@_command("edgedistill train bert-2x128 tinybert-4x312 --data ~/texts --set stages.0.epochs=1")
+@_command("edgedistill train bert-2x128 --data ~/texts --set stages.0.epochs=1")
 def train(
-    names: Recipes,
-    out: Annotated[
-        Path | None,
-        _option("DIR", "Folder of the run, for one recipe. Default: runs/NAME."),
-    ] = None,
+    name: Annotated[str, _argument("RECIPE", "Path of a recipe, or the name of a shipped one.")],
+    out: Annotated[Path | None, _option("DIR", "Folder of the run. Default: runs/NAME.")] = None,
     data: Data = None,
     changes: Changes = None,
     resume: Resume = False,
@@ -322,40 +319,29 @@ def train(
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Train the student of each recipe.
+    """Train the student of a recipe.
 
-    The run folder is written atomically when training is complete. Several recipes are trained one after the
-    other and share the cached embeddings of the teacher.
+    The run folder is written atomically when training is complete. Recipes over the same texts share the
+    cached embeddings of the teacher.
     """
     from edgedistill import recipe
     from edgedistill.planning import preflight
 
-    specs = [recipe.read(name, changes or []) for name in names]
-    if len(specs) > 1 and out is not None:
-        raise UserError(
-            f"--out: one folder for {len(specs)} recipes; leave it out (each goes to runs/NAME), or train "
-            "them one by one"
-        )
-    preflight.check_all(specs, data)
+    spec = recipe.read(name, changes or [])
+    preflight.check_all([spec], data)
     require("torch", "train", "train")
     session = _session(data, device, remote_code)
-    if len(specs) > 1:
-        from edgedistill.training.series import train_series
-
-        found = train_series(specs, Path("runs"), session, resume)
-        print_result(found, as_json, "\n".join(each["run"] for each in found["runs"]))
-        return
     from edgedistill.resolve import unfinished_run
     from edgedistill.training import train as training
 
-    out = out or Path("runs") / specs[0].name
+    out = out or Path("runs") / spec.name
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # by torchrun, after a process died
     resume = resume or (restarted and unfinished_run(out).exists())
     lost = "a minute of work"
-    if specs[0].finetuning is not None:
+    if spec.finetuning is not None:
         lost = "the finetune stage's training at one learning rate"
     with _resumable(out, unfinished_run(out), lost):
-        info = training.train(specs[0], out, session, resume)
+        info = training.train(spec, out, session, resume)
     if process()[0] == 0:
         print_result({"run": str(out), **info}, as_json, str(out))
 
@@ -903,8 +889,8 @@ def trim(
 ) -> None:
     """Remove from a model the tokens that a corpus does not use.
 
-    Texts whose tokens are all kept (with --min-count 1, every text of the corpus) are tokenized and embedded
-    as before; this is checked before the model is written.
+    Texts whose tokens are all known and kept (with --min-count 1, every text of the corpus without unknown
+    words) are tokenized and embedded as before; this is checked before the model is written.
     """
     require("torch", "trim", "train")
     from edgedistill.vocabulary import trim_model

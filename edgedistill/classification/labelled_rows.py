@@ -16,7 +16,7 @@ from edgedistill.classification.classifier import Classifier
 from edgedistill.data.labelled_tasks import Item
 from edgedistill.evaluation.suites import labelled_task
 from edgedistill.runtime import batching
-from edgedistill.teacher import encoder, tokenizer_files
+from edgedistill.teacher import tokenizer_files
 
 TOKENS_PER_BATCH = 4_096  # padding included, where nothing is trained
 
@@ -57,11 +57,9 @@ class TrainingRows(NamedTuple):
 def logits(module: Classifier, tokens: ItemTokens, device: torch.device) -> np.ndarray:
     """Logits (n, C) float32 of every row, by the module as it is."""
     out = np.empty((len(tokens), module.out.out_features), np.float32)
-    order: list[int] = np.argsort(tokens.longest, kind="stable").tolist()
-    longest = [np.empty(length, np.int8) for length in tokens.longest]
     with torch.inference_mode():
-        for rows in encoder.budget_batches(order, longest, TOKENS_PER_BATCH):
-            out[rows] = module(*tokens.batch(np.array(rows), device)).float().cpu().numpy()
+        for rows in batching.longest_first(np.maximum(tokens.longest, 1).tolist(), TOKENS_PER_BATCH):
+            out[rows] = module(*tokens.batch(rows, device)).float().cpu().numpy()
     return out
 
 

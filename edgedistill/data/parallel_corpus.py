@@ -26,7 +26,7 @@ from edgedistill.data.deduplicate import Row, Spool
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 
-FORMAT = 1  # part of every cache key: raise it when what is written changes
+FORMAT = 2  # part of every cache key: raise it when what is written changes
 SIDES = ("first", "second")  # folder names
 
 
@@ -367,7 +367,7 @@ def _split(digests: np.ndarray, rows: _Rows, seed: int) -> list[_Side]:
 
     digests (n, 1 + m). A text of the second side is for training where any training row has it.
     """
-    first, text_of = _distinct(digests[:, 0])
+    _, first, text_of = np.unique(digests[:, 0], return_index=True, return_inverse=True)
     if len(first) <= rows.held_out:
         fact = f"{len(first):,} source texts are left, {rows.held_out:,} are to be held out"
         raise UserError(
@@ -377,25 +377,16 @@ def _split(digests: np.ndarray, rows: _Rows, seed: int) -> list[_Side]:
     late[np.random.default_rng(seed).choice(len(first), rows.held_out, replace=False, shuffle=False)] = True
     one_side = _numbered(first, text_of[:, None], late)
     in_training = ~late[text_of]
-    first, text_of = _distinct(digests[:, 1:].ravel())
+    _, first, text_of = np.unique(digests[:, 1:].ravel(), return_index=True, return_inverse=True)
     text_of = text_of.reshape(len(digests), -1)
     late = np.ones(len(first), bool)
     late[text_of[in_training]] = False
     return [one_side, _numbered(first, text_of, late)]
 
 
-def _distinct(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """((m,) the first cell with each distinct text, ascending; (n,) which of the texts each cell has)."""
-    _, first, text_of = np.unique(digests, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return first[order], rank[text_of]
-
-
 def _numbered(first: np.ndarray, text_of: np.ndarray, late: np.ndarray) -> _Side:
-    """Number the distinct texts by first occurrence, those marked `late` (held out) after all others."""
-    order = np.argsort(late, kind="stable")
+    """Number the distinct texts by their first cells, those marked `late` (held out) after all others."""
+    order = np.lexsort((first, late))
     rows = np.empty_like(order)
     rows[order] = np.arange(len(order))
     return _Side(rows[text_of], first[order], len(late) - int(late.sum()))

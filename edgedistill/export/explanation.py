@@ -96,15 +96,15 @@ def table(found: dict[str, Any]) -> str:
         sheet.add_column(head, no_wrap=True)
     for head in ("shape", "cosine, mean", "min", "share of the loss", "kB saved"):
         sheet.add_column(head, justify="right", no_wrap=True)
-
-    def add_row(name: str, operator: str, shape: str, entry: dict[str, Any], share: str) -> None:
-        mean, least = f"{entry['cosine_mean']:.6f}", f"{entry['cosine_min']:.5f}"
-        sheet.add_row(name, operator, shape, mean, least, share, f"{entry['saved_bytes'] / 1e3:,.1f}")
-
-    for layer in found["layers"]:
-        name = layer["name"].removeprefix("model.").removesuffix(".T").removesuffix(".weight")
-        shape = " × ".join(map(str, layer["shape"]))
-        add_row(name, layer["operator"], shape, layer, f"{layer['share']:.1%}")
-    sheet.add_section()
-    add_row("all together", "", "", found, "")
+    whole = {**found, "name": "all together", "operator": "", "shape": (), "share": 1.0}
+    for row in [*found["layers"], whole]:
+        sheet.add_row(
+            row["name"].removeprefix("model.").removesuffix(".T").removesuffix(".weight"),
+            row["operator"],
+            " × ".join(map(str, row["shape"])),
+            f"{row['cosine_mean']:.6f}",
+            f"{row['cosine_min']:.5f}",
+            f"{row['share']:.1%}",
+            f"{row['saved_bytes'] / 1e3:,.1f}",
+        )
     return plain(sheet, 120)

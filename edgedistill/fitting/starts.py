@@ -21,6 +21,7 @@ from edgedistill.students import bert_layers
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.initial_student import student_tokenizer, weight_source
 from edgedistill.training.load_models import Models, open_weights
+from edgedistill.vocabulary.trim_tokenizer import is_trimmable
 
 KEPT = (3, 12)  # a token is kept where the texts use it so often
 LEARNED = (12_000, 25_000, 40_000)  # sizes of vocabularies learned from the texts
@@ -107,20 +108,20 @@ def vocabularies(
     """
     found: dict[str, Vocabulary] = {}
 
-    def add(name: str, section: dict[str, Any]) -> int:
+    def add(name: str, section: dict[str, Any]) -> PreTrainedTokenizerBase:
         spec = _spec(teacher, {"kind": "static", "width": 2, "tokenizer": start.tokenizer, **section})
         kept = tokenizer_folder(folder, name)
         tokenizer = student_tokenizer.build(spec, Models(teacher), corpus, Session(), kept)
         if len(tokenizer) not in {each.size for each in found.values()}:
             found[name] = Vocabulary(section, len(tokenizer), tokenizer_bytes(tokenizer, start.max_tokens))
-        return len(tokenizer)
+        return tokenizer
 
-    add("all", {})
-    for count in KEPT:
+    whole = add("all", {})
+    for count in KEPT if is_trimmable(whole) else ():
         add(f"kept {count}", {"trim": {"min_count": count}})
     for size in LEARNED:
         learned = {"vocabulary_size": size} if start.wordpiece else {"unigram": {"vocabulary_size": size}}
-        if add(f"learned {size}", learned) < size:
+        if len(add(f"learned {size}", learned)) < size:
             break  # the texts hold no more
     return found
 

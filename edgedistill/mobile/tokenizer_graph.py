@@ -120,7 +120,7 @@ def _look_up(graph: StringGraph, text: str, lines: _VocabularyLines, model: dict
         "do_basic_tokenize": 0,
         **names,
     }
-    ids = graph.strings("BertTokenizer", text, outputs=3, **settings)
+    ids = graph.strings("BertTokenizer", text, outputs=["found_ids", "found_types", "found_mask"], **settings)
     # without its own first and last token
     ids = graph("Slice", ids, graph.integers([1]), graph.integers([-1]))
     ends = graph("Equal", ids, graph.integers(lines.end_of_word_id))
@@ -218,8 +218,8 @@ def _padded_batch(graph: StringGraph, flat: str, end_of_text: int, text: TextTok
         last = graph("Add", counts, graph.integers(len(before) + offset))
         batch = graph("Where", graph("Equal", columns, last), graph.integers(token), batch)
     inside = graph("Less", columns, lengths)
-    graph.output("input_ids", graph("Where", inside, batch, graph.integers(text.pad_id)))
-    graph.output("attention_mask", graph("Cast", inside, to=TensorProto.INT64))
+    graph("Where", inside, batch, graph.integers(text.pad_id), outputs=["input_ids"])
+    graph("Cast", inside, to=TensorProto.INT64, outputs=["attention_mask"])
 
 
 def tokenizer_model(graph: StringGraph) -> onnx.ModelProto:
@@ -229,9 +229,8 @@ def tokenizer_model(graph: StringGraph) -> onnx.ModelProto:
         helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"])
         for name in ("input_ids", "attention_mask")
     ]
-    constants = list(graph.constants.values())
     opsets = [helper.make_opsetid(*each) for each in (("", 17), (EXTENSIONS, 1), ("com.microsoft", 1))]
-    made = helper.make_graph(graph.nodes, "tokenizer", [texts], batch, constants)
+    made = helper.make_graph(graph.nodes, "tokenizer", [texts], batch, graph.constants)
     return helper.make_model(made, opset_imports=opsets, ir_version=8)
 
 

@@ -46,9 +46,7 @@ class Queue(nn.Module):
         new = normalize(vectors.detach(), dim=-1)[-length:] if length else vectors[:0]
         if len(new) == 0:
             return
-        at = int(self.at)
-        first = min(len(new), length - at)
-        self.ring[at : at + first] = new[:first]
-        self.ring[: len(new) - first] = new[first:]
-        self.at.fill_((at + len(new)) % length)
+        places = (self.at + torch.arange(len(new), device=self.ring.device)) % length
+        self.ring[places] = new.to(self.ring.dtype)
+        self.at.fill_((self.at + len(new)) % length)
         self.filled.clamp_(min=min(length, int(self.filled) + len(new)))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.section import Section, by_kind
+from edgedistill.recipe.section import HubData, Section, by_kind
 
 
 class Paragraphs(Section):
@@ -81,13 +81,10 @@ class Texts(_Sampled):
     )
 
 
-class Hub(Texts):
+class Hub(HubData, Texts):
     """A data set on the Hugging Face hub, at a fixed revision."""
 
     kind: Literal["hub"]
-    dataset: str = Field(description="Hub id of the data set.")
-    revision: str = Field(description="Commit, tag or branch.")
-    config: str | None = Field(None, description="The data set's configuration, where it has several.")
     split: str = Field("train", description="The split that is read.")
     column: str = Field("text", description="The column of texts.")
 

@@ -6,7 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.section import LARGEST_BATCH, MOST_EPOCHS, Section, by_kind, check_sorted_rows
+from edgedistill.recipe.section import (
+    LARGEST_BATCH,
+    MOST_EPOCHS,
+    HubData,
+    Section,
+    by_kind,
+    check_sorted_rows,
+)
 
 
 class _LabelledTable(Section):
@@ -52,13 +59,10 @@ class TaskFiles(_LabelledTable):
     test: str | None = Field(None, description="Evaluated once, at the end, and by `bench --suite task`.")
 
 
-class TaskHub(_LabelledTable):
+class TaskHub(HubData, _LabelledTable):
     """A labelled task from a hub data set, at a fixed revision."""
 
     kind: Literal["hub"]
-    dataset: str = Field(description="Hub id of the data set.")
-    revision: str = Field(description="Commit, tag or branch.")
-    config: str | None = Field(None, description="The data set's configuration, where it has several.")
     train: str = Field("train", description="The split of the training rows.")
     dev: str | None = Field(
         "validation", description="The split that selects the weights. null: set aside `dev_rows` of `train`."

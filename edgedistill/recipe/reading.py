@@ -222,7 +222,7 @@ def _line(place: str, problem: Any, root: type[Section]) -> str:
         name = shown(problem["input"])
         return f"{where}: {name} is not a valid name; use lower-case letters, digits, dots and dashes"
     if kind in _EXPECTED:
-        return f"{where}: {_wrong_type(problem, at)}"
+        return f"{where}: {_wrong_type(problem)}"
     fact = problem["msg"].removeprefix("Value error, ")
     plain = kind != "value_error" and not isinstance(problem["input"], dict | list)
     got = f", not {shown(problem['input'])}" if plain else ""
@@ -236,63 +236,26 @@ def _unknown_key(key: str, known: list[str]) -> str:
     return unknown_name("key", key, known)
 
 
-# pydantic's errors about types: what was expected, in words
-_MAPPING, _LIST = "a mapping", "a list"
+# pydantic's errors about types: what was expected, in words, and what to write
+_MAPPING = ("a mapping", "write a mapping, {key: value}")
+_LIST = ("a list", "write a list, each item after a dash")
 _EXPECTED = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), _MAPPING),
     "list_type": _LIST,
-    **dict.fromkeys(("int_type", "int_from_float"), "a whole number"),
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "text",
+    **dict.fromkeys(("int_type", "int_from_float"), ("a whole number", "write one, such as 3")),
+    "float_type": ("a number", "write one, such as 0.5, without quotes"),
+    "bool_type": ("true or false", "write one of them, without quotes"),
+    "string_type": ("text", "write text in quotes"),
 }
-_WAYS_OUT = {
-    "a whole number": "one, such as 3",
-    "a number": "one, such as 0.5",
-    "true or false": "one of them",
-    "text": "text in quotes",
-}
-_TYPES = {"a whole number": int, "a number": float, "true or false": bool}
 
 
-def _wrong_type(problem: Any, at: _Place) -> str:
+def _wrong_type(problem: Any) -> str:
     """*fact; way out* of a value of another type than expected."""
-    value, expected = problem["input"], _EXPECTED[problem["type"]]
-    got = next((name for kind, name in ((dict, _MAPPING), (list, _LIST)) if isinstance(value, kind)), None)
+    value, (expected, way_out) = problem["input"], _EXPECTED[problem["type"]]
+    got = next((name for kind, (name, _) in ((dict, _MAPPING), (list, _LIST)) if isinstance(value, kind)), "")
     fact = "no value" if value is None else f"{got or shown(value)} is not {expected}"
-    if _NOT_WRITTEN.fullmatch(str(problem["loc"][-1])):  # one choice of several, such as a number or a list
-        return fact
-    if expected == _MAPPING:
-        return f"{fact}; write a mapping{_example_mapping(value, at)}"
-    short = isinstance(value, str | int | float) and len(str(value)) < 100
-    if expected == _LIST:
-        items = f": {json.dumps([value], ensure_ascii=False)}" if short and not at.section else None
-        return f"{fact}; write a list{items or ', each item after a dash'}"
-    if expected == "text" and isinstance(value, int | float):
-        return f'{fact}; write "{json.dumps(value)}"'
-    meant = yaml_file.plain(value) if isinstance(value, str) else value
-    if isinstance(meant, float) and meant.is_integer():
-        meant = int(meant)
-    if short and meant is not value and isinstance(meant, _TYPES.get(expected, ())):
-        return f"{fact}; write {json.dumps(meant)}{' without quotes' if isinstance(value, str) else ''}"
-    return f"{fact}; write {_WAYS_OUT[expected]}"
-
-
-def _example_mapping(value: Any, at: _Place) -> str:
-    """A mapping that a section accepts, with the value that was given in place of it where that fits; ""
-    where none is known."""
-    short = isinstance(value, str) and len(value) < 100
-    choices = KINDS.get(at.key, {})
-    if choices and (not short or value in choices):
-        return f", such as {{kind: {value if short else next(iter(choices))}}}"
-    default = [choice for choice in choices.values() if not choice.model_fields["kind"].is_required()]
-    section = default[0] if default else at.section
-    for key, field in section.model_fields.items() if section and short else ():
-        if field.annotation in (str, str | None):
-            return f", such as {{{key}: {value}}}"
-        if field.annotation == list[str]:
-            return f", such as {{{key}: {json.dumps([value])}}}"
-    return ""
+    # one choice of several, such as a number or a list
+    return fact if _NOT_WRITTEN.fullmatch(str(problem["loc"][-1])) else f"{fact}; {way_out}"
 
 
 def own_name(key: str, known: list[str]) -> str | None:

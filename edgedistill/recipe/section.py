@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationInfo, field_validator
 
 from edgedistill.precisions import PRECISIONS
 
@@ -39,6 +39,14 @@ class Section(BaseModel):
         if fact := _beyond_bounds(value, empty):
             raise ValueError(fact)
         return value
+
+
+class HubData(Section):
+    """A data set on the Hugging Face hub, at a fixed revision."""
+
+    dataset: str = Field(description="Hub id of the data set.")
+    revision: str = Field(description="Commit, tag or branch.")
+    config: str | None = Field(None, description="The data set's configuration, where it has several.")
 
 
 def _beyond_bounds(value: Any, empty: bool) -> str | None:

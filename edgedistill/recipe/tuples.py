@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.section import Section, by_kind
+from edgedistill.recipe.section import HubData, Section, by_kind
 from edgedistill.recipe.teacher import Teacher
 
 LONGEST_LIST = 64  # documents of a tuple
@@ -128,13 +128,10 @@ class TupleFiles(_TupleTable):
     columns: list[str] = QUERY_COLUMNS
 
 
-class TupleHub(_TupleTable):
+class TupleHub(HubData, _TupleTable):
     """Tuples from a hub data set, at a fixed revision."""
 
     kind: Literal["hub"]
-    dataset: str = Field(description="Hub id of the data set.")
-    revision: str = Field(description="Commit, tag or branch.")
-    config: str | None = Field(None, description="The data set's configuration, where it has several.")
     split: str = Field("train", description="The split that is read.")
     columns: list[str] = QUERY_COLUMNS
 

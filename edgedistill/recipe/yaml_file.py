@@ -112,18 +112,6 @@ def parse(text: str, place: str) -> Any:
     return data
 
 
-def plain(text: str) -> Any:
-    """What a plain scalar is read as."""
-    return next(
-        (
-            make(text)
-            for _, written, _, make in SCALARS
-            if len(text) < LONGEST_NUMBER and re.fullmatch(written, text)
-        ),
-        text,
-    )
-
-
 def dump(data: Any) -> str:
     return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))
 

@@ -58,12 +58,6 @@ class BertStudent(Headed):
         tokens = self.model.encoder(self.model.embeddings(**inputs), attention_mask=masked)[0]
         return tokens, None if self.model.pooler is None else self.model.pooler(tokens)
 
-    def tokens(
-        self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None
-    ) -> Tensor:
-        """Token embeddings (B, T, H) of the last layer, before pooling."""
-        return self.encoded(input_ids, attention_mask, token_embeddings)[0]
-
     def embedded(
         self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None
     ) -> Tensor:

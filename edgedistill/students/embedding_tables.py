@@ -108,20 +108,15 @@ def reconstruct(
 
 
 def factors(table: Tensor, rank: int, token_weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Factorize (V, H) ≈ (V, rank) · (H, rank)ᵀ with the least squared error: the truncated SVD
-    (Eckart-Young).
+    """Factorize (V, H) ≈ (V, rank) · (H, rank)ᵀ with the least squared error, by the directions of the
+    largest second moments (Eckart-Young).
 
-    With `token_weights` (V,) it minimizes Σ_v weight_v ‖row_v − its product‖², by the SVD of √weight_v ·
-    row_v. Most rows of an embedding table belong to rare tokens, and with equal weights most of the rank is
-    spent on those.
+    With `token_weights` (V,) it minimizes Σ_v weight_v ‖row_v − its product‖². Most rows of an embedding
+    table belong to rare tokens, and with equal weights most of the rank is spent on those.
     """
-    if token_weights is None:
-        left, values, right = torch.linalg.svd(table, full_matrices=False)
-        return left[:, :rank] * values[:rank], right[:rank].T
     rows = table.double()
-    _, directions = torch.linalg.eigh(rows.T @ (token_weights.double().unsqueeze(-1) * rows))
-    directions = directions.flip(1)[:, :rank]
-    directions = directions * directions.sum(0).sign()
+    weighted = rows if token_weights is None else token_weights.double().unsqueeze(-1) * rows
+    directions = _largest(rows.T @ weighted, rank)
     return (rows @ directions).float(), directions.float()
 
 
@@ -146,10 +141,13 @@ def principal_directions(vectors: Tensor, width: int, weights: Tensor | None = N
     """The first principal directions of vectors (V, w), as columns (w, width) float64; `weights` (V,) are
     those of the vectors."""
     centred = vectors - _mean(vectors, weights)
-    _, directions = torch.linalg.eigh(
-        (centred.T @ (centred if weights is None else weights.float().unsqueeze(-1) * centred)).double()
-    )
-    directions = directions.flip(1)[:, :width]
+    weighted = centred if weights is None else weights.float().unsqueeze(-1) * centred
+    return _largest((centred.T @ weighted).double(), width)
+
+
+def _largest(moments: Tensor, count: int) -> Tensor:
+    """The eigenvectors of the largest eigenvalues, as columns, with fixed signs."""
+    directions = torch.linalg.eigh(moments)[1].flip(1)[:, :count]
     return directions * directions.sum(0).sign()
 
 

@@ -17,8 +17,6 @@ from torch.nn.functional import normalize
 from edgedistill import files
 from edgedistill.students.graph_writer import GraphWriter, unit_length
 
-FORMAT = 1  # of targets.safetensors
-
 
 class Output(nn.Module):
     """`forward(input_ids, attention_mask) -> (B, d)`: a student, then `linear` on its unit-length embedding,
@@ -97,16 +95,14 @@ class Affine(NamedTuple):
         return vectors @ self.weight + self.bias
 
 
-def write_maps(folder: Path, maps: list[Affine], about: dict[str, Any]) -> None:
-    """Write maps to a new folder, atomically: targets.safetensors (float32, as they are used) and
-    targets.json."""
+def write_maps(folder: Path, maps: list[Affine]) -> None:
+    """Write maps to a new folder, atomically: targets.safetensors, in float32, as they are used."""
     tensors = {}
     for number, each in enumerate(maps):
         tensors[f"{number}.weight"] = np.ascontiguousarray(each.weight, np.float32)
         tensors[f"{number}.bias"] = np.ascontiguousarray(each.bias, np.float32)
     with files.new_folder(folder) as temporary:
         save_file(tensors, temporary / "targets.safetensors")
-        files.write_json(temporary / "targets.json", {"format": FORMAT, **about})
 
 
 def read_maps(folder: Path) -> list[Affine]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from edgedistill.errors import UserError
 from edgedistill.resolve import MODEL_FILES, is_run
 from edgedistill.runtime import prompts
 from edgedistill.runtime.prompts import Prompts
-from edgedistill.session import QUIET, Session
+from edgedistill.session import Session
 from edgedistill.students.bert import BertStudent
 from edgedistill.teacher import encoder
-from edgedistill.teacher.encoder import Forward, TeacherEncoder, torch_forward
+from edgedistill.teacher.encoder import TeacherEncoder
 
 ANY_DEVICE = Session(device="auto")
 
@@ -67,7 +68,7 @@ class MeanEmbeddingLayer(nn.Module):
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
-        self.inner = inner
+        self.inner, self.poolings = inner, ["mean"]
         self.dims = int(inner.model.config.hidden_size)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -75,45 +76,22 @@ class MeanEmbeddingLayer(nn.Module):
         return self.inner.embedded(input_ids, attention_mask)
 
 
-class EmbeddingLayer(TeacherEncoder):
+def embedding_layer(teacher: TeacherEncoder) -> TeacherEncoder:
     """The mean-pooled embedding layer of a teacher as a teacher: token, position and segment embeddings and
     their LayerNorm.
 
     The student's embedding layer matches it before the student's other layers are trained (multi-stage
     distillation, Eq. 3). Raises UserError for a teacher without such a layer.
     """
-
-    def __init__(self, teacher: TeacherEncoder) -> None:
-        inner = teacher.module
-        if not isinstance(inner, BertStudent) and not hasattr(getattr(inner, "model", None), "embeddings"):
-            raise UserError(
-                f"assistant: {teacher.spec.name} has no BERT-like embedding layer; leave `layer: embeddings` "
-                "out"
-            )
-        self.teacher, self.module, self.dtype = teacher, MeanEmbeddingLayer(inner).eval(), torch.float32
-        self.spec, self.place, self.folder, self.hashes = (
-            teacher.spec,
-            teacher.place,
-            teacher.folder,
-            teacher.hashes,
+    inner = teacher.module
+    if not isinstance(inner, BertStudent) and not hasattr(getattr(inner, "model", None), "embeddings"):
+        raise UserError(
+            f"assistant: {teacher.spec.name} has no BERT-like embedding layer; leave `layer: embeddings` out"
         )
-        self.tokenizer, self.max_tokens = teacher.tokenizer, teacher.max_tokens
-        self.prompts, self.role = teacher.prompts, teacher.role
-
-    def in_role(self, role: str) -> TeacherEncoder:
-        return EmbeddingLayer(self.teacher.in_role(role))
-
-    def file_hashes(self) -> dict[str, Any]:
-        return self.teacher.file_hashes()
-
-    def model_identity(self) -> dict[str, Any]:
-        return {**self.teacher.model_identity(), "layer": "embeddings"}
-
-    def prepare(self, session: Session = QUIET) -> None:
-        """Nothing: lookups and additions are fast enough in torch on any device."""
-
-    def _forward(self, device: str) -> Forward:
-        return torch_forward(self.module.to(device), torch.device(device))
+    layer = copy.copy(teacher)
+    layer.module, layer.dtype, layer.layer = MeanEmbeddingLayer(inner).eval(), torch.float32, "embeddings"
+    layer._opened = []
+    return layer
 
 
 def run_hashes(opened: run.Run) -> dict[str, str]:

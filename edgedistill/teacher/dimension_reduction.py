@@ -15,16 +15,13 @@ from scipy.optimize import linear_sum_assignment
 from edgedistill.students.output import Affine
 
 
-def pca(
-    embeddings: np.ndarray, dims: int, centre: bool = True, variance_exponent: float = 0.0
-) -> tuple[Affine, float]:
-    """Principal component analysis: the `dims` orthonormal directions of largest variance, and the share of
-    the variance they keep.
+def pca(embeddings: np.ndarray, dims: int, centre: bool = True, variance_exponent: float = 0.0) -> Affine:
+    """Principal component analysis: the `dims` orthonormal directions of largest variance.
 
-    embeddings (n, e). Returns (map (e, dims), largest variance first; share of the total variance). Without
-    `centre` the second moments replace the variances, and the map has no bias, as in a bias-free dense layer
-    of sentence-transformers. With dims = e it is a rotation. Each direction is scaled by its variance, in
-    units of the mean variance of the kept ones, to the power `variance_exponent`; −½ whitens.
+    embeddings (n, e). Returns the map (e, dims), largest variance first. Without `centre` the second moments
+    replace the variances, and the map has no bias, as in a bias-free dense layer of sentence-transformers.
+    With dims = e it is a rotation. Each direction is scaled by its variance, in units of the mean variance of
+    the kept ones, to the power `variance_exponent`; −½ whitens.
     """
     mean = embeddings.mean(0) if centre else np.zeros(embeddings.shape[1])
     centred = embeddings - mean
@@ -32,7 +29,7 @@ def pca(
     values = values[::-1].clip(min=0)
     kept = values[:dims] / max(values[:dims].mean(), 1e-300)
     weight = fix_signs(directions[:, ::-1][:, :dims]) * kept.clip(min=1e-9) ** variance_exponent
-    return Affine(weight, -mean @ weight), float(values[:dims].sum() / max(values.sum(), 1e-300))
+    return Affine(weight, -mean @ weight)
 
 
 def gaussian(teacher_dims: int, dims: int, seed: int) -> Affine:
@@ -58,24 +55,22 @@ def ridge(embeddings: np.ndarray, student: np.ndarray, regularization: float) ->
     return Affine(weight, student_mean - mean @ weight)
 
 
-def cca(
-    embeddings: np.ndarray, student: np.ndarray, dims: int, regularization: float
-) -> tuple[Affine, np.ndarray]:
+def cca(embeddings: np.ndarray, student: np.ndarray, dims: int, regularization: float) -> Affine:
     """Canonical correlation analysis: the teacher's canonical directions, each of variance 1, largest
     correlation first.
 
     W = C_t^(−½) U, where U Σ Vᵀ is the SVD of C_t^(−½) C_ts C_s^(−½) and each covariance has `regularization`
     times its mean variance added to its diagonal. embeddings (n, e), student (n, d), dims ≤ d, e. Returns
-    (map (e, dims), correlations (dims,)). In closed form, because scikit-learn's iterative algorithm takes
+    the map (e, dims). In closed form, because scikit-learn's iterative algorithm takes
     minutes for 128 directions.
     """
     mean = embeddings.mean(0)
     left, right = embeddings - mean, student - student.mean(0)
     white_left, white_right = _whitening(left, regularization), _whitening(right, regularization)
     between = white_left @ (left.T @ right / len(left)) @ white_right
-    directions, correlations, _ = scipy.linalg.svd(between, full_matrices=False)
+    directions, _, _ = scipy.linalg.svd(between, full_matrices=False)
     weight = fix_signs(white_left @ directions[:, :dims])
-    return Affine(weight, -mean @ weight), correlations[:dims]
+    return Affine(weight, -mean @ weight)
 
 
 def _whitening(centred: np.ndarray, regularization: float) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class TeacherEncoder:
     """
 
     role = "text"  # of the texts that are embedded
+    layer: str | None = None  # whose output is embedded, where it is not the last
 
     def __init__(
         self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False
@@ -99,7 +100,8 @@ class TeacherEncoder:
         in_int8 = (
             {"int8": int8_graph.identity(self.in_role("text").reader)} if self.dtype == torch.int8 else {}
         )
-        return {**self.model_identity(), "dtype": str(self.dtype), **in_int8}
+        layer = {"layer": self.layer} if self.layer else {}
+        return {**self.model_identity(), **layer, "dtype": str(self.dtype), **in_int8}
 
     def model_identity(self) -> dict[str, Any]:
         """What determines the embeddings but for the arithmetic: the hash of the model's files, pooling,
@@ -128,7 +130,7 @@ class TeacherEncoder:
         """
         if self.dtype == torch.int8 and session.device != "cpu":
             raise UserError(f"{self.place}.dtype: {NOT_ON_CUDA}")
-        if self._opened:
+        if self._opened or self.layer:  # lookups and additions are fast enough in torch
             return
         if self.dtype == torch.int8:
             plain = self.in_role("text")
@@ -146,12 +148,11 @@ class TeacherEncoder:
     def embed_ids(self, ids: list[np.ndarray], device: str = "cpu", unit: bool = True) -> np.ndarray:
         """Embed token ids (n_i,) of n texts, special tokens included: (n, d) float32. Raises UserError as
         `prepare`."""
-        forward, pad_id = self._forward(device), self.tokenizer.pad_token_id or 0
-        if self.dtype == torch.int8:  # in the runner's batches, which fit a processor's cache
-            batches = longest_first([max(1, len(row)) for row in ids], BATCH_TOKENS["cpu"])
-            return embed_batches(forward, ids, batches, pad_id, self.dims, unit)
         tokens = TOKENS_PER_BATCH if device == "cpu" else 32 * TOKENS_PER_BATCH
-        return embed_in_batches(forward, ids, pad_id, self.dims, tokens, unit)
+        if self.dtype == torch.int8:  # in the runner's batches, which fit a processor's cache
+            tokens = BATCH_TOKENS["cpu"]
+        pad_id = self.tokenizer.pad_token_id or 0
+        return embed_in_batches(self._forward(device), ids, pad_id, self.dims, tokens, unit)
 
     def _forward(self, device: str) -> Forward:
         """(ids, mask) -> unnormalized embeddings. On a CPU in fp32 by onnxruntime, about twice as fast as
@@ -229,34 +230,8 @@ def embed_in_batches(
 
     With `unit` they are scaled to unit length, otherwise they are as `forward` returns them.
     """
-    order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-    return embed_batches(forward, ids, budget_batches(order, ids, tokens), pad_id, dims, unit)
-
-
-def budget_batches(order: list[int], ids: list[np.ndarray], tokens: int) -> Iterator[list[int]]:
-    """Cut rows sorted by length into batches of at most `tokens` padded tokens, at least one row each."""
-    batch: list[int] = []
-    for row in order:
-        if batch and (len(batch) + 1) * len(ids[row]) > tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
-
-
-def embed_batches(
-    forward: Forward,
-    ids: list[np.ndarray],
-    batches: Iterable[Sequence[int] | np.ndarray],
-    pad_id: int,
-    dims: int,
-    unit: bool = True,
-) -> np.ndarray:
-    """`embed_in_batches` in batches that are given, each the rows of some texts; together they are all
-    texts."""
     out = np.empty((len(ids), dims), np.float32)
-    for rows in batches:
+    for rows in longest_first([max(1, len(row)) for row in ids], tokens):
         embeddings = forward(*pad([ids[row] for row in rows], pad_id))
         out[rows] = unit_rows(embeddings) if unit else embeddings
     return out

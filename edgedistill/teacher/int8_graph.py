@@ -4,6 +4,7 @@ takes a while."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,12 +14,11 @@ import torch
 
 from edgedistill import files, recipe
 from edgedistill.data.cached_folder import cached_folder
-from edgedistill.errors import CheckFailed, UserError, quote
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import mixed_precision
-from edgedistill.quantization.sample_texts import Reader, samples
+from edgedistill.quantization.sample_texts import Reader, agreement, embeddings, samples
 from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session
-from edgedistill.runtime.similarity import COSINE, unit_rows
 from edgedistill.session import Session
 from edgedistill.students import graph
 
@@ -39,17 +39,14 @@ class Source(Protocol):
     def reader(self) -> Reader: ...
 
 
-class Int8Graph:
-    """An opened int8 graph; its output `rows` are the embeddings before they are scaled to unit length."""
+Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-    def __init__(self, path: Path, rows: str) -> None:
-        self.session, self.rows = open_session(path, torch.get_num_threads(), "cpu"), rows
 
-    def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """ids, mask (B, T) int64, right-padded -> (B, d) float32."""
-        return np.asarray(
-            self.session.run([self.rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
-        )
+def _opened(path: Path, rows: str) -> Forward:
+    """(ids, mask), each (B, T) int64, right-padded -> (B, d) float32, by the graph's output `rows`: the
+    embeddings before they are scaled to unit length."""
+    session = open_session(path, torch.get_num_threads(), "cpu")
+    return lambda ids, mask: session.run([rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
 
 
 def identity(reader: Reader) -> dict[str, Any]:
@@ -59,7 +56,7 @@ def identity(reader: Reader) -> dict[str, Any]:
     return {"format": FORMAT, "onnxruntime": version, "samples": files.cache_key(samples=_samples(reader))}
 
 
-def read_or_make(teacher: Source, key: str, session: Session) -> Int8Graph:
+def read_or_make(teacher: Source, key: str, session: Session) -> Forward:
     """The int8 graph from the cache, otherwise made and cached. `key` is the hash of all that determines it.
 
     Raises UserError for a teacher that cannot be written as a graph, or loses too much in int8.
@@ -78,7 +75,7 @@ def read_or_make(teacher: Source, key: str, session: Session) -> Int8Graph:
         )
 
     folder = cached_folder(session.cache / "graphs" / key, write, session.log)
-    return Int8Graph(folder / "graph.onnx", files.read_json(folder / "graph.json")["rows"])
+    return _opened(folder / "graph.onnx", files.read_json(folder / "graph.json")["rows"])
 
 
 def _make(teacher: Source, folder: Path) -> dict[str, Any]:
@@ -91,10 +88,14 @@ def _make(teacher: Source, folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{teacher.place}.dtype: int8 needs a graph of {teacher.spec.name}, and {error}; {WAY_OUT}"
         ) from error
-    quantized, in_w8 = mixed_precision.int8_with_w8(model, _samples(reader), _golden(reader))
+    golden = _golden(reader)
+    quantized, in_w8 = mixed_precision.int8_with_w8(model, _samples(reader), golden)
+    mean, least = agreement(quantized, embeddings(model, golden), golden)
+    if not least >= (required := PRECISIONS["int8"].single_cosine):  # NaN is above nothing
+        fact = f"{teacher.spec.name} in int8 has a cosine of {least:.4f} on a text, {required} is required"
+        raise UserError(f"{teacher.place}.dtype: {fact}; {WAY_OUT}")
     rows, path = graph.before_unit(quantized), folder / "graph.onnx"
     path.write_bytes(quantized.SerializeToString())
-    mean, least = _agreement(teacher, Int8Graph(path, rows))
     about = {
         "rows": rows,
         "products_in_w8": in_w8,
@@ -103,26 +104,6 @@ def _make(teacher: Source, folder: Path) -> dict[str, Any]:
     }
     files.write_json(folder / "graph.json", about)
     return about
-
-
-def _agreement(teacher: Source, opened: Int8Graph) -> tuple[float, float]:
-    """(mean, minimum) cosine to torch over the golden texts, but for those without tokens. Raises UserError
-    where one is below what an export requires of int8."""
-    texts = teacher.reader.golden_texts()
-    tokens = [(text, ids) for text, ids in zip(texts, teacher.reader.token_ids(texts), strict=True) if ids]
-    inputs = [(np.array([ids], np.int64), np.ones((1, len(ids)), np.int64)) for _, ids in tokens]
-    with torch.inference_mode():
-        expected = torch.cat([teacher.module(*map(torch.from_numpy, each)) for each in inputs])
-    found = np.concatenate([opened(*each) for each in inputs])
-    values = COSINE.between(unit_rows(found), unit_rows(expected.float().numpy()))
-    at, required = COSINE.worst_of(values), PRECISIONS["int8"].single_cosine
-    if not values[at] >= required:  # NaN is above nothing
-        fact = (
-            f"int8 gives text {at + 1} of {len(tokens)} ({quote(tokens[at][0])}) at cosine {values[at]:.4f} "
-            f"to torch, {required} is required"
-        )
-        raise UserError(f"{teacher.place}.dtype: of {teacher.spec.name} {fact}; {WAY_OUT}")
-    return float(values.mean()), float(values[at])
 
 
 def _samples(reader: Reader) -> list[list[int]]:

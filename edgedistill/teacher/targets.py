@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -136,26 +136,14 @@ def _fit_all(spec: Spec, blocks: list[TargetBlock], data: FittingData, folder: P
             f"{student.shape[1]}; make them equal"
         )
     maps: list[Affine] = []
-    notes: list[dict[str, Any]] = []
     for number, block in enumerate(blocks):
         start = sum(len(each.bias) for each in maps)
         embeddings = concatenated(block, data.of_block(block), rows).astype(np.float64)
-        affine, note = fit(
-            block.projection,
-            embeddings,
-            student[:, start : start + block.projection.dims],
-            _place(spec, number),
-        )
-        maps.append(affine)
-        notes.append(
-            {
-                **note,
-                "teachers": [teacher.name if teacher else None for teacher, _ in block.teachers],
-                "weight": block.weight,
-            }
-        )
-    write_maps(folder, maps, {"kind": spec.kind, "sample": len(rows), "seed": data.seed, "blocks": notes})
-    log("targets: " + "; ".join(_summary(note) for note in notes))
+        own = student[:, start : start + block.projection.dims]
+        maps.append(fit(block.projection, embeddings, own, _place(spec, number)))
+    write_maps(folder, maps)
+    fitted = (f"{block.projection.reduce.kind} to {block.projection.dims} dimensions" for block in blocks)
+    log("targets: " + "; ".join(fitted))
 
 
 def check(spec: Spec, teacher_dims: Callable[[recipe.Teacher | None], int], rows: int) -> None:
@@ -173,56 +161,38 @@ def _place(spec: Spec, number: int) -> str:
     return f"targets.parts[{number}]" if isinstance(spec, recipe.Split) else "targets"
 
 
-def _summary(note: dict[str, Any]) -> str:
-    """A line of the log, such as "pca to 128 dimensions, 0.912 of the variance, procrustes"."""
-    parts = [f"{note['reduce']} to {note['dims']} dimensions"]
-    if "variance_kept" in note:
-        parts.append(f"{note['variance_kept']:.3f} of the variance")
-    if note["align"] != "none":
-        parts.append(note["align"])
-    return ", ".join(parts)
-
-
 def fit(
     spec: recipe.Projected, embeddings: np.ndarray, student: np.ndarray, place: str = "targets"
-) -> tuple[Affine, dict[str, Any]]:
+) -> Affine:
     """Fit the map of one block: its dimension reduction, then its alignment.
 
     embeddings (n, e) float64. student (n, d) is only read by ridge, CCA and the alignments. The recipe's
-    section `place` is named in errors. Returns (map (e, d), what targets.json records about it). Raises
-    UserError: `dims` that the reduction cannot give, or fewer texts than dimensions.
+    section `place` is named in errors. Returns the map (e, d). Raises UserError: `dims` that the reduction
+    cannot give, or fewer texts than dimensions.
     """
     teacher_dims, dims, reduce = embeddings.shape[1], spec.dims, spec.reduce
     if problems := _problems(spec, [teacher_dims], len(embeddings), place):
         raise UserError(*problems)
     _check_embeddings(embeddings, place)
-    note: dict[str, Any] = {"reduce": reduce.kind, "dims": dims, "align": spec.align}
     if isinstance(reduce, recipe.Pca):
         # a reconstruction applies it twice
         exponent = reduce.variance_exponent / 2 if reduce.rank else reduce.variance_exponent
-        affine, note["variance_kept"] = pca(embeddings, reduce.rank or dims, reduce.centre, exponent)
+        affine = pca(embeddings, reduce.rank or dims, reduce.centre, exponent)
         if reduce.rank:
-            note["rank"] = reduce.rank
             affine = Affine(affine.weight @ affine.weight.T, affine.bias @ affine.weight.T)
-        if reduce.variance_exponent:
-            note["power"] = reduce.variance_exponent
     elif isinstance(reduce, recipe.Gaussian):
         affine = gaussian(teacher_dims, dims, reduce.seed)
     elif isinstance(reduce, recipe.Ridge):
         affine = ridge(embeddings, student, reduce.regularization)
     elif isinstance(reduce, recipe.Cca):
-        affine, correlations = cca(embeddings, student, dims, reduce.regularization)
-        note["correlations"] = {
-            "first": round(float(correlations[0]), 6),
-            "last": round(float(correlations[-1]), 6),
-        }
+        affine = cca(embeddings, student, dims, reduce.regularization)
     else:
         affine = Affine(np.eye(teacher_dims), np.zeros(teacher_dims))
     if spec.align != "none":
         align = {"procrustes": procrustes, "signed_permutation": signed_permutation}[spec.align]
         rotation = align(unit_rows(affine(embeddings)), unit_rows(student))
         affine = Affine(affine.weight @ rotation, affine.bias @ rotation)
-    return affine, note
+    return affine
 
 
 def _problems(spec: recipe.Projected, sizes: list[int], texts: int, place: str) -> list[str]:

@@ -12,7 +12,6 @@ __all__ = [
     "processes",
     "record",
     "resume",
-    "series",
     "stage_in_progress",
     "stages",
     "student_embeddings",

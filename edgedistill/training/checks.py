@@ -94,7 +94,7 @@ def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Mode
         if match.layer == "embeddings":
             assert assistant is not None
             bare: Any = own(student.module)
-            width, dims = int(bare.model.config.hidden_size), assistants.EmbeddingLayer(assistant).dims
+            width, dims = int(bare.model.config.hidden_size), assistants.embedding_layer(assistant).dims
         objectives.check_dimensions(stage.spec.objective, width, dims, place)
         if objectives.matryoshka_dims(stage.spec.objective) and (
             student.drops_head or isinstance(spec.targets, recipe.Split)

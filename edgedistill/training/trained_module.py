@@ -23,7 +23,6 @@ from edgedistill.training.processes import ALONE, Processes
 
 # A further pass costs about as much as so many tokens (bench/LOG.md, "Unsorted batches in parts").
 PASS_TOKENS = 256
-CUTS = 32  # how many places of a batch are tried as the end of a part
 
 Embed = Callable[..., Tensor]  # (ids, mask), or (ids, mask, rows of the embedding table) -> (B, d)
 
@@ -102,18 +101,13 @@ def use_plain_attention(student: nn.Module, accelerator: Accelerator) -> None:
 
 
 def parts(lengths: np.ndarray) -> list[int]:
-    """The ends of the parts of rows sorted by length (n,) that cost least: padded tokens, and PASS_TOKENS for
-    each part."""
-    ends = np.unique(np.linspace(0, len(lengths), min(CUTS, len(lengths)) + 1).astype(int))
-    least, best = np.zeros(len(ends)), np.zeros(len(ends), int)
-    for at in range(1, len(ends)):
-        costs = least[:at] + (ends[at] - ends[:at]) * lengths[ends[at] - 1] + PASS_TOKENS
-        best[at] = costs.argmin()
-        least[at] = costs[best[at]]
-    found, at = [], len(ends) - 1
-    while at:
-        found.append(int(ends[at]))
-        at = best[at]
+    """The ends of the parts of rows sorted by length (n,): from the longest on, a part goes as far as its
+    padding costs no more than a further pass."""
+    found, end = list[int](), len(lengths)
+    while end:
+        found.append(end)
+        padding = np.cumsum(lengths[end - 1] - lengths[:end][::-1])
+        end -= int(np.searchsorted(padding, PASS_TOKENS, side="right"))
     return found[::-1]
 
 

@@ -23,10 +23,9 @@ from edgedistill.runtime import batching
 from edgedistill.session import Session
 from edgedistill.students import model_folder
 from edgedistill.students.sentence_transformer import quiet
-from edgedistill.teacher.encoder import budget_batches
-from edgedistill.training.inputs.random_keys import draws, rounded_fraction, row_keys
+from edgedistill.training.inputs.text_batches import draws_of
 
-FORMAT = 1  # part of every cache key: raise it when what is written changes
+FORMAT = 2  # part of every cache key: raise it when what is written changes
 SHARD = 4_096  # texts: the most work that a kill can cost
 TOKENS_PER_BATCH = 1_024  # on a CPU, padding included
 
@@ -101,11 +100,10 @@ class Pretrained:
         found = self.tokenizer(texts, truncation=True, max_length=self.max_tokens)
         return [np.array(row) for row in found["input_ids"]], found.encodings
 
-    def batches(self, ids: list[np.ndarray]) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    def batches(self, ids: list[np.ndarray]) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
         """(rows, their padded inputs on the device), texts of like length together."""
-        order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
         budget = TOKENS_PER_BATCH if self.device == "cpu" else 32 * TOKENS_PER_BATCH
-        for rows in budget_batches(order, ids, budget):
+        for rows in batching.longest_first([max(1, len(row)) for row in ids], budget):
             padded = batching.pad([ids[row] for row in rows], self.tokenizer.pad_token_id)
             on_device = [torch.from_numpy(part).to(self.device) for part in padded]
             yield rows, {"input_ids": on_device[0], "attention_mask": on_device[1]}
@@ -134,10 +132,8 @@ class MaskedLanguageModel(Pretrained):
         """The texts with a fraction of their tokens refilled. `first` is the row of the first one in the
         corpus; a text's row and the seed decide what is masked."""
         ids, encodings = self.tokenized(texts)
-        lengths = np.array([len(each.ids) - sum(each.special_tokens_mask) for each in encodings])
-        keys = row_keys(seed, np.arange(first, first + len(texts)), np.zeros(len(texts), np.int64))
-        counts = rounded_fraction(fraction, lengths, keys)
-        masked = [_chosen(*each) for each in zip(encodings, counts, keys, strict=True)]
+        draws = draws_of(seed, np.arange(first, first + len(texts)), np.zeros(len(texts), int))
+        masked = [_chosen(*each, fraction) for each in zip(encodings, draws, strict=True)]
         for row, positions in zip(ids, masked, strict=True):
             row[positions] = self.tokenizer.mask_token_id
         views = list(texts)
@@ -152,13 +148,14 @@ class MaskedLanguageModel(Pretrained):
         return views
 
 
-def _chosen(encoding: Any, count: int, key: np.uint64) -> list[int]:
-    """Random positions of words that are one token, in order: `count` of them, at least one where there are
-    any."""
-    tokens_of = Counter(encoding.word_ids)
+def _chosen(encoding: Any, draw: np.random.Generator, fraction: float) -> list[int]:
+    """Random positions of words that are one token, in order: a fraction of all tokens, at least one position
+    where there are any."""
+    tokens_of, tokens = Counter(encoding.word_ids), len(encoding.ids) - sum(encoding.special_tokens_mask)
     possible = [at for at, word in enumerate(encoding.word_ids) if word is not None and tokens_of[word] == 1]
-    order = np.argsort(draws(key, np.arange(len(possible))), kind="stable")
-    return sorted(possible[rank] for rank in order[: max(1, count)])
+    count = int(fraction * tokens + draw.random())  # rounded so that it holds on average
+    found: list[int] = sorted(draw.permutation(np.array(possible, int))[: max(1, count)].tolist())
+    return found
 
 
 class Translator(Pretrained):

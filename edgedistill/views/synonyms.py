@@ -10,7 +10,7 @@ import numpy as np
 from edgedistill import recipe
 from edgedistill.data.readers import PUNCTUATION
 from edgedistill.errors import UserError, require
-from edgedistill.training.inputs.random_keys import draws, rounded_fraction, row_keys
+from edgedistill.training.inputs.text_batches import draws_of
 
 
 class Synonyms:
@@ -35,20 +35,17 @@ class Synonyms:
     def __call__(self, texts: list[str], rows: np.ndarray, passes: np.ndarray) -> list[str]:
         """The view of each text; its row in the corpus and the pass over it, (n,) each, decide what is
         replaced."""
-        keys = row_keys(self.seed, rows, passes)
-        words = [text.split() for text in texts]
-        counts = rounded_fraction(self.fraction, np.array([len(row) for row in words]), keys)
-        return [self._replaced(*each) for each in zip(words, counts, keys, strict=True)]
+        draws = zip(texts, draws_of(self.seed, rows, passes), strict=True)
+        return [self._replaced(text.split(), draw) for text, draw in draws]
 
-    def _replaced(self, words: list[str], count: int, key: np.uint64) -> str:
-        """The words with `count` of them replaced, at least one where one has a synonym."""
+    def _replaced(self, words: list[str], draw: np.random.Generator) -> str:
+        """The words with a fraction of them replaced, at least one where one has a synonym."""
+        count = int(self.fraction * len(words) + draw.random())  # rounded so that it holds on average
         bare = [word.strip(PUNCTUATION) for word in words]
         replaceable = [at for at, word in enumerate(bare) if self.synonyms_of(word.lower())]
-        order, choice = draws(key, np.arange(2 * len(replaceable))).reshape(2, -1)
-        for rank in np.argsort(order, kind="stable")[: max(1, count)]:
-            at = replaceable[rank]
+        for at in draw.permutation(np.array(replaceable, int))[: max(1, count)]:
             synonyms = self.synonyms_of(bare[at].lower())
-            chosen = synonyms[int(choice[rank]) % len(synonyms)]
+            chosen = synonyms[int(draw.integers(len(synonyms)))]
             if bare[at][0].isupper():
                 chosen = chosen.capitalize()
             words[at] = words[at].replace(bare[at], chosen, 1)

@@ -1,5 +1,5 @@
 """Trim a sentence encoder to the tokens that texts use: its tokenizer, embedding table and config; all else
-stays unchanged."""
+that it embeds with stays unchanged."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, resolve
@@ -24,22 +23,23 @@ from edgedistill.session import QUIET, Session, progress_bar
 from edgedistill.students import model_folder
 from edgedistill.students import sentence_transformer as encoder
 from edgedistill.students.bert_layers import COUNTED_FROM_PADDING
+from edgedistill.students.model_folder import ModelFolder
 from edgedistill.teacher import tokenizer_files
 from edgedistill.vocabulary import trim_tokenizer
 from edgedistill.vocabulary.trim_tokenizer import NamedTexts
 
 MAX_DIFFERENCE = 1e-5  # between two runs of the same arithmetic, of token embeddings of size 1
-# parts of a checkpoint that may have one row per token, as the table has
-HEADS = ("lm_head", "predictions", "shared", "embed_tokens")
-TOKENIZER = (
+WEIGHTS = ("*.safetensors", "*.bin")
+REWRITTEN = (  # files beside a transformer that hold its tokenizer or its weights
     "tokenizer*.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.*",
     "merges.txt",
     "*.model",
+    "*.index.json",
+    *WEIGHTS,
 )
-WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "*.index.json")
 
 
 class TrimCorpus(NamedTuple):
@@ -91,10 +91,8 @@ def trim(
         inside = temporary / transformer.relative_to(folder)
         _copy(folder, temporary, transformer)
         _write_tokenizer(trimmed.tokenizer, inside)
+        _write_model(opened, trimmed.old_ids, inside)
         weights = inside / "model.safetensors"
-        save_file(_trimmed_tensors(transformer, before, trimmed.old_ids), weights, {"format": "pt"})
-        weights.chmod(0o644)
-        files.write_json(inside / "config.json", _config(config, trimmed.old_ids))
         max_tokens = tokenizer_files.max_input_tokens(folder, tokenizer)
         difference = _difference((tokenizer, before), inside, trimmed.examples, max_tokens)
         if not difference <= MAX_DIFFERENCE:
@@ -103,7 +101,7 @@ def trim(
                 "allowed"
             )
             raise CheckFailed(f"{out} was not written: {fact}", {"difference": difference})
-        whole = sum((transformer / name).stat().st_size for name in _weights(transformer))
+        whole = sum(path.stat().st_size for pattern in WEIGHTS for path in transformer.glob(pattern))
         report = {
             **trimmed.report,
             "size_bytes": {"before": whole, "after": weights.stat().st_size},
@@ -176,9 +174,7 @@ def _copy(folder: Path, out: Path, transformer: Path) -> None:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         parts = path.relative_to(folder).parts
         other = any(fnmatch(part, pattern) for part in parts for pattern in (*resolve.OTHER_FORMATS, ".*"))
-        remade = path.parent == transformer and any(
-            fnmatch(path.name, pattern) for pattern in (*TOKENIZER, *WEIGHTS)
-        )
+        remade = path.parent == transformer and any(fnmatch(path.name, pattern) for pattern in REWRITTEN)
         if not other and not remade:
             (out / path.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, out / path.relative_to(folder))
@@ -193,45 +189,22 @@ def _write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     files.write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
 
 
-def _weights(transformer: Path) -> list[str]:
-    """The files that hold the transformer's weights: one, or those an index names."""
-    name = next(name for name in model_folder.WEIGHTS if (transformer / name).exists())
-    return (
-        sorted(set(files.read_json(transformer / name)["weight_map"].values()))
-        if name.endswith(".index.json")
-        else [name]
-    )
-
-
-def _trimmed_tensors(transformer: Path, model: Any, old_ids: np.ndarray) -> dict[str, Tensor]:
-    """The transformer's tensors, with only the kept rows of the embedding table of `model` and of heads that
-    have one row per token."""
-    tensors: dict[str, Tensor] = {}
-    for name in _weights(transformer):
-        path = transformer / name
-        with model_folder.opening(path, "its weights do not open"):
-            safe = path.suffix == ".safetensors"
-            tensors |= load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
-    table = model.get_input_embeddings().weight
-    own = next(name for name, parameter in model.named_parameters() if parameter is table)
-    kept = torch.from_numpy(old_ids)
-    for name, tensor in tensors.items():
-        has_rows = name.endswith(own) or any(part in HEADS for part in name.split("."))
-        if has_rows and tensor.ndim and len(tensor) == len(table):
-            tensors[name] = tensor[kept]
-    return {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
-
-
-def _config(config: dict[str, Any], old_ids: np.ndarray) -> dict[str, Any]:
-    """config.json with the new vocabulary size and the new ids of special tokens; that of a removed token is
-    null."""
+def _write_model(opened: ModelFolder, old_ids: np.ndarray, folder: Path) -> None:
+    """The transformer with the rows of `old_ids` alone, in the dtype of its weights; without heads, and
+    without a pooler that its pooling does not read. The id of a removed special token is null."""
+    options = {} if "cls_pooler" in opened.poolings else encoder.without_pooler(opened)
+    model = encoder.load_model(opened, dtype="auto", **options)
+    kept = model.get_input_embeddings().weight.detach()[torch.from_numpy(old_ids)]
+    model.set_input_embeddings(nn.Embedding.from_pretrained(kept))
     new_ids = {old: new for new, old in enumerate(old_ids.tolist())}
     special = {
         name: new_ids.get(value)
-        for name, value in config.items()
+        for name, value in model.config.to_dict().items()
         if name.endswith("_token_id") and isinstance(value, int)
     }
-    return {**config, **special, "vocab_size": len(old_ids)}
+    model.config.update({**special, "vocab_size": len(old_ids)})
+    with encoder.quiet():
+        model.save_pretrained(folder)
 
 
 def _difference(
@@ -268,14 +241,8 @@ def summary(report: dict[str, Any]) -> str:
         f"token embeddings of {report['compared']} unchanged texts differ by {report['max_difference']:.1e} "
         "at most"
     ]
-    for source in report["sources"]:
-        changed = source["changed"]
-        text = (
-            f"{source['name']}: {source['texts']:,} texts, {source['identical'] or 0:.2%} tokenized as before"
-        )
-        if changed["texts"]:
-            mean, unknown = changed["tokens_mean"], changed["unknown"]
-            text += f"; the other {changed['texts']:,}: {mean['before']:.1f} → {mean['after']:.1f} tokens, "
-            text += f"unknown {unknown['before']:.2%} → {unknown['after']:.2%}"
-        lines.append(text)
+    lines += [
+        f"{source['name']}: {source['texts']:,} texts, {source['identical'] or 0:.2%} tokenized as before"
+        for source in report["sources"]
+    ]
     return "\n".join(lines)

@@ -1,5 +1,5 @@
 """Trim a tokenizer to the tokens that texts use and those they depend on, so that texts of these tokens are
-tokenized as before; and report what that changes for all others."""
+tokenized as before; and report for how many others that holds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, unknown_name
-from edgedistill.vocabulary.required_tokens import REQUIRED, byte_tokens, merged, merges, required
+from edgedistill.vocabulary.required_tokens import REQUIRED, byte_tokens, required
 
 CHUNK = 8_192  # texts tokenized at a time
 EXAMPLES = 16  # unchanged texts of each source that are returned, to compare embeddings on
-WHEN = ("before", "after")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -46,6 +45,11 @@ class TrimmedTokenizer(NamedTuple):
     examples: list[str]
 
 
+def is_trimmable(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether `trimmed` takes a tokenizer of this kind."""
+    return type(tokenizer.backend_tokenizer.model).__name__ in REQUIRED
+
+
 def trimmed(
     tokenizer: PreTrainedTokenizerBase,
     texts: list[NamedTexts],
@@ -58,20 +62,20 @@ def trimmed(
 
     Always kept: added tokens, the unknown token, byte tokens, the characters of kept tokens, the old ids
     `keep_ids`, and whatever the tokenizer's model must still find to tokenize texts of kept tokens as before
-    (see `required_tokens`). Ids keep their order. Raises UserError for a model other than WordPiece, Unigram
-    or BPE, for an unknown or padding token that the tokenizer lacks, and where there are no texts or no token
-    is used often enough.
+    (see `required_tokens`). Ids keep their order. Raises UserError for a model other than WordPiece and
+    Unigram, for an unknown or padding token that the tokenizer lacks, and where there are no texts or no
+    token is used often enough.
     """
     data = json.loads(tokenizer.backend_tokenizer.to_str())
     model = data["model"]
     if model["type"] not in REQUIRED:
         fact = unknown_name("model to trim", model["type"], REQUIRED)
-        raise UserError(f"tokenizer: {fact}; a word-level model cannot split words into smaller tokens")
+        raise UserError(f"tokenizer: {fact}; keep all of its tokens, or learn others")
     ids = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
     tokens = {number: token for token, number in ids.items()}
     special = set(_special_tokens(tokenizer).values())
     _check_special(model, ids, special, keep_ids)
-    counts, failed = _count(tokenizer.backend_tokenizer, texts, model)
+    counts = _count(tokenizer.backend_tokenizer, texts)
     added = {token["content"] for token in data["added_tokens"]}
     used = {token for token, number in ids.items() if counts[number] >= min_count and token not in added}
     if not used:
@@ -82,7 +86,7 @@ def trimmed(
     always = added | special | {tokens[number] for number in keep_ids}
     if unknown is not None:
         always.add(unknown)
-    old_ids = _order(model, ids, required(model, used, failed) | byte_tokens(data) | always)
+    old_ids = _order(model, ids, required(model, used) | byte_tokens(model) | always)
     expected = {tokens[old]: new for new, old in enumerate(old_ids.tolist())}
     smaller = _tokenizer(tokenizer, _reduced(data, old_ids, ids), expected)
     sources, examples = _compare(tokenizer, smaller, old_ids, [*texts, *report_texts])
@@ -123,51 +127,31 @@ def _compare(
     old_ids: np.ndarray,
     sources: list[NamedTexts],
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """For each source, the share of texts tokenized as before, and token counts of the changed ones.
+    """For each source {name, texts, identical}, the last the share of texts tokenized as before, None without
+    texts; and some unchanged texts of each.
 
-    `old_ids` (V,) holds the id in `before` of each token of `after`. Also returns some unchanged texts.
-    Raises RuntimeError where a text of kept tokens is tokenized otherwise than before: a bug in the trimming.
+    `old_ids` (V,) holds the id in `before` of each token of `after`. Raises RuntimeError where a text of kept
+    tokens is tokenized otherwise than before: a bug in the trimming. Only a word that was unknown, because
+    its longest beginning led nowhere, may become known where that beginning goes.
     """
-    new_ids = [-1] * (max(before.get_vocab().values()) + 1)
-    for new, old in enumerate(old_ids.tolist()):
-        new_ids[old] = new
-    unknown = [-1 if each.unk_token_id is None else int(each.unk_token_id) for each in (before, after)]
+    new_ids = {old: new for new, old in enumerate(old_ids.tolist())}
+    backends = [each.backend_tokenizer for each in (before, after)]
     reports, examples = [], list[str]()
     for name, read in sources:
-        # of changed texts: their tokens before and after, the unknown ones among them
-        texts, count, tokens, unknowns, shown = 0, 0, [0, 0], [0, 0], 0
+        texts, unchanged = 0, 0
         for chunk in chunks(read()):
             texts += len(chunk)
-            encoded = [
-                [encoding.ids for encoding in each.backend_tokenizer.encode_batch_fast(chunk)]
-                for each in (before, after)
-            ]
+            encoded = [[encoding.ids for encoding in each.encode_batch_fast(chunk)] for each in backends]
             for text, old, new in zip(chunk, *encoded, strict=True):
-                expected = [new_ids[token] for token in old]
-                if expected != new and -1 not in expected:
-                    raise RuntimeError(
-                        f"a text of kept tokens is tokenized otherwise than before: {text[:200]!r}"
-                    )
-                if expected != new:
-                    count += 1
-                    for at, ids in enumerate((old, new)):
-                        tokens[at] += len(ids)
-                        unknowns[at] += ids.count(unknown[at])
-                elif shown < EXAMPLES:
-                    examples.append(text)
-                    shown += 1
-        changed = {
-            "texts": count,
-            "tokens_mean": {when: _share(tokens[at], count, 3) for at, when in enumerate(WHEN)},
-            "unknown": {when: _share(unknowns[at], tokens[at], 6) for at, when in enumerate(WHEN)},
-        }
-        identical = _share(texts - count, texts, 6)
-        reports.append({"name": name, "texts": texts, "identical": identical, "changed": changed})
+                if [new_ids.get(token) for token in old] == new:
+                    examples += [text] if unchanged < EXAMPLES else []
+                    unchanged += 1
+                elif before.unk_token_id not in old and all(token in new_ids for token in old):
+                    fact = "a text of kept tokens is tokenized otherwise than before"
+                    raise RuntimeError(f"{fact}: {text[:200]!r}")
+        identical = round(unchanged / texts, 6) if texts else None
+        reports.append({"name": name, "texts": texts, "identical": identical})
     return reports, examples
-
-
-def _share(count: int, of: int, digits: int) -> float | None:
-    return round(count / of, digits) if of else None
 
 
 def _check_special(
@@ -198,42 +182,19 @@ def _unknown_token(model: dict[str, Any]) -> str | None:
     return model.get("unk_token")
 
 
-def _count(
-    backend: Tokenizer, sources: list[NamedTexts], model: dict[str, Any]
-) -> tuple[np.ndarray, set[str]]:
-    """How often each old id occurs, (largest id + 1,); for WordPiece also the words of texts that have
-    unknown ones."""
+def _count(backend: Tokenizer, sources: list[NamedTexts]) -> np.ndarray:
+    """How often each old id occurs, (largest id + 1,)."""
     backend.no_padding()
     backend.no_truncation()
-    ids = backend.get_vocab(with_added_tokens=True)
-    counts = np.zeros(max(ids.values()) + 1, np.int64)
-    unknown = ids.get(_unknown_token(model) or "", -1) if model["type"] == "WordPiece" else -1
-    failed: set[str] = set()
+    counts = np.zeros(max(backend.get_vocab(with_added_tokens=True).values()) + 1, np.int64)
     read = 0
     for chunk in itertools.chain.from_iterable(chunks(source.read()) for source in sources):
         read += len(chunk)
         rows = [encoding.ids for encoding in backend.encode_batch_fast(chunk)]
         counts += np.bincount([token for row in rows for token in row], minlength=len(counts))
-        if unknown >= 0:
-            failed.update(
-                word
-                for text, row in zip(chunk, rows, strict=True)
-                if unknown in row
-                for word in _words(backend, text)
-            )
     if not read:
         raise UserError("corpus: no texts, so the tokens to keep cannot be determined; give some")
-    return counts, failed
-
-
-def _words(backend: Tokenizer, text: str) -> list[str]:
-    """The text as the tokenizer normalizes and pre-tokenizes it."""
-    text = backend.normalizer.normalize_str(text) if backend.normalizer else text
-    return (
-        [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
-        if backend.pre_tokenizer
-        else [text]
-    )
+    return counts
 
 
 def _order(model: dict[str, Any], ids: dict[str, int], wanted: set[str]) -> np.ndarray:
@@ -255,10 +216,6 @@ def _reduced(data: dict[str, Any], old_ids: np.ndarray, ids: dict[str, int]) -> 
     else:
         kept = {token: new_ids[old] for token, old in model["vocab"].items() if old in new_ids}
         model["vocab"] = dict(sorted(kept.items(), key=lambda item: item[1]))
-    if model["type"] == "BPE":
-        kept = model["vocab"]
-        pairs = merges(data["model"])
-        model["merges"] = [list(pair) for pair in pairs if {*pair, merged(model, pair)} <= kept.keys()]
     added = sorted(
         ({**token, "id": new_ids[ids[token["content"]]]} for token in data["added_tokens"]),
         key=lambda token: token["id"],

@@ -432,26 +432,23 @@ def test_simcse_reads_two_views_and_no_teacher() -> None:
 
 
 @pytest.mark.parametrize("queued", [0, 1, 7])
-def test_written_out_softmaxes_are_torchs_with_their_gradients(queued: int) -> None:
+def test_both_blocks_are_columns_of_one_softmax(queued: int) -> None:
     torch.manual_seed(0)
     rows = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
     queue, own = torch.randn(queued, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
-    keys, wanted = torch.cat([queue, own]), torch.rand(5, queued + 5, dtype=torch.float64).softmax(-1)
-    assert torch.allclose(
-        torch.cat(queue_cross_entropy.probabilities(own, queue, own), 1), (own @ keys.T).softmax(-1)
-    )
-    blocks = (wanted[:, :queued], wanted[:, queued:])
+    keys, wanted = torch.cat([own, queue]), torch.rand(5, queued + 5, dtype=torch.float64).softmax(-1)
+    assert torch.allclose(queue_cross_entropy.probabilities(own, queue, own), (own @ keys.T).softmax(-1))
     for found, expected in (
         (
             queue_cross_entropy.one_positive(rows[0], queue, own),
-            cross_entropy(rows[0] @ keys.T, queued + torch.arange(5)),
+            cross_entropy(rows[0] @ keys.T, torch.arange(5)),
         ),
         (
-            queue_cross_entropy.soft_targets(rows, blocks, queue, own)[1],
+            queue_cross_entropy.soft_targets(rows, wanted, queue, own)[1],
             cross_entropy(rows[1] @ keys.T, wanted),
         ),
         (
-            queue_cross_entropy.soft_targets(rows, blocks, queue, own) @ rows.new_tensor([0.3, 2.0]),
+            queue_cross_entropy.soft_targets(rows, wanted, queue, own) @ rows.new_tensor([0.3, 2.0]),
             0.3 * cross_entropy(rows[0] @ keys.T, wanted) + 2 * cross_entropy(rows[1] @ keys.T, wanted),
         ),
     ):
@@ -481,7 +478,7 @@ def test_a_queue_in_bf16_gives_nearly_the_same_loss_and_gradient(kind: str) -> N
     assert found[1][1].dtype == torch.float32
 
 
-def test_written_out_softmaxes_neither_overflow_nor_vanish() -> None:
+def test_softmaxes_neither_overflow_nor_vanish() -> None:
     """Scores of ±2,000: far columns weigh nothing, the loss is their distance."""
     rows, queue, own = (
         torch.tensor([[2000.0, 0.0]], requires_grad=True),
@@ -491,12 +488,7 @@ def test_written_out_softmaxes_neither_overflow_nor_vanish() -> None:
     loss = queue_cross_entropy.one_positive(rows, queue, own)
     assert loss.item() == 4000
     assert torch.autograd.grad(loss, rows)[0].tolist() == [[2, 0]]
-    assert (
-        queue_cross_entropy.soft_targets(
-            rows[None], (torch.tensor([[0.5]]), torch.tensor([[0.5]])), queue, own
-        ).item()
-        == 2000
-    )
+    assert queue_cross_entropy.soft_targets(rows[None], torch.tensor([[0.5, 0.5]]), queue, own).item() == 2000
 
 
 def test_congen_with_alpha_zero_is_blind_to_the_text_itself() -> None:

@@ -211,12 +211,15 @@ def test_text_stays_text(text: str) -> None:
     [
         (
             "stages.0.learning_rate='1e-3'",
-            "stages[0].learning_rate: '1e-3' is not a number; write 0.001 without quotes",
+            "stages[0].learning_rate: '1e-3' is not a number; write one, such as 0.5, without quotes",
         ),
-        ("stages.0.batch=1e3", "stages[0].batch: 1000.0 is not a whole number; write 1000"),
+        ("stages.0.batch=1e3", "stages[0].batch: 1000.0 is not a whole number; write one, such as 3"),
         ("stages.0.batch=many", "stages[0].batch: 'many' is not a whole number; write one, such as 3"),
-        ("about=true", 'about: True is not text; write "true"'),
-        ("student.head_bias=yes", "student.head_bias: 'yes' is not true or false; write one of them"),
+        ("about=true", "about: True is not text; write text in quotes"),
+        (
+            "student.head_bias=yes",
+            "student.head_bias: 'yes' is not true or false; write one of them, without quotes",
+        ),
         ("stages.0.epochs=.inf", "stages[0].epochs: input should be less than or equal to 1000000, not inf"),
         (
             "stages.0.weight_decay=1e300",

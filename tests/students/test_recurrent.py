@@ -140,13 +140,13 @@ def test_all_the_layers_once_is_the_source(kind: str, pad: int, counted: str, po
     ids, mask = some(pad)
     with torch.inference_mode():
         theirs = source(input_ids=ids, attention_mask=mask)
-        mine = student.tokens(ids, mask)
+        mine = student.encoded(ids, mask)[0]
         assert torch.allclose(mine[mask == 1], theirs[0][mask == 1], atol=1e-6)
         if pooling == "cls_pooler":
             assert torch.allclose(student(ids, mask), theirs[1], atol=1e-6)
     full = made(source, pad, counted, layers=4, bottleneck=16)  # a factorization of full rank is the table
     with torch.inference_mode():
-        assert torch.allclose(full.tokens(ids, mask)[mask == 1], theirs[0][mask == 1], atol=1e-4)
+        assert torch.allclose(full.encoded(ids, mask)[0][mask == 1], theirs[0][mask == 1], atol=1e-4)
 
 
 def test_the_unit_cycles() -> None:
@@ -159,7 +159,7 @@ def test_the_unit_cycles() -> None:
             expected = source.encoder.layer[layer](expected)
             expected = expected[0] if isinstance(expected, tuple) else expected
         assert student.model.encoder.times == 2
-        assert torch.allclose(student.tokens(ids[:1], mask[:1]), expected, atol=1e-6)
+        assert torch.allclose(student.encoded(ids[:1], mask[:1])[0], expected, atol=1e-6)
 
 
 def test_positions_by_hand() -> None:
@@ -181,9 +181,9 @@ def test_positions_keep_their_vectors_under_another_padding_id() -> None:
         words[[1, 5]] = words[[5, 1]]
     with torch.inference_mode():
         theirs = source(input_ids=ids, attention_mask=mask)[0]
-        assert torch.allclose(student.tokens(moved, mask)[mask == 1], theirs[mask == 1], atol=1e-6)
+        assert torch.allclose(student.encoded(moved, mask)[0][mask == 1], theirs[mask == 1], atol=1e-6)
         zero = made(source, 1, "pad", layers=4, position_ids="zero")
-        assert torch.allclose(zero.tokens(ids, mask)[mask == 1], theirs[mask == 1], atol=1e-6)
+        assert torch.allclose(zero.encoded(ids, mask)[0][mask == 1], theirs[mask == 1], atol=1e-6)
 
 
 def test_fresh_tables_are_the_papers() -> None:

@@ -187,8 +187,8 @@ def test_a_teacher_that_loses_too_much_is_refused(
         recipe.Files(texts=["texts.txt"]), Session(data=world.data, cache_folder=tmp_path), 0
     )
     says = (
-        r"teacher.dtype: of .*teacher int8 gives text \d+ of 32 \(.*\) at cosine 0\.9\d+ to torch, "
-        r"0.99999 is required; set it to auto"
+        r"teacher.dtype: .*teacher in int8 has a cosine of 0\.9\d+ on a text, 0.99999 is required; "
+        r"set it to auto"
     )
     with pytest.raises(UserError, match=says):
         embedding_cache.embed_corpus(opened(world.teacher), texts, Session(cache_folder=tmp_path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -56,36 +55,30 @@ def distances(rows: np.ndarray) -> np.ndarray:
 
 
 def test_pca_to_full_width_is_a_rotation() -> None:
-    found, kept = pca(POINTS, 12)
+    found = pca(POINTS, 12)
     assert np.allclose(found.weight.T @ found.weight, np.eye(12))
-    assert kept == pytest.approx(1)
     centred = POINTS - POINTS.mean(0)
     assert np.allclose(gram(found(POINTS)), gram(centred))
-    plain, _ = pca(POINTS, 12, centre=False)
+    plain = pca(POINTS, 12, centre=False)
     assert np.allclose(gram(plain(POINTS)), gram(POINTS))
     assert not plain.bias.any()
 
 
-def test_pca_finds_the_plane_of_the_points_and_the_share_of_variance() -> None:
+def test_pca_finds_the_plane_of_the_points() -> None:
     plane = DRAW.standard_normal((300, 2)) * [3.0, 1.0]
     lifted = plane @ ROTATION[:2] + 5 * ROTATION[3]
-    found, kept = pca(lifted, 2)
-    assert kept == pytest.approx(1)
+    found = pca(lifted, 2)
     assert np.allclose(distances(found(lifted)[:50]), distances(plane[:50]))
-    _, first = pca(lifted, 1)
-    values = np.linalg.eigvalsh(np.cov(plane.T))
-    assert first == pytest.approx(values[1] / values.sum())
     assert found(lifted).std(0)[0] > found(lifted).std(0)[1]
 
 
 def test_pca_of_a_rank_reconstructs_the_teachers_dimensions() -> None:
     """Cosines are those of the directions kept; where the points lie in them, nothing changes."""
     spec = recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", rank=5, centre=False), dims=12)
-    found, note = fit(spec, POINTS, POINTS)
-    narrow, kept = pca(POINTS, 5, centre=False)
+    found = fit(spec, POINTS, POINTS)
+    narrow = pca(POINTS, 5, centre=False)
     assert found.weight.shape == (12, 12)
     assert np.allclose(gram(found(POINTS)), gram(narrow(POINTS)))
-    assert note["variance_kept"] == kept
     lying = POINTS @ narrow.weight @ narrow.weight.T
     assert np.allclose(found(lying), lying)
     with pytest.raises(UserError, match="rank 5 reconstructs the teacher's 12 dimensions, not 8"):
@@ -98,12 +91,11 @@ def test_pca_scales_directions_by_a_power_of_their_variance() -> None:
     from sklearn.decomposition import PCA
 
     white = PCA(5, svd_solver="full", whiten=True).fit_transform(POINTS)
-    found, kept = pca(POINTS, 5, variance_exponent=-0.5)
+    found = pca(POINTS, 5, variance_exponent=-0.5)
     ratio = np.abs(found(POINTS)) / np.abs(white)
     assert np.allclose(ratio, ratio[0, 0])
-    assert kept == pca(POINTS, 5)[1]
-    plain, _ = pca(POINTS, 12, centre=False)
-    back, note = fit(
+    plain = pca(POINTS, 12, centre=False)
+    back = fit(
         recipe.SingleTeacher(
             reduce=recipe.Pca(kind="pca", rank=12, centre=False, variance_exponent=0.25), dims=12
         ),
@@ -113,26 +105,24 @@ def test_pca_scales_directions_by_a_power_of_their_variance() -> None:
     values = ((POINTS @ plain.weight) ** 2).mean(0)
     longer = (values / values.mean()) ** 0.25
     assert np.allclose(back(plain.weight.T), plain.weight.T * longer[:, None])
-    away, _ = fit(
+    away = fit(
         recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", centre=False, variance_exponent=0.25), dims=12),
         POINTS,
         POINTS,
     )
     assert np.allclose(gram(away(POINTS)), gram(back(POINTS)))
-    assert note["power"] == 0.25
 
 
 def test_pca_is_scikit_learns_but_for_signs() -> None:
     from sklearn.decomposition import PCA
 
     other = PCA(5, svd_solver="full").fit(POINTS)
-    found, kept = pca(POINTS, 5)
+    found = pca(POINTS, 5)
     assert np.allclose(np.abs(found(POINTS)), np.abs(other.transform(POINTS)))
-    assert kept == pytest.approx(other.explained_variance_ratio_.sum())
 
 
 def test_signs_are_fixed() -> None:
-    found, _ = pca(POINTS, 5)
+    found = pca(POINTS, 5)
     assert np.allclose(fix_signs(-found.weight), found.weight)
     assert (found.weight[np.abs(found.weight).argmax(0), range(5)] > 0).all()
 
@@ -170,9 +160,7 @@ def test_cca_finds_what_both_sides_share() -> None:
     right = np.concatenate(
         [shared + 0.01 * DRAW.standard_normal((2000, 2)), DRAW.standard_normal((2000, 3))], 1
     )
-    found, correlations = cca(left, right @ DRAW.standard_normal((5, 5)), 3, 1e-9)
-    assert correlations[:2].min() > 0.999
-    assert correlations[2] < 0.2
+    found = cca(left, right @ DRAW.standard_normal((5, 5)), 3, 1e-9)
     mapped = found(left)
     assert np.allclose(mapped.mean(0), 0)
     assert np.allclose(mapped.T @ mapped / len(mapped), np.eye(3), atol=1e-6), "whitened"
@@ -207,10 +195,9 @@ def projected(**fields: Any) -> recipe.Projected:
 @pytest.mark.parametrize("kind", ["pca", "gaussian", "ridge", "cca"])
 def test_aligning_turns_targets_and_changes_no_cosine(kind: str) -> None:
     student = unit_rows(POINTS @ DRAW.standard_normal((12, 5)) + 0.1 * DRAW.standard_normal((400, 5)))
-    plain, _ = fit(projected(reduce={"kind": kind}), POINTS, student)
+    plain = fit(projected(reduce={"kind": kind}), POINTS, student)
     for align in ("procrustes", "signed_permutation"):
-        turned, note = fit(projected(reduce={"kind": kind}, align=align), POINTS, student)
-        assert note["align"] == align
+        turned = fit(projected(reduce={"kind": kind}, align=align), POINTS, student)
         assert np.allclose(gram(unit_rows(turned(POINTS))), gram(unit_rows(plain(POINTS))))
         if align == "procrustes":
             assert (
@@ -347,7 +334,7 @@ def test_targets_outlive_a_kill(world: World, tmp_path: Path) -> None:
     partial.mkdir()
     (partial / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
     kept = output.Affine(np.eye(32, 16), np.full(16, 0.5))
-    output.write_maps(partial / "targets", [kept], {"kind": "one"})
+    output.write_maps(partial / "targets", [kept])
     train.train(spec, tmp_path / "a", Session(data=world.data, log=lambda line: None), resume=True)
     assert torch.equal(load_file(tmp_path / "a/targets/targets.safetensors")["0.weight"], torch.eye(32, 16))
 
@@ -486,8 +473,7 @@ def test_a_student_of_a_closed_teacher(world: World, tmp_path: Path) -> None:
     bundle_writer.export(tmp_path / "a", ["fp32"], tmp_path / "b", lambda line: None)
     assert bundle.load(tmp_path / "b").manifest["teacher"] == spec["embeddings"]
     go(world, tmp_path / "c", student=BARE, targets={**WAYS["pca"], "teacher": spec})
-    about = json.loads((tmp_path / "c/targets/targets.json").read_text())
-    assert about["blocks"][0]["teachers"] == [spec["embeddings"]]
+    assert (tmp_path / "c/targets/targets.safetensors").exists()
     with pytest.raises(UserError, match="targets: of other teachers than the recipe's"):
         go(
             world,
@@ -626,5 +612,5 @@ def test_nothing_is_fitted_on_embeddings_without_directions(
         UserError, match=f"^targets: the teacher's embeddings of 400 texts are {fact}; choose another teacher"
     ):
         fit(recipe.SingleTeacher.model_validate(spec), rows, student)
-    fitted, _ = fit(recipe.SingleTeacher.model_validate(spec), POINTS, student)
+    fitted = fit(recipe.SingleTeacher.model_validate(spec), POINTS, student)
     assert np.isfinite(fitted.weight).all()

@@ -134,7 +134,7 @@ def test_roles_share_the_cache_where_they_share_the_prompt(world: World, tmp_pat
     assert np.allclose(found[np.array([3, 4])], expected, atol=1e-3)
     assert embedding_cache.count_cached(same, built, session) == 440
     assert embedding_cache.count_cached(opened, built, session) == 0
-    layer = assistant.EmbeddingLayer(opened)
+    layer = assistant.embedding_layer(opened)
     asked, text = layer.in_role("query"), ["eats"]
     assert np.allclose(asked.embed(text), layer.embed(["the cat eats"]), atol=1e-6)
     assert asked.identity() != layer.identity() == layer.in_role("document").identity()

@@ -20,21 +20,11 @@ SIZES = recipe.Stage.model_validate(
 )
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 17, 1000, 65_537])
-def test_shuffled_is_a_permutation_that_depends_on_the_seed(n: int) -> None:
-    once = batch_order.shuffled(np.arange(n), n, 5)
-    assert np.array_equal(np.sort(once), np.arange(n))
-    assert np.array_equal(batch_order.shuffled(np.arange(n)[n // 2 :], n, 5), once[n // 2 :])
-    if n > 16:
-        assert not np.array_equal(once, batch_order.shuffled(np.arange(n), n, 6))
-        assert not np.array_equal(once, np.arange(n))
-
-
-def test_shuffled_looks_random() -> None:
-    order = batch_order.shuffled(np.arange(100_000), 100_000, 0)
-    assert abs(np.corrcoef(order, np.arange(100_000))[0, 1]) < 0.02
-    assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.02
-    assert abs((np.diff(order) > 0).mean() - 0.5) < 0.01
+def test_the_order_of_a_pass_is_a_permutation_that_depends_on_seed_and_pass() -> None:
+    once = batch_order.order_of_pass(1000, 5, 0)
+    assert np.array_equal(np.sort(once), np.arange(1000))
+    for other in (np.arange(1000), *(batch_order.order_of_pass(1000, *each) for each in ((6, 0), (5, 1)))):
+        assert not np.array_equal(once, other)
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ def test_a_run_as_a_teacher(taught: Path) -> None:
     assert np.abs(opened.embed(texts, unit=False) - expected).max() < 1e-5
     unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     assert np.abs(opened.embed(texts) - unit).max() < 1e-5 < np.abs(unit - expected).max()
-    layer = assistant.EmbeddingLayer(opened)
+    layer = assistant.embedding_layer(opened)
     assert np.abs(layer.embed(texts, unit=False) - tables).max() < 1e-6
     assert layer.identity() != opened.identity()
 
@@ -222,7 +222,7 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
         corpus.texts(pairs.index[rows, at])
         for at, corpus in enumerate((pairs.source_side, pairs.target_side))
     )
-    layer = assistant.EmbeddingLayer(models.assistant)
+    layer = assistant.embedding_layer(models.assistant)
     for batches, reader in ((align, layer), (teach, models.assistant)):
         expected = np.stack([reader.embed(sources, unit=False), reader.embed(targets, unit=False)], 1)
         assert (

@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from edgedistill import recipe
+from edgedistill.cli import app
+from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.teacher import embedding_cache
 from edgedistill.training import train
@@ -164,3 +167,19 @@ def test_one_process_is_no_group() -> None:
     state = torch.get_rng_state()
     Processes().seed_step(1, 2)
     assert torch.equal(torch.get_rng_state(), state) and Processes().of_first(0.25) == 0.25
+
+
+@pytest.mark.parametrize("command", ["check", "export"])
+def test_what_runs_in_one_process_is_refused_in_several(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """As torchrun and accelerate launch start them: they would overwrite each other's files."""
+    path = tmp_path / "a.yaml"
+    path.write_text(json.dumps(world.recipe(name="a")), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(
+        UserError, match=rf"^{command}: started as one of 2 processes \(WORLD_SIZE\), but .*launch$"
+    ):
+        CliRunner().invoke(app, [command, str(path)], catch_exceptions=False)

@@ -26,21 +26,28 @@ CROP = recipe.Crop(kind="crop")
 ONE = recipe.DeleteOne(kind="delete_one")
 
 
+def views(spec: Any, counts: list[int], seed: int = 0, rows: Any = None, passes: int = 0) -> list[str]:
+    """The views of texts of so many words, which are their numbers."""
+    texts = [" ".join(map(str, range(count))) for count in counts]
+    rows = np.arange(len(counts)) if rows is None else np.array(rows)
+    return text_batches._without_words(spec, seed, texts, rows, np.full(len(counts), passes))
+
+
 def flags(spec: Any, counts: list[int], seed: int = 0, passes: int = 0) -> list[list[bool]]:
-    rows, sizes = np.arange(len(counts)), np.array(counts)
-    stays = text_batches.remaining_words(spec, seed, rows, np.full(len(counts), passes), sizes)
-    return [part.tolist() for part in np.split(stays, np.cumsum(sizes)[:-1])]
+    found = views(spec, counts, seed, passes=passes)
+    return [
+        [str(at) in view.split() for at in range(count)] for view, count in zip(found, counts, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("spec", [DELETION, CROP, ONE], ids=lambda s: s.kind)
 def test_the_same_text_and_pass_the_same_view_whatever_stands_beside_it(spec: Any) -> None:
     counts = [9, 1, 14, 30, 2, 7]
-    whole = flags(spec, counts)
-    assert flags(spec, counts) == whole
-    alone = text_batches.remaining_words(spec, 0, np.array([3]), np.array([0]), np.array([30]))
-    assert alone.tolist() == whole[3]
-    assert flags(spec, [30] * 50, passes=1) != flags(spec, [30] * 50)
-    assert flags(spec, [30] * 50, seed=1) != flags(spec, [30] * 50)
+    whole = views(spec, counts)
+    assert views(spec, counts) == whole
+    assert views(spec, [30], rows=[3]) == [whole[3]]
+    assert views(spec, [30] * 50, passes=1) != views(spec, [30] * 50)
+    assert views(spec, [30] * 50, seed=1) != views(spec, [30] * 50)
 
 
 @pytest.mark.parametrize("spec", [DELETION, CROP, ONE], ids=lambda s: s.kind)
@@ -106,10 +113,9 @@ def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any,
     rows = np.random.default_rng(0).permutation(len(built))
     passes = np.arange(len(rows)) % 3
     (plain, _), (ids, mask) = batches.batch(rows, passes)[0]
-    texts = [built[int(row)].split() for row in rows]
-    stays = text_batches.remaining_words(spec, 5, rows, passes, np.array([len(words) for words in texts]))
-    parts = np.split(stays, np.cumsum([len(words) for words in texts])[:-1])
-    left = [" ".join(np.array(words)[part]) for words, part in zip(texts, parts, strict=True)]
+    texts = built.texts(rows)
+    left = text_batches._without_words(spec, 5, texts, rows, passes)
+    assert all(set(view.split()) <= set(text.split()) for view, text in zip(left, texts, strict=True))
     expected = tokenizer_files.encode_ids(tokenizer.tokenizer, left, most)
     assert [row[: int(n)].tolist() for row, n in zip(ids, mask.sum(1), strict=True)] == [
         row.tolist() for row in expected

@@ -4,6 +4,7 @@ alone."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -27,30 +28,11 @@ class Lengths(Protocol):
 # rows (batch,), and which pass over the texts each belongs to, counted from 0
 RowsAndPasses = tuple[np.ndarray, np.ndarray]
 
-ROUNDS = 4
-ODD = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93], np.uint64)
 
-
-def shuffled(positions: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """Map positions in 0…n−1 through a random permutation of 0…n−1 that is never stored.
-
-    A Feistel network over the next even power of two, applied again until the result is below n (Black and
-    Rogaway 2002, cycle walking). positions (m,) int. Returns (m,) int64.
-    """
-    half = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
-    low = np.uint64((1 << int(half)) - 1)
-    keys = np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64)
-    out = positions.astype(np.uint64)
-    outside = np.ones(len(out), bool)
-    while outside.any():
-        left, right = out[outside] >> half, out[outside] & low
-        for key, odd in zip(keys, ODD, strict=True):
-            with np.errstate(over="ignore"):
-                mixed = (right + key) * odd
-            left, right = right, left ^ ((mixed ^ (mixed >> np.uint64(29))) & low)
-        out[outside] = (left << half) | right
-        outside = out >= n
-    return out.astype(np.int64)
+@lru_cache(maxsize=2)  # one pass ends in the window in which the next begins
+def order_of_pass(rows: int, seed: int, number: int) -> np.ndarray:
+    """The order in which a pass reads so many rows: a random permutation (rows,)."""
+    return np.random.default_rng([seed, number, 1]).permutation(rows)
 
 
 class Groups(NamedTuple):
@@ -127,7 +109,7 @@ class BatchOrder:
         positions = np.arange(number * bucket * batch, (number + 1) * bucket * batch)
         passes = positions // texts
         parts = [
-            shuffled(positions[passes == each] % texts, texts, self.seed + 7919 * int(each))
+            order_of_pass(texts, self.seed, int(each))[positions[passes == each] % texts]
             for each in np.unique(passes)
         ]
         rows = self.rows[np.concatenate(parts)]

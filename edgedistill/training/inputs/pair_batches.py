@@ -81,7 +81,7 @@ def embedding_model(whose: recipe.Match, models: Models) -> TeacherEncoder | Non
     if whose.of == "teacher":
         return models.teacher if isinstance(models.teacher, TeacherEncoder) else None
     assert models.assistant is not None, "the recipe's own checks guarantee it"
-    return models.assistant if whose.layer == "output" else assistant.EmbeddingLayer(models.assistant)
+    return models.assistant if whose.layer == "output" else assistant.embedding_layer(models.assistant)
 
 
 def embeddings_needed(spec: recipe.Recipe) -> list[tuple[recipe.Match, str]]:

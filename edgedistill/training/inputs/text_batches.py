@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from edgedistill.runtime import batching
 from edgedistill.session import Session
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs.batch_order import Lengths
-from edgedistill.training.inputs.random_keys import draws, mixed, rounded_fraction, row_keys, uniform
 from edgedistill.training.stages import NumberedStage
 
 Ids = tuple[np.ndarray, np.ndarray]  # (ids, mask), each (n, T) int64, right-padded
@@ -152,34 +150,30 @@ def _of_changed_texts(change: Change, texts: Corpus, tokenizer: StudentTokenizer
 def _without_words(
     spec: WordEdit, seed: int, texts: list[str], rows: np.ndarray, passes: np.ndarray
 ) -> list[str]:
-    """Texts without some of their words: word deletion, cropping, or deletion of one word."""
-    words = [text.split() for text in texts]
-    counts = np.array([len(row) for row in words])
-    remaining = iter(remaining_words(spec, seed, rows, passes, counts).tolist())
-    return [" ".join(compress(row, remaining)) for row in words]
+    """Texts without some of their words; the row of a text in the corpus and the pass over it decide which
+    remain."""
+    draws = zip(texts, draws_of(seed, rows, passes), strict=True)
+    return [" ".join(_remaining(spec, text.split(), draw)) for text, draw in draws]
 
 
-def remaining_words(
-    spec: WordEdit, seed: int, rows: np.ndarray, passes: np.ndarray, counts: np.ndarray
-) -> np.ndarray:
-    """Which words of the texts remain in the view: a bool for every word, text after text; at least one word
-    of a text remains.
+def draws_of(seed: int, rows: np.ndarray, passes: np.ndarray) -> Iterator[np.random.Generator]:
+    """Random draws for each text, by its row in the corpus and the pass over it: whatever other texts are
+    beside it."""
+    return (np.random.default_rng([seed, *each]) for each in zip(rows.tolist(), passes.tolist(), strict=True))
 
-    rows, passes, counts (n,): the text, the pass over the corpus, its number of words. A fraction that is no
-    whole number of words is rounded up or down at random, so that it holds on average. SimCSE, Table 1 (Gao
-    et al. 2021); ConGen, Table 6.
+
+def _remaining(spec: WordEdit, words: list[str], draw: np.random.Generator) -> list[str]:
+    """The words that remain of a text, at least one: word deletion, cropping, or deletion of one word.
+
+    A fraction that is no whole number of words is rounded up or down at random, so that it holds on average.
+    SimCSE, Table 1 (Gao et al. 2021); ConGen, Table 6.
     """
-    key = row_keys(seed, rows, passes)
-    if isinstance(spec, recipe.DeleteOne):
-        dropped = np.minimum(1, counts - 1)
-    else:
+    dropped = 1
+    if not isinstance(spec, recipe.DeleteOne):
         fraction = spec.drop_fraction if isinstance(spec, recipe.Crop) else spec.fraction
-        dropped = np.minimum(rounded_fraction(fraction, counts, key), counts - 1)
-    text = np.repeat(np.arange(len(rows)), counts)
-    within = np.arange(len(text)) - np.repeat(np.cumsum(counts) - counts, counts)
+        dropped = int(fraction * len(words) + draw.random())
+    left = max(1, len(words) - dropped)
     if isinstance(spec, recipe.Crop):
-        start = np.floor(uniform(mixed(key ^ np.uint64(2))) * (dropped + 1)).astype(np.int64)
-        return np.asarray((within >= start[text]) & (within < (start + counts - dropped)[text]))
-    rank = np.empty(len(text), np.int64)
-    rank[np.lexsort((draws(key[text], within), text))] = within
-    return np.asarray(rank >= dropped[text])
+        start = int(draw.integers(len(words) - left, endpoint=True))
+        return words[start : start + left]
+    return [words[at] for at in sorted(draw.permutation(len(words))[:left])]
