@@ -141,16 +141,14 @@ class Survey:
             ]
         )
         self._sizes = np.array([self._all_sizes(each) for each in self.choices])
-        transformers = np.array([each.kind in ("bert", "recurrent") for each in self.choices])
+        transformers = np.array([each.kind == "bert" for each in self.choices])
         self._work = transformers * [products(each, self.start) for each in self.choices]
-        kinds = [(each.kind, each.activation) for each in self.choices]
-        self._kind = np.array([kinds.index(each) for each in kinds])
+        self._kind = np.array([KINDS.index(each.kind) for each in self.choices])
 
     def _all_sizes(self, choice: Choice) -> list[float]:
         """What makes a shape larger: more of each. What its latency depends on comes first."""
         vocabulary = self.vocabularies[choice.vocabulary].size if choice.kind != "finished" else 0
-        dims = choice.dims or self.start.dims
-        return [choice.layers, choice.width, choice.neurons, choice.table, dims, vocabulary]
+        return [choice.layers, choice.width, choice.neurons, choice.table, vocabulary]
 
     @property
     def fitting(self) -> list[Choice]:
@@ -234,9 +232,9 @@ class Survey:
 
         def order(choice: Choice) -> tuple[Any, ...]:
             family = (choice.kind, choice.layers)
-            odd = bool(choice.activation) + (choice.dims != 0), choice.vocabulary != USUAL
+            odd = choice.vocabulary != USUAL
             large = -products(choice, self.start), -self._bytes[self._row[choice]].max()
-            return fits[family], tried[family], KINDS.index(choice.kind), *odd, *large, choice.name
+            return fits[family], tried[family], KINDS.index(choice.kind), odd, *large, choice.name
 
         return min(likely, key=order)
 

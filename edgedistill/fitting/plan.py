@@ -129,7 +129,7 @@ class Fit:
             "seed": self.request.seed,
             "teacher": self.known("teacher"),
             "corpus": self.known("corpus"),
-            **candidates.sections(choice, self.start, self.vocabularies),
+            "student": candidates.section(choice, self.start, self.vocabularies),
             "stages": [{**stage, "steps": steps}],
         }
 
