@@ -481,7 +481,6 @@ def fit(
     Writes a bundle, its recipe mine.yaml, and the page fit.html, which shows every candidate and why it fell.
     """
     require("torch", "fit", "train")
-    require("optuna", "fit", "train")
     from edgedistill.fitting import fit as fitting
     from edgedistill.fitting.cost import Budget
     from edgedistill.fitting.record import FitRequest

@@ -12,19 +12,19 @@ import pytest
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
-from edgedistill.fitting import candidates, cost, fit, record, starts
+from edgedistill.fitting import candidates, cost, fit, starts
 from edgedistill.fitting.candidates import Choice, FinishedStudent, StartingPoint, Vocabulary
 from edgedistill.fitting.cost import Budget, Cost
 from edgedistill.fitting.plan import Fit
 from edgedistill.session import Session
 from edgedistill.training import train
 from tests.conftest import World
-from tests.fitting.conftest import PACE, Finished, request
+from tests.fitting.conftest import PACE, Finished, request, state_of
 
 
 @pytest.fixture(scope="module")
 def planned(finished: Finished) -> Fit:
-    return Fit(finished.request, finished.folder, record.open_study(finished.folder), Session(), PACE)
+    return Fit(finished.request, finished.folder, state_of(finished.folder), Session(), PACE)
 
 
 BIG = Budget(100.0, 1_000.0)
