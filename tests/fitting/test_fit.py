@@ -36,7 +36,7 @@ def test_the_winner_keeps_to_the_budget(finished: Finished) -> None:
     mini = scoring.suite("mini")
     teacher = TeacherEncoder(finished.request.teacher)
     shares = [float(scoring.evaluate(mini, encode)["average"]) for encode in (opened.encode, teacher.embed)]
-    assert won["kept"] == pytest.approx(shares[0] / shares[1], abs=0.02)  # the teacher was in int8
+    assert won["kept"] == pytest.approx(shares[0] / shares[1], rel=0.02)  # the teacher was in int8
 
 
 def test_the_score_is_the_agreement_with_the_teacher(finished: Finished, world: World) -> None:
