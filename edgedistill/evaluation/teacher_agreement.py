@@ -27,10 +27,15 @@ SAME_SPACE = 0.25
 
 
 def agreement(
-    student: Floats, teacher: Floats, lengths: Ints, pairs: int = 50_000, queries: int = 2_000, seed: int = 0
+    student: Floats,
+    teacher: Floats,
+    lengths: Ints | None = None,
+    pairs: int = 50_000,
+    queries: int = 2_000,
+    seed: int = 0,
 ) -> dict[str, Any]:
-    """Compare two sets of embeddings of the same texts, student (n, d) and teacher (n, e), of lengths (n,) in
-    tokens.
+    """Compare two sets of embeddings of the same texts, student (n, d) and teacher (n, e), where given of
+    lengths (n,) in tokens.
 
     Returns `spearman`, the rank correlation of the pairwise cosines of at most `pairs` sampled pairs;
     `cosine_mean` and `cosine_min` between the two embeddings of a text, None where d != e; `top10_overlap`,
@@ -39,6 +44,7 @@ def agreement(
     neighbours from all texts. Raises ValueError where the three differ in length, CheckFailed for embeddings
     that are not finite.
     """
+    lengths = np.zeros(len(student), np.int64) if lengths is None else np.asarray(lengths)
     if len(student) != len(teacher) or len(student) != len(lengths):
         raise ValueError(
             f"{len(student)} student embeddings, {len(teacher)} teacher embeddings, {len(lengths)} lengths"
@@ -49,7 +55,7 @@ def agreement(
                 f"the {whose}'s embeddings are not finite, so they cannot be compared; train or export it "
                 "again"
             )
-    student, teacher, lengths = unit(student), unit(teacher), np.asarray(lengths)
+    student, teacher = unit(student), unit(teacher)
     random = np.random.default_rng(seed)
     sampled = np.sort(random.permutation(len(student))[:queries])
     overlap = _neighbour_overlap(student, teacher, sampled, 10)

@@ -22,7 +22,7 @@ from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer, model_source
 from edgedistill.fitting import plan, race, record, texts
 from edgedistill.fitting.pace import PACE, Pace
-from edgedistill.fitting.plan import SUITE, Fit
+from edgedistill.fitting.plan import Fit
 from edgedistill.fitting.record import Candidate, FitRequest, State
 from edgedistill.fitting.score import by_roles, suite_score
 from edgedistill.planning.cost import graph_p50_ms, least_median_ms
@@ -58,8 +58,7 @@ def fit(
 def _check_request(request: FitRequest) -> None:
     """Raise UserError for what can be seen before anything is read or opened."""
     texts.section(request.texts, request.column, request.data)
-    if request.suite is not None:
-        scoring.suite(request.suite, request.data)
+    scoring.suite(request.suite, request.data)
     if not resolve.is_run(request.teacher.model):
         try:
             folder = resolve.teacher_files(request.teacher, "--teacher")
@@ -202,7 +201,7 @@ def _certified(at_work: Fit, finalist: Candidate, precision: str) -> dict[str, A
             p50 = min(p50, graph_p50_ms(graph.read_bytes(), ids, threads=1) + tokenizing)
     if budget.excess(0, p50) > 0:
         raise CheckFailed(f"p50 {p50:.3f} ms, the budget is {budget.max_p50_ms:g}")
-    suite, teacher = scoring.suite(at_work.request.suite or SUITE, at_work.request.data), at_work.teacher
+    suite, teacher = scoring.suite(at_work.request.suite, at_work.request.data), at_work.teacher
     whole = suite_score(suite, by_roles(teacher, at_work.session))
     return {
         "candidate": finalist.name,

@@ -39,7 +39,6 @@ from edgedistill.training.open_recipe import Opened, open_recipe
 
 TIMED_TEXTS = 48  # of the suite: those whose latency is measured
 TEACHER_SECONDS = 3.0  # for measuring the teacher's speed, which decides how many texts it embeds
-SUITE = "mini"  # measured on where no other is named
 
 
 @dataclass(frozen=True)
@@ -93,14 +92,12 @@ class Fit:
     @cached_property
     def judge(self) -> Judge:
         """What scores the candidates. It embeds all texts."""
-        suite = self.request.suite
-        opened = None if suite is None else scoring.suite(suite, self.request.data)
-        return Judge(self.teacher, self.corpus, opened, self.session)
+        return Judge(self.teacher, self.corpus, self.session)
 
     @cached_property
     def timed_texts(self) -> list[str]:
         """Short texts whose latency is measured: those that `bench` takes too."""
-        sample = scoring.suite(self.request.suite or SUITE, self.request.data).sample(TIMED_TEXTS)
+        sample = scoring.suite(self.request.suite, self.request.data).sample(TIMED_TEXTS)
         return [text for text in sample if isinstance(text, str)]
 
     @cached_property

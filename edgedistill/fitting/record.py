@@ -29,8 +29,8 @@ TEMPLATE = Path(__file__).with_name("fit.html")
 class FitRequest:
     """What a user asks of a fit.
 
-    `texts` are globs, or `documentation`. With a `suite`, candidates are scored on it too. `min_kept` is a
-    share of the teacher's score. Relative paths start from `data`.
+    `texts` are globs, or `documentation`. `min_kept` is a share of the teacher's score on the `suite`.
+    Relative paths start from `data`.
     """
 
     teacher: recipe.Teacher
@@ -39,7 +39,7 @@ class FitRequest:
     minutes: float = 60.0
     column: str = "text"
     min_kept: float | None = None
-    suite: str | None = None
+    suite: str = "mini"
     seed: int = 0
     data: Path | None = field(default=None, compare=False)
 
