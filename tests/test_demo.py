@@ -11,9 +11,8 @@ import yaml
 from edgedistill import demo, recipe, run
 from edgedistill.data import corpus
 from edgedistill.evaluation import speed
-from edgedistill.runtime import bundle
 from edgedistill.session import QUIET, Session
-from tests.conftest import World, sentences
+from tests.conftest import World
 
 PLAN = speed.MeasurementPlan(queries=16, warmups=2, rounds=1, seconds=0.02, resamples=20)
 
