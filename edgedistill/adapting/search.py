@@ -46,7 +46,7 @@ class Queries:
         (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
         relevance = [{numbers[text]: 1 for text in each} for each in self.answers]
         names = [str(at) for at in range(len(self.texts))]
-        return retrieval.Collection(folder / "corpus.jsonl", names, self.texts, relevance, False)
+        return retrieval.Collection(folder / "corpus.jsonl", names, self.texts, relevance)
 
 
 def made(texts: Corpus, own: int, held_out: int) -> Queries | None:

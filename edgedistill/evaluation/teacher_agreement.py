@@ -16,6 +16,7 @@ from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites.cosines import Floats, Ints, dot, spearman, unit
 from edgedistill.recipe import recorded
 from edgedistill.runtime import bundle
+from edgedistill.runtime.similarity import search
 from edgedistill.session import Session
 
 MAX_TEXTS = 5000  # drawn evenly from the held-out texts, because the teacher has to encode them
@@ -114,18 +115,12 @@ def _neighbour_overlap(x: Floats, y: Floats, sampled: Ints, k: int) -> Floats:
     k = min(k, len(x) - 1)
     if k < 1:
         return np.ones(len(sampled))
-    shares = []
-    for rows in np.array_split(sampled, max(1, len(sampled) // 256)):
-        both = zip(_nearest(x, rows, k), _nearest(y, rows, k), strict=True)
-        shares += [len(set(one) & set(other)) / k for one, other in both]
-    return np.array(shares)
-
-
-def _nearest(x: Floats, rows: Ints, k: int) -> list[list[int]]:
-    scores = x[rows] @ x.T
-    scores[np.arange(len(rows)), rows] = -np.inf
-    found: list[list[int]] = np.argpartition(-scores, k - 1, axis=1)[:, :k].tolist()
-    return found
+    nearest = []
+    for each in (x, y):
+        found = search(each[sampled], each, k + 1)[0].tolist()
+        others = ([at for at in row if at != own] for row, own in zip(found, sampled.tolist(), strict=True))
+        nearest.append([set(row[:k]) for row in others])
+    return np.array([len(one & other) / k for one, other in zip(*nearest, strict=True)])
 
 
 class Reference(NamedTuple):
