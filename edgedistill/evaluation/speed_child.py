@@ -21,7 +21,6 @@ BATCH_SIZES = (1, 8, 32)
 LENGTHS = (8, 16, 32, 64, 128, 256)  # tokens, of the latency by length
 TRIALS = 7  # of the server scenario: halvings, so that the rate is found to 1% of the highest
 ARRIVALS = 100  # at least, in a trial
-CHECKED = 8  # texts whose embeddings another runner may return, to be compared
 
 Request = dict[str, Any]
 
