@@ -37,16 +37,14 @@ def at_work(arguments: argparse.Namespace) -> Any:
     from edgedistill.fitting.plan import Fit
     from edgedistill.session import Session
 
-    study = record.open_study(arguments.fit)
-    asked = record.of_settings(study.user_attrs["settings"], arguments.data)
-    return Fit(asked, arguments.fit, study, Session(arguments.data, "cpu", print), PACE)
+    state = record.read(arguments.fit) or sys.exit(f"{arguments.fit}: not a fit")
+    asked = record.of_settings(state.settings, arguments.data)
+    return Fit(asked, arguments.fit, state, Session(arguments.data, "cpu", print), PACE)
 
 
 def candidates(fit: Any) -> dict[str, Any]:
-    """The trials of all candidates, by name."""
-    from edgedistill.fitting import record
-
-    return {trial.user_attrs["name"]: trial for trial in record.candidates(fit.study)}
+    """All candidates, by name."""
+    return {each.name: each for each in fit.state.candidates}
 
 
 def finished(fit: Any) -> dict[str, Any]:
@@ -56,9 +54,9 @@ def finished(fit: Any) -> dict[str, Any]:
     return record.result(fit.folder) or sys.exit(f"{fit.folder}: not finished")
 
 
-def winner(fit: Any) -> dict[str, Any]:
-    """The attributes of the candidate that won."""
-    return candidates(fit)[finished(fit)["winner"]["candidate"]].user_attrs
+def winner(fit: Any) -> Any:
+    """The candidate that won."""
+    return candidates(fit)[finished(fit)["winner"]["candidate"]]
 
 
 def trained_seconds(scores: list[dict[str, Any]]) -> float:
@@ -86,14 +84,14 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
 
     given, seconds = (
         yaml.safe_load(recipe.dump(recipe.read(path, changes))),
-        trained_seconds(winner(fit)["scores"]),
+        trained_seconds(winner(fit).scores),
     )
     stage = {name: value for name, value in given["stages"][0].items() if name not in ("epochs", "steps")}
     shared = {
         "name": HAND_MADE,
         "seed": fit.request.seed,
-        "teacher": fit.known("teacher"),
-        "corpus": fit.known("corpus"),
+        "teacher": fit.state.teacher,
+        "corpus": fit.state.corpus,
     }
     kept = {name: given[name] for name in ("student", "targets") if name in given}
 
@@ -162,24 +160,24 @@ def suites(fit: Any, names: list[str], hand_made: dict[str, Any]) -> dict[str, d
 def report(fit: Any, folder: Path, names: list[str]) -> dict[str, Any]:
     """Everything that was found, as one object."""
     from edgedistill import files
-    from edgedistill.fitting import pace, record
+    from edgedistill.fitting import pace
 
     done, won = finished(fit), winner(fit)
     hand_made = (
         files.read_json(folder / f"{HAND_MADE}.json") if (folder / f"{HAND_MADE}.json").exists() else None
     )
-    best = {**done["winner"], "trained_seconds": round(trained_seconds(won["scores"]), 1)}
+    best = {**done["winner"], "trained_seconds": round(trained_seconds(won.scores), 1)}
     parts = {
         "budget": done["budget"],
         "seconds": done["seconds"],
         "schedule": done["schedule"],
         "winner": best,
-        "recipe": won["recipe"],
+        "recipe": won.recipe,
     }
     scores = {
-        name: [each["score"] for each in trial.user_attrs["scores"]]
-        for name, trial in candidates(fit).items()
-        if record.is_trained(trial)
+        name: [score["score"] for score in each.scores]
+        for name, each in candidates(fit).items()
+        if each.is_trained
     }
     ends = {}
     for name, found in scores.items():
@@ -251,11 +249,7 @@ def main() -> None:
         return
     wanted = [HAND_MADE] if arguments.recipe else []
     if arguments.all:
-        wanted += [
-            name
-            for name, trial in candidates(fit).items()
-            if "fell" in trial.user_attrs and trial.user_attrs["scores"]
-        ]
+        wanted += [name for name, each in candidates(fit).items() if each.fell and each.scores]
 
     def train_one(name: str) -> None:
         command = [sys.executable, __file__, str(arguments.fit), "--one", name]

@@ -444,12 +444,8 @@ def fit(
         _option("SHARE", "Exit with 1 where less of the teacher's score on the suite is kept.", min=0),
     ] = None,
     suite: Annotated[
-        str | None,
-        _option(
-            "SUITE",
-            "A development suite, by name or path, to score by too. Default: mini, measured at the end only.",
-        ),
-    ] = None,
+        str, _option("SUITE", "By name or path: what the winner keeps on it is measured at the end.")
+    ] = "mini",
     out: Annotated[Path, _option("DIR", "Folder of the fit.")] = Path("fit"),
     resume: Resume = False,
     column: Column = "text",
@@ -467,7 +463,6 @@ def fit(
     Writes a bundle, its recipe mine.yaml, and the page fit.html, which shows every candidate and why it fell.
     """
     require("torch", "fit", "train")
-    require("optuna", "fit", "train")
     from edgedistill.fitting import fit as fitting
     from edgedistill.fitting.cost import Budget
     from edgedistill.fitting.record import FitRequest

@@ -1,5 +1,5 @@
-"""The whole pipeline in six minutes: two students of the packaged teacher are trained, exported,
-measured and used for search."""
+"""The whole pipeline in six minutes: two students of the packaged teacher are trained, exported
+and measured."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from edgedistill import recipe, resolve
-from edgedistill.data import corpus
 from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
 from edgedistill.precisions import DEFAULT
-from edgedistill.runtime import bundle, similarity
 from edgedistill.session import Session, silent
 from edgedistill.training import train
 
@@ -28,17 +24,9 @@ RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")
 PLAN = speed.MeasurementPlan(rounds=2, seconds=0.5)
 MINUTES, TRAINING_SHARE = 6.0, 0.6  # for all of it; of them for the teacher's pass and training
 LEAST_TEXTS = 200  # that are trained on, however slow the machine is
-MAX_SEARCHED_TEXTS = 20_000
-SHOWN_LETTERS = 100  # of a text that was found
-QUESTIONS = (
-    "How do I get the same random numbers every time?",
-    "wait until another thread has finished its work",
-    "undo the changes made to a database",
-)
-
-
 NEXT = """
 With your own texts:
+  edgedistill search {1}/bundles/{0} FOLDER "a question"
   edgedistill adapt nano --texts FOLDER --out bundles/mine   a student that ships learns them, without labels
   edgedistill recipes starter > mine.yaml                    a recipe to begin a student of your own with
   edgedistill serve nano                                     or embed; README.md has browsers and phones"""
@@ -51,18 +39,16 @@ def demo(
     plan: speed.MeasurementPlan = PLAN,
     minutes: float = MINUTES,
 ) -> dict[str, Any]:
-    """Train the students of the recipes, export them, measure them together with the teacher, and search with
-    the smallest.
+    """Train the students of the recipes, export them, and measure them together with the teacher.
 
     All of it may take about so many `minutes`: a slow machine trains on fewer texts.
 
     `out` is the folder for runs, bundles, report.html and reports.json. Earlier runs and bundles of the same
-    names are replaced, nothing else is changed. Returns {seconds, runs{}, reports, searches{}, html, json}.
+    names are replaced, nothing else is changed. Returns {seconds, runs{}, reports, html, json}.
     """
     started = time.perf_counter()
     training = replace(session, data=None, device="auto", progress=sys.stderr.isatty())
     specs = shortened(recipes, 60 * TRAINING_SHARE * minutes, training)
-    students = [spec.name for spec in specs if spec.stages]
     _clear(out, [spec.name for spec in specs])
     runs = {spec.name: train.train(spec, out / "runs" / spec.name, training) for spec in specs}
     for name in runs:
@@ -72,15 +58,13 @@ def demo(
     outputs = bench.Outputs(out / "reports.json", out / "report.html")
     targets = [f"{out / 'bundles' / name}:*" for name in runs]
     found = bench.bench(targets, ["mini"], replace(session, device="cpu"), outputs, plan)
-    own = [each for each in found["reports"] if each["bundle"]["name"] in students]
-    searches = search(out / "bundles", min(own, key=_size), specs[0], session)
     seconds = round(time.perf_counter() - started, 1)
     session.log(
         f"\n{outputs.html} has the table and the plots, {outputs.json} the raw samples. "
-        f"{cost.duration(seconds)} in total.\n{NEXT}"
+        f"{cost.duration(seconds)} in total.\n{NEXT.format(specs[-1].name, out)}"
     )
     files = {"html": str(outputs.html), "json": str(outputs.json)}
-    return {"seconds": seconds, "runs": runs, **found, "searches": searches, **files}
+    return {"seconds": seconds, "runs": runs, **found, **files}
 
 
 def shortened(recipes: Sequence[str | Path], most: float, session: Session) -> list[recipe.Recipe]:
@@ -97,31 +81,6 @@ def shortened(recipes: Sequence[str | Path], most: float, session: Session) -> l
     fact = f"training would take {cost.duration(total)} on this machine"
     session.log(f"{fact}; {count:,} of {texts['train']:,} texts are trained on")
     return [recipe.read(each, [f"corpus.limit={texts['held_out'] + count}"]) for each in recipes]
-
-
-def _size(report: dict[str, Any]) -> int:
-    """Bytes of a measured bundle."""
-    return int(report["size_bytes"]["bundle"])
-
-
-def search(bundles: Path, report: dict[str, Any], spec: recipe.Recipe, session: Session) -> dict[str, Any]:
-    """Search the texts of a recipe's corpus for three questions with the bundle of a report, and log what is
-    found."""
-    name, precision = report["bundle"]["name"], report["bundle"]["precision"]
-    assert spec.corpus is not None and not isinstance(spec.corpus, recipe.Parallel)
-    built = corpus.build(spec.corpus, replace(session, data=None), spec.seed)
-    rows = np.linspace(0, len(built) - 1, min(MAX_SEARCHED_TEXTS, len(built))).astype(int)
-    texts, opened = built.texts(rows), bundle.load(bundles / name, precision=precision)
-    session.log(f"\nThe smallest, {name}:{precision}, searches {len(texts):,} sentences of documentation.")
-    asked = []
-    found = similarity.search(opened.encode(QUESTIONS), opened.encode(texts), k=3)
-    for question, nearest, cosines in zip(QUESTIONS, *found, strict=True):
-        pairs = zip(cosines.tolist(), nearest.tolist(), strict=True)
-        hits = [{"cosine": cosine, "text": texts[at]} for cosine, at in pairs]
-        asked.append({"question": question, "found": hits})
-        shown = (f"    {hit['cosine']:.2f}  {hit['text'][:SHOWN_LETTERS]}" for hit in hits)
-        session.log("\n".join([f"\n  {question}", *shown]))
-    return {"bundle": name, "precision": precision, "texts": len(texts), "asked": asked}
 
 
 def _clear(out: Path, names: list[str]) -> None:

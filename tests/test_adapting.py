@@ -290,8 +290,7 @@ def test_pairs_are_trained_on_and_held_out_by_query(
     assert pair_stage.tuples.held_out == 5
     own, made = found["search"]["own"], found["search"]["made"]
     assert own["queries"] == 5 and made["queries"] == 10, "one of each held-out text"
-    assert set(own["ndcg_at_10"]) == {"before", "after", "teacher"} == set(own["teachers_documents"])
-    assert own["teachers_documents"]["teacher"] == own["ndcg_at_10"]["teacher"]
+    assert set(own["ndcg_at_10"]) == {"before", "after", "teacher"}
     assert all(0 <= each <= 1 for each in own["ndcg_at_10"].values())
     assert own["bm25"] > 0.1, "words of the text itself find it"
     assert "queries of the held-out pairs" in found["table"] and "with BM25" in found["table"]

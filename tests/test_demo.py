@@ -11,9 +11,8 @@ import yaml
 from edgedistill import demo, recipe, run
 from edgedistill.data import corpus
 from edgedistill.evaluation import speed
-from edgedistill.runtime import bundle
 from edgedistill.session import QUIET, Session
-from tests.conftest import World, sentences
+from tests.conftest import World
 
 PLAN = speed.MeasurementPlan(queries=16, warmups=2, rounds=1, seconds=0.02, resamples=20)
 
@@ -40,7 +39,7 @@ def recipes(world: World, tmp_path_factory: pytest.TempPathFactory) -> list[Path
     return [folder / f"{name}.yaml" for name in students]
 
 
-def test_from_recipes_to_searches_twice(
+def test_from_recipes_to_reports_twice(
     world: World, recipes: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "demo"
@@ -91,24 +90,10 @@ def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> No
         )
     assert recipes[-1].stem in (out / "report.html").read_text(encoding="utf-8")
     assert any("tiny-bert" in line and "int8" in line for line in logged), "the table was not shown"
-    smallest = min(students, key=lambda r: r["size_bytes"]["bundle"])["bundle"]
-    searches = result["searches"]
-    assert (searches["bundle"], searches["precision"], searches["texts"]) == (
-        smallest["name"],
-        smallest["precision"],
-        440,
-    )
-    assert [each["question"] for each in searches["asked"]] == list(demo.QUESTIONS)
-    opened = bundle.load(out / "bundles" / smallest["name"], precision=smallest["precision"])
-    texts = sentences(440)
-    index = opened.encode(texts)
-    for each in searches["asked"]:
-        nearest = sorted(index @ opened.encode([each["question"]])[0], reverse=True)[:3]
-        assert [hit["cosine"] for hit in each["found"]] == pytest.approx(nearest, abs=1e-3)
-        assert {hit["text"] for hit in each["found"]} < set(texts)
-        assert any(each["found"][0]["text"][:60] in line for line in logged)
     assert result["seconds"] > 0
-    assert "edgedistill adapt nano --texts" in logged[-1].split("With your own texts:")[1]
+    after = logged[-1].split("With your own texts:")[1]
+    assert "edgedistill adapt nano --texts" in after
+    assert f"edgedistill search {out}/bundles/{recipes[-1].stem} FOLDER" in after
     json.dumps(result)
 
 

@@ -147,7 +147,7 @@ def _measure(encoder: scoring.Encoder, held_out: list[str], teacher: np.ndarray)
 
     `cosine` is None where student and teacher have different dimensions.
     """
-    found = teacher_agreement.agreement(encoder.text(held_out), teacher, np.ones(len(held_out), int))
+    found = teacher_agreement.agreement(encoder.text(held_out), teacher)
     mini = scoring.evaluate(scoring.suite("mini"), encoder)["average"]
     agreeing = {name: found[name] for name in ("spearman", "top10_overlap")}
     return {"cosine": found["cosine_mean"], **agreeing, "mini": mini}

@@ -46,7 +46,7 @@ class Queries:
         (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
         relevance = [{numbers[text]: 1 for text in each} for each in self.answers]
         names = [str(at) for at in range(len(self.texts))]
-        return retrieval.Collection(folder / "corpus.jsonl", names, self.texts, relevance, False)
+        return retrieval.Collection(folder / "corpus.jsonl", names, self.texts, relevance)
 
 
 def made(texts: Corpus, own: int, held_out: int) -> Queries | None:
@@ -89,25 +89,19 @@ class Measured:
         self.queries = queries
         self.collection = queries.write(folder)
         self.alone: dict[str, float] = {}
-        self.asymmetric: dict[str, float] = {}  # queries by the encoder, documents by the teacher
         self.beside: dict[str, dict[float, float]] = {}  # by encoder, by BM25's weight
-        encoder = by_roles(teacher, self.collection, session)
-        self.documents = retrieval.indexed(self.collection, encoder.document)
-        self.bm25 = self._ndcg(retrieval.ranked_by_bm25(self.collection, self.documents))
-        self._rank("teacher", encoder, self.documents)
+        index = self.add("teacher", by_roles(teacher, self.collection, session))
+        self.bm25, self.texts = self._ndcg(retrieval.ranked_by_bm25(self.collection, index)), len(index.names)
 
-    def add(self, name: str, encoder: Encoder) -> None:
-        """Measure an encoder."""
-        self._rank(name, encoder, retrieval.indexed(self.collection, encoder.document))
-
-    def _rank(self, name: str, encoder: Encoder, index: retrieval.Index) -> None:
+    def add(self, name: str, encoder: Encoder) -> retrieval.Index:
+        """Measure an encoder. Returns the index of its embeddings."""
+        index = retrieval.indexed(self.collection, encoder.document)
         asked = unit(encoded(encoder.query, self.queries.texts))
-        if asked.shape[1] == self.documents.embeddings.shape[1]:
-            self.asymmetric[name] = self._ndcg(retrieval.ranked(self.collection, asked, self.documents))
         self.alone[name] = self._ndcg(retrieval.ranked(self.collection, asked, index))
         self.beside[name] = {
             weight: self._ndcg(retrieval.ranked(self.collection, asked, index, weight)) for weight in WEIGHTS
         }
+        return index
 
     def _ndcg(self, ranking: list[retrieval.Ranking]) -> float:
         return retrieval.measures(ranking, self.collection)["ndcg_at_10"]
@@ -119,9 +113,8 @@ class Measured:
     def record(self, weight: float) -> dict[str, Any]:
         """What is reported, with one weight of BM25."""
         beside = {name: each[weight] for name, each in self.beside.items()}
-        sizes = {"queries": len(self.queries.texts), "texts": len(self.documents.names)}
-        of_teacher = {"teachers_documents": self.asymmetric, "with_bm25": beside, "bm25": self.bm25}
-        return {**sizes, "ndcg_at_10": self.alone, **of_teacher}
+        sizes = {"queries": len(self.queries.texts), "texts": self.texts}
+        return {**sizes, "ndcg_at_10": self.alone, "with_bm25": beside, "bm25": self.bm25}
 
 
 def by_roles(teacher: TeacherEncoder, collection: retrieval.Collection, session: Session) -> Encoder:
@@ -149,6 +142,5 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
     for name in (each for each in titles if each in found):
         of = found[name]
         yield f"nDCG@10 of {of['queries']:,} queries {titles[name]}", of["ndcg_at_10"]
-        yield "  among the teacher's embeddings of the texts", of["teachers_documents"]
         beside = f"  with BM25 (weight {found['bm25_weight']:g}; alone {100 * of['bm25']:.1f})"
         yield beside, of["with_bm25"]

@@ -125,14 +125,15 @@ def bench(
     _accuracy(measured, opened, session, search, progress)
     _compare_scores(measured, plan)
     teacher = reference(measured)
-    for target, suite in product(measured, opened):
+    for suite in opened:
         expected = teacher.quality[suite.name] if teacher is not None else None
-        slices.add(suite, target.quality[suite.name], expected, (plan.resamples, plan.seed))
+        found = [target.quality[suite.name] for target in measured]
+        slices.add(suite, found, expected, (plan.resamples, plan.seed))
     measured = [replace(target, runner=program) for target in measured for program in programs]
     texts = opened[0].sample(plan.queries, plan.seed)
     timings = speed.measure(measured, texts, replace(session, log=progress), plan)
-    for target, found in zip(measured, timings, strict=True):
-        target.speed = found
+    for target, timing in zip(measured, timings, strict=True):
+        target.speed = timing
         _check_embeddings(target, texts, session)
     described = machine.here(session.device)
     reports = [assemble(target, measured, opened[0].name, described) for target in measured]
@@ -217,14 +218,10 @@ def assemble(
         "size_bytes": {"graph": target.graph_bytes, "bundle": target.bundle_bytes},
         "machine": described,
         "versions": machine.versions(),
-        "threads": spent["threads"],
-        "device": spent["device"],
-        "runner": spent["runner"],
         "quality": target.quality,
         "kept": kept,
+        **spent,
         "single": {**spent["single"], "texts_of": suite_of_texts},
-        **{key: spent[key] for key in ("offline", "server", "load_ms", "load", "peak_rss_bytes", "memory")},
-        **{key: spent[key] for key in ("noise", "against")},
         "drift": {key: drift.get(key) for key in ("mean", "min")},
         "agreement": target.agreement,
     }
@@ -445,13 +442,10 @@ def _resampled(target: Measured, plan: speed.MeasurementPlan) -> dict[tuple[str,
     whose tasks have no samples."""
     found = dict[tuple[str, str], Resampled]()
     for suite, quality in target.quality.items():
-        measure, draws = FAMILIES[quality["kind"]].averaged, list[bootstrap.Floats]()
-        for name, task in quality["tasks"].items():
-            if "samples" in task:
-                draws.append(bootstrap.scores(name, task["samples"], plan.resamples, plan.seed))
-                found[suite, name] = Resampled(draws[-1], task[measure], task)
-        if draws and len(draws) == len(quality["tasks"]):
-            found[suite, ""] = Resampled(np.mean(draws, axis=0), quality["average"], quality)
+        measure = FAMILIES[quality["kind"]].averaged
+        for name, draws in bootstrap.of_suite(quality["tasks"], plan.resamples, plan.seed).items():
+            place = quality["tasks"][name] if name else quality
+            found[suite, name] = Resampled(draws, place[measure if name else "average"], place)
     return found
 
 

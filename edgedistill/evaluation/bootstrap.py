@@ -7,11 +7,13 @@ bundle, once or several times over; it is an array of milliseconds, and rounds m
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from edgedistill.evaluation.suites.cosines import spearman
 
 Floats = npt.NDArray[np.float64]
 Rounds = Sequence[Floats]
@@ -89,32 +91,20 @@ def scores(name: str, samples: dict[str, Any], resamples: int = 1000, seed: int 
     what is drawn.
     """
     random = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    items = len(next(iter(samples.values())))
+    draws = (random.integers(0, items, items) for _ in range(resamples))
     if "scores" in samples:
         values = np.asarray(samples["scores"], np.float64)
-        return np.array([counts @ values for counts in _counts(len(values), resamples, random)]) / len(values)
-    x, y = (np.unique(samples[key], return_inverse=True)[1] for key in ("cosines", "gold"))
-    draws = _counts(len(x), resamples, random)
-    return np.array([_correlation(_ranks(x, counts), _ranks(y, counts), counts) for counts in draws])
+        return np.array([values[rows].mean() for rows in draws])
+    x, y = (np.asarray(samples[key]) for key in ("cosines", "gold"))
+    return np.array([spearman(x[rows], y[rows]) or 0.0 for rows in draws])
 
 
-def _counts(count: int, resamples: int, random: np.random.Generator) -> Iterator[Floats]:
-    """Yield how often each item is drawn, (count,)."""
-    for _ in range(resamples):
-        yield np.bincount(random.integers(0, count, count), minlength=count).astype(np.float64)
-
-
-def _ranks(groups: npt.NDArray[np.int64], counts: Floats) -> Floats:
-    """Return the rank of each item among those drawn, given its place among the distinct values; ties share
-    the mean of theirs."""
-    sizes = np.bincount(groups, counts)
-    return np.asarray((np.cumsum(sizes) - (sizes - 1) / 2)[groups])
-
-
-def _correlation(x: Floats, y: Floats, weights: Floats) -> float:
-    """Return the weighted Pearson correlation; 0 where one of them is constant."""
-    x, y = (each - weights @ each / weights.sum() for each in (x, y))
-    spread = (weights @ x**2) * (weights @ y**2)
-    return float(weights @ (x * y) / spread**0.5) if spread > 0 else 0.0
+def of_suite(tasks: dict[str, Any], resamples: int = 1000, seed: int = 0) -> dict[str, Floats]:
+    """Resample the scores of a suite's tasks by their names and, where all have samples, as "" their mean."""
+    sampled = {name: task["samples"] for name, task in tasks.items() if "samples" in task}
+    found = {name: scores(name, each, resamples, seed) for name, each in sampled.items()}
+    return {**found, "": np.mean(list(found.values()), axis=0)} if len(found) == len(tasks) else found
 
 
 def difference(ours: Floats, theirs: Floats, mean: float) -> dict[str, Any]:

@@ -16,18 +16,15 @@ from edgedistill.session import Log
 
 UNSAMPLED = 0.005  # a difference of scores that counts where a report lacks the scores of single items
 SIZE = 0.005  # relative: below it lie names and versions inside the graph
-MEMORY = 0.05  # relative: of the peak, which is measured once
 CONDITIONS = {  # under which times can be compared
     "processor": lambda report: [report["machine"].get(key) for key in ("cpu", "flags")],
     "number of threads": lambda report: report.get("threads"),
     "device": lambda report: report.get("device"),
     "runner": lambda report: (report.get("runner") or {}).get("name", "python"),
     "suite of texts": lambda report: report["single"].get("texts_of"),
-    "number of texts": lambda report: report["single"].get(
-        "distinct", 1024
-    ),  # as many before it was recorded
+    # as many before it was recorded
+    "number of texts": lambda report: report["single"].get("distinct", 1024),
 }
-FAILING = ("accuracy", "size", "speed")  # kinds whose fall is an error
 WORSE, BETTER, TIE, UNKNOWN = "worse", "better", "no difference", "not comparable"
 
 
@@ -39,7 +36,7 @@ class Change(NamedTuple):
     """
 
     bundle: str
-    kind: str  # accuracy, size, folder, speed, memory
+    kind: str  # accuracy, size, speed
     measure: str
     before: float
     after: float
@@ -80,7 +77,7 @@ def compare(before: Path, after: Path, log: Log) -> dict[str, Any]:
         f"{each.bundle}: {each.measure}: {_value(each, each.before)} to {_value(each, each.after)}, "
         f"{_change(each)} ({each.because})"
         for each in found
-        if each.verdict == WORSE and each.kind in FAILING
+        if each.verdict == WORSE
     ]
     raise_failed(fell, **result)
     return result
@@ -93,13 +90,10 @@ def changes(name: str, before: Report, after: Report) -> list[Change]:
         for suite in before["quality"]
         if suite in after["quality"]
     ]
-    for part in ("graph", "bundle"):
-        sizes = [report["size_bytes"][part] for report in (before, after)]
-        kind = "size" if part == "graph" else "folder"  # which holds the card, whose words are no size
-        found.append(_cost(name, kind, part, sizes, SIZE))
-    if "single" in before and "single" in after:
-        found += _speed(name, before, after)
-    return found
+    sizes = before["size_bytes"]["graph"], after["size_bytes"]["graph"]
+    change, because = sizes[1] / sizes[0] - 1, f"up to {SIZE:.1%} is none"
+    found.append(Change(name, "size", "graph", *sizes, change, None, _verdict(-change, SIZE), because))
+    return found + _speed(name, before, after)
 
 
 def _score(name: str, suite: str, before: dict[str, Any], after: dict[str, Any]) -> Change:
@@ -110,17 +104,11 @@ def _score(name: str, suite: str, before: dict[str, Any], after: dict[str, Any])
     because = f"no scores of single items in both; {100 * UNSAMPLED:g} points count"
     verdict = _verdict(change, UNSAMPLED)
     if _same_items(before["tasks"], after["tasks"]):
-        now, then = (average(each["tasks"]) for each in (after, before))
+        now, then = (bootstrap.of_suite(each["tasks"])[""] for each in (after, before))
         interval = bootstrap.difference(now, then, change)["interval95"]
         verdict = TIE if interval[0] <= 0 <= interval[1] else _verdict(change, 0)
         because = "paired bootstrap over items"
     return Change(name, "accuracy", suite, *scores, change, interval, verdict, because)
-
-
-def average(tasks: dict[str, Any], resamples: int = 1000, seed: int = 0) -> bootstrap.Floats:
-    """Resample the average of a suite's tasks, (resamples,)."""
-    draws = [bootstrap.scores(name, each["samples"], resamples, seed) for name, each in tasks.items()]
-    return np.asarray(np.mean(draws, axis=0))
 
 
 def _same_items(before: dict[str, Any], after: dict[str, Any]) -> bool:
@@ -138,36 +126,17 @@ def _verdict(rise: float, tolerance: float) -> str:
     return BETTER if rise > 0 else WORSE
 
 
-def _cost(name: str, kind: str, measure: str, values: list[float], tolerance: float) -> Change:
-    """Compare two values that were measured once, and should be low."""
-    change = values[1] / values[0] - 1
-    return Change(
-        name,
-        kind,
-        measure,
-        values[0],
-        values[1],
-        change,
-        None,
-        _verdict(-change, tolerance),
-        f"up to {tolerance:.1%} is none",
-    )
-
-
 def _speed(name: str, before: Report, after: Report) -> list[Change]:
-    """Compare latency, throughput and memory, where both were measured under the same conditions."""
+    """Compare latency and throughput, where both were measured under the same conditions."""
     both = before, after
     batch = before["offline"].get("batch", "budget")
     rates = [each["offline"].get("by_batch", {}).get(batch, each["offline"]["texts_s"]) for each in both]
     samples = [each["offline"].get("samples_texts_s", {}).get(batch, ()) for each in both]
-    peaks = [each["peak_rss_bytes"] for each in both]
     latencies = [each["single"].get("samples_ms", ()) for each in both]
     found = [
         _sampled(name, "p50 ms", [each["single"]["p50_ms"] for each in both], latencies, both),
         _sampled(name, "texts/s", rates, [[[rate] for rate in each] for each in samples], both),
     ]
-    if all(peaks):
-        found.append(_cost(name, "memory", "peak RSS", peaks, MEMORY))
     if other := [what for what, of in CONDITIONS.items() if of(before) != of(after)]:
         because = f"measured with another {', '.join(other)}"
         return [each._replace(verdict=UNKNOWN, because=because) for each in found]

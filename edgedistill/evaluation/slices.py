@@ -4,6 +4,7 @@ items, and the items on which the two differ most."""
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,11 @@ Samples = dict[str, Any]  # by name an array, a value an item
 Items = list[tuple[str, ...]]  # the texts of each item
 
 
-def add(suite: Suite, quality: dict[str, Any], teacher: dict[str, Any] | None, plan: tuple[int, int]) -> None:
+def add(
+    suite: Suite, measured: list[dict[str, Any]], teacher: dict[str, Any] | None, plan: tuple[int, int]
+) -> None:
     """Add to what was measured of a suite its `slices`, [{by, from, to, items, score, difference}], and,
-    where the teacher's is given, `furthest`, [{task, texts, gold, student, teacher}].
+    where the teacher's is among them, `furthest`, [{task, texts, gold, student, teacher}].
 
     `difference` to the teacher is by the paired bootstrap, with `plan` the number of resamples and the seed.
     Of pairs with graded similarity the score is Spearman's correlation over all tasks, and the furthest are
@@ -35,18 +38,29 @@ def add(suite: Suite, quality: dict[str, Any], teacher: dict[str, Any] | None, p
     texts_of = FAMILIES[suite.kind].items
     if texts_of is None:
         return
-    items = [item for task in suite.tasks.values() for item in texts_of(task, suite.texts)]
-    ours = _joined(quality)
-    theirs = None if teacher is None or teacher is quality else _joined(teacher)
-    quality["slices"] = [
-        _slice(by, values, ends, ours, theirs, plan)
-        for by, values in measures(items).items()
-        for ends in zip(CUTS[by], CUTS[by][1:], strict=False)
-        if np.sum((values >= ends[0]) & (values < ends[1])) >= LEAST
-    ]
-    if theirs is not None:
-        names = [name for name, task in suite.tasks.items() for _ in texts_of(task, suite.texts)]
-        quality["furthest"] = _furthest(names, items, ours, theirs)
+    named = [(name, item) for name, task in suite.tasks.items() for item in texts_of(task, suite.texts)]
+    samples = [_joined(quality) for quality in measured]
+    at = next((number for number, quality in enumerate(measured) if quality is teacher), None)
+    for quality in measured:
+        quality["slices"] = []
+    for by, values in measures([item for _, item in named]).items():
+        for low, high in pairwise(CUTS[by]):
+            rows = (values >= low) & (values < high)
+            if rows.sum() < LEAST:
+                continue
+            about = {"by": by, "from": low, "to": high if high < np.inf else None, "items": int(rows.sum())}
+            parts = [{key: each[rows] for key, each in of.items()} for of in samples]
+            scores = [_score(part) for part in parts]
+            draws = [] if at is None else [bootstrap.scores(by, part, *plan) for part in parts]
+            for number, quality in enumerate(measured):
+                found: dict[str, Any] = {**about, "score": round(scores[number], 5)}
+                if at is not None and number != at:
+                    mean = scores[number] - scores[at]
+                    found["difference"] = bootstrap.difference(draws[number], draws[at], mean)
+                quality["slices"].append(found)
+    for number, quality in enumerate(measured):
+        if at is not None and number != at:
+            quality["furthest"] = _furthest(named, samples[number], samples[at])
 
 
 def measures(items: Items) -> dict[str, bootstrap.Floats]:
@@ -66,40 +80,24 @@ def _joined(quality: dict[str, Any]) -> Samples:
     return {key: np.concatenate([np.asarray(task[key], np.float64) for task in tasks]) for key in tasks[0]}
 
 
-def _slice(
-    by: str,
-    values: bootstrap.Floats,
-    ends: tuple[float, float],
-    ours: Samples,
-    theirs: Samples | None,
-    plan: tuple[int, int],
-) -> dict[str, Any]:
-    rows = (values >= ends[0]) & (values < ends[1])
-    upper = ends[1] if ends[1] < np.inf else None
-    kept = [{key: each[rows] for key, each in side.items()} for side in (ours, theirs) if side is not None]
-    scores = [_score(side) for side in kept]
-    found = {"by": by, "from": ends[0], "to": upper, "items": int(rows.sum()), "score": round(scores[0], 5)}
-    if len(kept) == 2:
-        draws = [bootstrap.scores(by, side, *plan) for side in kept]
-        found["difference"] = bootstrap.difference(draws[0], draws[1], scores[0] - scores[1])
-    return found
-
-
 def _score(samples: Samples) -> float:
     if "scores" in samples:
         return float(samples["scores"].mean())
     return spearman(samples["cosines"], samples["gold"]) or 0.0
 
 
-def _furthest(names: list[str], items: Items, ours: Samples, theirs: Samples) -> list[dict[str, Any]]:
+def _furthest(
+    named: list[tuple[str, tuple[str, ...]]], ours: Samples, theirs: Samples
+) -> list[dict[str, Any]]:
     key = "scores" if "scores" in ours else "cosines"
     apart = theirs[key] - ours[key]
     if key == "cosines":
-        apart = (np.argsort(np.argsort(theirs[key])) - np.argsort(np.argsort(ours[key]))) / len(items)
+        apart = (np.argsort(np.argsort(theirs[key])) - np.argsort(np.argsort(ours[key]))) / len(named)
     found = []
     for at in np.argsort(-np.abs(apart), kind="stable")[:SHOWN].tolist():
         if apart[at]:
             values = {"student": round(float(ours[key][at]), 4), "teacher": round(float(theirs[key][at]), 4)}
             gold = float(ours["gold"][at]) if "gold" in ours else None
-            found.append({"task": names[at], "texts": list(items[at]), "gold": gold, **values})
+            task, texts = named[at]
+            found.append({"task": task, "texts": list(texts), "gold": gold, **values})
     return found

@@ -21,7 +21,6 @@ BATCH_SIZES = (1, 8, 32)
 LENGTHS = (8, 16, 32, 64, 128, 256)  # tokens, of the latency by length
 TRIALS = 7  # of the server scenario: halvings, so that the rate is found to 1% of the highest
 ARRIVALS = 100  # at least, in a trial
-CHECKED = 8  # texts whose embeddings another runner may return, to be compared
 
 Request = dict[str, Any]
 
@@ -38,7 +37,7 @@ def main(request: Request) -> int:
     """Measure one bundle. The last line of stdout is compact JSON: the result (exit 0), or {problems} (exit 2
     UserError, 1 CheckFailed)."""
     code, result = 0, dict[str, Any]()
-    measures = {"time": _time, "memory": _memory, "start": _start, "server": _server}
+    measures = {"time": _time, "memory": _memory, "server": _server}
     try:
         result = measures[request["what"]](request)
     except UserError as error:
@@ -67,10 +66,6 @@ def _load(request: Request) -> tuple[Any, Calls, dict[str, float]]:
     spent = {"import_ms": imported - start, "load_ms": loaded - imported, "first_ms": first - loaded}
     spent["start_ms"] = first - request["started_ns"]
     return opened, calls, {key: value / 1e6 for key, value in spent.items()}
-
-
-def _start(request: Request) -> dict[str, Any]:
-    return _load(request)[2]
 
 
 def _time(request: Request) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from edgedistill.evaluation.report import (
 from edgedistill.evaluation.suites.retrieval import by_cosine
 
 WIDTH = 100  # columns of the terminal
-SUITES = 3  # beside each other in the terminal: their names are to be read
+LONGEST_WORD = 9  # of the head of a column in the terminal
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
 TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")
 
@@ -145,20 +145,18 @@ def places(reports: list[Report]) -> list[str]:
 
 
 def terminal(reports: list[Report]) -> str:
-    """Return plain text of at most WIDTH columns, one row per report: a table of costs, with the scores of a
-    single suite in it; the scores of several suites stand in tables of at most SUITES each."""
+    """Return plain text of at most WIDTH columns: a table of costs, one row per report, with the scores of a
+    single suite in it; each of several suites has a table."""
     names, shares = suites(reports), compared(reports)
     single_suite = names if len(names) == 1 else []
     parts: list[RenderableType] = [
-        _table(reports, [cells(report, single_suite, shares) for report in reports], 9)
+        _table([(report, cells(report, single_suite, shares)) for report in reports])
     ]
-    for at in range(0, len(names), SUITES) if not single_suite else ():
-        taken = names[at : at + SUITES]
-        rows = [_scores(report, taken, shares) for report in reports]
-        parts.append(_table(reports, rows, 60 // len(taken) - 8))
+    for name in names if not single_suite else ():
+        measured = [report for report in reports if name in report["quality"]]
+        parts.append(_table([(report, _scores(report, [name], shares)) for report in measured]))
     if precisions := embeddings(reports):
-        measured, rows = [report for report, _ in precisions], [row for _, row in precisions]
-        parts.append(_table(measured, rows, max(5, 60 // len(names))))
+        parts.append(_table(precisions))
     parts.append(Text("\n".join(_notes(reports)), style="dim"))
     return plain(Group(*parts))
 
@@ -170,34 +168,22 @@ def plain(sheet: RenderableType, width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in screen.export_text().rstrip().splitlines())
 
 
-def _table(reports: list[Report], rows: list[list[Cell]], suite_width: int) -> Table:
-    """Return a table whose first column takes what the others leave of WIDTH. A suite's name has at most
-    `suite_width` characters."""
-    names = suites(reports)
-    heads = [
-        _wrapped(cell.head, suite_width) if cell.head in names else cell.head.replace(" ", "\n")
-        for cell in rows[0]
-    ]
+def _table(rows: list[tuple[Report, list[Cell]]]) -> Table:
+    """Return a table whose first column takes what the others leave of WIDTH."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("bundle", no_wrap=True, vertical="bottom")
     left = WIDTH - 3
-    for at, head in enumerate(heads):
-        table.add_column(head, justify="right", no_wrap=True, vertical="bottom")
-        left -= 2 + max(map(len, [*head.split("\n"), *(row[at].shown for row in rows)]))
-    for report, row in zip(reports, rows, strict=True):
+    for at, cell in enumerate(rows[0][1]):
+        head = [shorten(word, LONGEST_WORD) for word in cell.head.split()]
+        table.add_column("\n".join(head), justify="right", no_wrap=True, vertical="bottom")
+        left -= 2 + max(map(len, [*head, *(row[at].shown for _, row in rows)]))
+    for report, row in rows:
         name = report["bundle"]["name"]
         rest = shorten(title(report).removeprefix(name), max(12, left) - 8)
         style = "bold" if is_teacher(report) else ""
         shown = shorten(name, max(12, left) - len(rest)) + rest
         table.add_row(shown, *(cell.shown for cell in row), style=style)
     return table
-
-
-def _wrapped(name: str, width: int) -> str:
-    """Break a name at its spaces into lines of at most `width` characters; longer words are cut in the
-    middle."""
-    lines = textwrap.wrap(name, width, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(shorten(line, width) for line in lines)
 
 
 def bm25_alone(reports: list[Report]) -> list[str]:

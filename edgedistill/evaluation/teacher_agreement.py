@@ -16,6 +16,7 @@ from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites.cosines import Floats, Ints, dot, spearman, unit
 from edgedistill.recipe import recorded
 from edgedistill.runtime import bundle
+from edgedistill.runtime.similarity import search
 from edgedistill.session import Session
 
 MAX_TEXTS = 5000  # drawn evenly from the held-out texts, because the teacher has to encode them
@@ -27,10 +28,15 @@ SAME_SPACE = 0.25
 
 
 def agreement(
-    student: Floats, teacher: Floats, lengths: Ints, pairs: int = 50_000, queries: int = 2_000, seed: int = 0
+    student: Floats,
+    teacher: Floats,
+    lengths: Ints | None = None,
+    pairs: int = 50_000,
+    queries: int = 2_000,
+    seed: int = 0,
 ) -> dict[str, Any]:
-    """Compare two sets of embeddings of the same texts, student (n, d) and teacher (n, e), of lengths (n,) in
-    tokens.
+    """Compare two sets of embeddings of the same texts, student (n, d) and teacher (n, e), where given of
+    lengths (n,) in tokens.
 
     Returns `spearman`, the rank correlation of the pairwise cosines of at most `pairs` sampled pairs;
     `cosine_mean` and `cosine_min` between the two embeddings of a text, None where d != e; `top10_overlap`,
@@ -39,6 +45,7 @@ def agreement(
     neighbours from all texts. Raises ValueError where the three differ in length, CheckFailed for embeddings
     that are not finite.
     """
+    lengths = np.zeros(len(student), np.int64) if lengths is None else np.asarray(lengths)
     if len(student) != len(teacher) or len(student) != len(lengths):
         raise ValueError(
             f"{len(student)} student embeddings, {len(teacher)} teacher embeddings, {len(lengths)} lengths"
@@ -49,7 +56,7 @@ def agreement(
                 f"the {whose}'s embeddings are not finite, so they cannot be compared; train or export it "
                 "again"
             )
-    student, teacher, lengths = unit(student), unit(teacher), np.asarray(lengths)
+    student, teacher = unit(student), unit(teacher)
     random = np.random.default_rng(seed)
     sampled = np.sort(random.permutation(len(student))[:queries])
     overlap = _neighbour_overlap(student, teacher, sampled, 10)
@@ -108,18 +115,12 @@ def _neighbour_overlap(x: Floats, y: Floats, sampled: Ints, k: int) -> Floats:
     k = min(k, len(x) - 1)
     if k < 1:
         return np.ones(len(sampled))
-    shares = []
-    for rows in np.array_split(sampled, max(1, len(sampled) // 256)):
-        both = zip(_nearest(x, rows, k), _nearest(y, rows, k), strict=True)
-        shares += [len(set(one) & set(other)) / k for one, other in both]
-    return np.array(shares)
-
-
-def _nearest(x: Floats, rows: Ints, k: int) -> list[list[int]]:
-    scores = x[rows] @ x.T
-    scores[np.arange(len(rows)), rows] = -np.inf
-    found: list[list[int]] = np.argpartition(-scores, k - 1, axis=1)[:, :k].tolist()
-    return found
+    nearest = []
+    for each in (x, y):
+        found = search(each[sampled], each, k + 1)[0].tolist()
+        others = ([at for at in row if at != own] for row, own in zip(found, sampled.tolist(), strict=True))
+        nearest.append([set(row[:k]) for row in others])
+    return np.array([len(one & other) / k for one, other in zip(*nearest, strict=True)])
 
 
 class Reference(NamedTuple):

@@ -21,8 +21,6 @@ LAYERS = (1, 2, 3, 4, 6, 8, 12)
 WIDTH_SHARES = (1.0, 2 / 3, 1 / 2, 1 / 3)
 NEURONS = (4.0, 2.5, 1.5)  # feed-forward size, in widths
 TABLE_SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8)  # PQ bytes of a token, in widths
-DIMS_SHARES = (1.0, 1 / 2)
-ACTIVATIONS = ("", "relu")  # "": the encoder's own
 STATIC_SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 3 / 16, 1 / 8, 1 / 12)  # width of a static student's table
 LSTMS = ((1 / 3, 1 / 3), (1 / 3, 2 / 3))  # (width of the table, hidden units)
 LEAST_SHARE = 0.5  # of a finished student's bytes, that the smallest precision has
@@ -30,12 +28,11 @@ LEAST_SHARE = 0.5  # of a finished student's bytes, that the smallest precision 
 PRECISIONS = tuple(
     sorted((name for name, row in ROWS.items() if row.bits <= 8), key=lambda name: ROWS[name].rank.int8_cpu)
 )
-KINDS = ("finished", "bert", "static", "recurrent", "bilstm")  # in the order in which they are tried
+KINDS = ("finished", "bert", "static", "bilstm")  # in the order in which they are tried
 
 # How each kind learns best, by what has been measured here (bench/LOG.md).
 TRAINING: dict[str, dict[str, Any]] = {
     "bert": {"batch": 128, "optimizer": "muon", "learning_rate": 2e-3},
-    "recurrent": {"batch": 128, "optimizer": "muon", "learning_rate": 2e-3},
     "finished": {"batch": 128, "optimizer": "muon", "learning_rate": 1e-3},
     "bilstm": {"batch": 128, "learning_rate": 2e-3},
     "static": {"batch": 128, "learning_rate": 1e-3},
@@ -98,8 +95,7 @@ class Choice:
     """A candidate's shape.
 
     `neurons` is the feed-forward size, or the hidden units of an LSTM. `table` counts the bytes of a token's
-    embedding, PQ bytes where they are fewer than the width. `vocabulary` is the name of a Vocabulary. With
-    `dims` 0 it has the teacher's, with `activation` "" the encoder's.
+    embedding, PQ bytes where they are fewer than the width. `vocabulary` is the name of a Vocabulary.
     """
 
     kind: str
@@ -108,8 +104,6 @@ class Choice:
     neurons: int = 0
     table: int = 0
     vocabulary: str = "all"
-    dims: int = 0
-    activation: str = ""
 
     @property
     def name(self) -> str:
@@ -119,21 +113,19 @@ class Choice:
         parts = [self.kind, "x".join(str(each) for each in (self.layers, self.width, self.neurons) if each)]
         parts.append(f"t{self.table}" if self.table < self.width else "")
         parts.append("" if self.vocabulary == "all" else self.vocabulary.replace(" ", ""))
-        parts += [self.activation, f"d{self.dims}" if self.dims else ""]
         return "-".join(filter(None, parts))
 
 
 def choices(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> list[Choice]:
     """Every shape, without duplicates, in a fixed order."""
     taken = [name for name in vocabularies if not name.startswith("learned")]
-    found = [*_berts(start, taken), *_recurrents(start, taken)]
-    for (width, hidden), name, dims in product(LSTMS, vocabularies, DIMS_SHARES):
+    found = list(_berts(start, taken))
+    for (width, hidden), name in product(LSTMS, vocabularies):
         wide = round(start.width * width)
-        neurons = round(start.width * hidden)
-        found.append(Choice("bilstm", 1, wide, neurons, wide, name, _dims(start, dims)))
-    for share, name, dims in product(STATIC_SHARES, vocabularies, DIMS_SHARES):
+        found.append(Choice("bilstm", 1, wide, round(start.width * hidden), wide, name))
+    for share, name in product(STATIC_SHARES, vocabularies):
         width = max(2, round(start.dims * share))
-        found.append(Choice("static", 0, width, 0, width, name, _dims(start, dims)))
+        found.append(Choice("static", 0, width, 0, width, name))
     found += [Choice("finished", vocabulary=each.name) for each in start.finished]
     return list(dict.fromkeys(found))
 
@@ -142,28 +134,16 @@ def _berts(start: StartingPoint, vocabularies: list[str]) -> Iterator[Choice]:
     unit = start.heads if start.keeps_heads else start.width // start.heads
     layers = sorted({count for count in (*LAYERS, start.depth) if count <= start.depth})
     widths = sorted({max(unit, round(start.width * share / unit) * unit) for share in WIDTH_SHARES})
-    axes = product(layers, widths, NEURONS, TABLE_SHARES, vocabularies, DIMS_SHARES, ACTIVATIONS)
-    for count, width, ratio, share, vocabulary, dims, activation in axes:
+    for count, width, ratio, share, vocabulary in product(
+        layers, widths, NEURONS, TABLE_SHARES, vocabularies
+    ):
         table = math.floor(width * share)
         whole = width == start.width and start.weights
         # neurons are chosen only where layers are projected
         if width % table or (whole and ratio != NEURONS[0]):
             continue
         neurons = start.neurons if whole else min(start.neurons, round(width * ratio))
-        yield Choice("bert", count, width, neurons, table, vocabulary, _dims(start, dims), activation)
-
-
-def _recurrents(start: StartingPoint, vocabularies: list[str]) -> Iterator[Choice]:
-    blocks = [count for count in (1, 2, 3) if count < start.depth and start.depth % count == 0]
-    for count, share, vocabulary, dims in product(blocks, TABLE_SHARES[1:4], vocabularies, DIMS_SHARES):
-        table = math.floor(start.width * share)
-        if start.weights and start.width % table == 0:
-            sizes = (count, start.width, start.neurons, table)
-            yield Choice("recurrent", *sizes, vocabulary, _dims(start, dims))
-
-
-def _dims(start: StartingPoint, share: float) -> int:
-    return 0 if share == 1 else round(start.dims * share)
+        yield Choice("bert", count, width, neurons, table, vocabulary)
 
 
 def estimated_bytes(
@@ -175,7 +155,7 @@ def estimated_bytes(
         return LEAST_SHARE * start.student_of(choice).size_bytes
     weight = ROWS[precision].bytes_per_weight
     vocabulary = vocabularies[choice.vocabulary]
-    head = choice.width * (choice.dims or start.dims)
+    head = choice.width * start.dims
     table = vocabulary.size * (choice.width * weight + 4)
     if choice.table < choice.width:  # product-quantized: codes are bytes in every precision
         table = vocabulary.size * choice.table + 256 * choice.width
@@ -185,45 +165,36 @@ def estimated_bytes(
 
 def products(choice: Choice, start: StartingPoint) -> float:
     """Multiplications of a token in the layers: what latency grows with, in millions."""
-    times = start.depth // choice.layers if choice.kind == "recurrent" else 1
-    return (_layer_weights(choice) * times + choice.width * (choice.dims or start.dims) / 16) / 1e6
+    return (_layer_weights(choice) + choice.width * start.dims / 16) / 1e6
 
 
 def _layer_weights(choice: Choice) -> float:
-    if choice.kind in ("bert", "recurrent"):
+    if choice.kind == "bert":
         return choice.layers * (4 * choice.width**2 + 2 * choice.width * choice.neurons)
     return 8 * choice.neurons * (choice.width + choice.neurons) if choice.kind == "bilstm" else 0
 
 
-def sections(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
-    """The recipe's sections that make a candidate: `student`, and `targets` where it has fewer dimensions
-    than its teacher."""
+def section(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
+    """The recipe's section that makes a candidate."""
     if choice.kind == "finished":
-        return {"student": {"kind": "finished", "weights": choice.vocabulary}}
+        return {"kind": "finished", "weights": choice.vocabulary}
     student: dict[str, Any] = {"kind": choice.kind}
     if choice.kind == "static":
         student |= {"width": choice.width, "embeddings": {"from": "teacher", "of": "outputs"}}
     elif choice.kind == "bilstm":
         student |= {"width": choice.width, "hidden": choice.neurons, "readout": "max"}
-    elif choice.kind == "recurrent":
-        student |= {"weights": start.weights, "layers": choice.layers}
     else:
         student |= {"weights": start.weights or "random", "max_positions": start.positions}
         student["layers"] = spread(start.depth, choice.layers) if start.weights else choice.layers
         if choice.width < start.width or not start.weights:
             student |= {"width": choice.width, "intermediate": choice.neurons}
-        if choice.activation:
-            student["activation"] = choice.activation
     if choice.table < choice.width:
         student["pq_bytes"] = choice.table
         student["embeddings"] = {"from": "teacher", "weighting": "frequency", "count_exponent": 0.5}
     if start.tokenizer != "teacher":
         student["tokenizer"] = start.tokenizer
-    student |= {**vocabularies[choice.vocabulary].section, "head": "linear", "max_tokens": start.max_tokens}
-    if not choice.dims:
-        return {"student": student}
-    student["dims"] = choice.dims
-    return {"targets": {"reduce": {"kind": "pca"}, "dims": choice.dims}, "student": student}
+    section = vocabularies[choice.vocabulary].section
+    return student | {**section, "head": "linear", "max_tokens": start.max_tokens}
 
 
 def spread(depth: int, count: int) -> list[int]:
@@ -238,8 +209,7 @@ def stage(choice: Choice, start: StartingPoint, texts: int) -> dict[str, Any]:
     if kind == "finished" and start.student_of(choice).kind == "static":
         kind = "static"  # it has no layers
     settings = dict(TRAINING[kind])
-    whole = (choice.layers, choice.width, choice.activation) == (start.depth, start.width, "")
-    if kind == "bert" and start.weights and whole:
+    if kind == "bert" and start.weights and (choice.layers, choice.width) == (start.depth, start.width):
         settings |= WHOLE
     while settings["batch"] > SMALLEST_BATCH and texts < STEPS_OF_AN_EPOCH * settings["batch"]:
         settings["batch"] //= 2

@@ -116,17 +116,16 @@ def tokenizer_bytes(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:
 class Survey:
     """What has been found out about the shapes.
 
-    `measure` builds a shape and measures it, or raises UserError; `each` is called with every shape after
-    that. `costs` are of those measured; `impossible` says why others could not be built.
+    `measure` builds a shape and measures it, or raises UserError; `found` has the cost of each, or why it
+    could not be built, and `each` is called when there is one more.
     """
 
     start: StartingPoint
     vocabularies: dict[str, Vocabulary]
     budget: Budget
     measure: Callable[[Choice], Cost]
-    each: Callable[[Choice], None] = lambda choice: None
-    costs: dict[Choice, Cost] = field(default_factory=dict)
-    impossible: dict[Choice, str] = field(default_factory=dict)
+    found: list[tuple[Choice, Cost | str]] = field(default_factory=list)
+    each: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.choices = choices(self.start, self.vocabularies)
@@ -141,16 +140,24 @@ class Survey:
             ]
         )
         self._sizes = np.array([self._all_sizes(each) for each in self.choices])
-        transformers = np.array([each.kind in ("bert", "recurrent") for each in self.choices])
+        transformers = np.array([each.kind == "bert" for each in self.choices])
         self._work = transformers * [products(each, self.start) for each in self.choices]
-        kinds = [(each.kind, each.activation) for each in self.choices]
-        self._kind = np.array([kinds.index(each) for each in kinds])
+        self._kind = np.array([KINDS.index(each.kind) for each in self.choices])
 
     def _all_sizes(self, choice: Choice) -> list[float]:
         """What makes a shape larger: more of each. What its latency depends on comes first."""
         vocabulary = self.vocabularies[choice.vocabulary].size if choice.kind != "finished" else 0
-        dims = choice.dims or self.start.dims
-        return [choice.layers, choice.width, choice.neurons, choice.table, dims, vocabulary]
+        return [choice.layers, choice.width, choice.neurons, choice.table, vocabulary]
+
+    @property
+    def costs(self) -> dict[Choice, Cost]:
+        """Of the shapes that were measured."""
+        return {choice: cost for choice, cost in self.found if isinstance(cost, Cost)}
+
+    @property
+    def impossible(self) -> dict[Choice, str]:
+        """Why the others could not be built."""
+        return {choice: reason for choice, reason in self.found if isinstance(reason, str)}
 
     @property
     def fitting(self) -> list[Choice]:
@@ -165,10 +172,10 @@ class Survey:
         """
         bits = self._expected_bits()
         rows = np.flatnonzero(bits)
-        found = []
+        found, known = [], {choice for choice, _ in self.found}
         for row in rows.tolist():
             choice = self.choices[row]
-            if choice in self.costs or choice in self.impossible:
+            if choice in known:
                 continue
             others = rows[(self._kind[rows] == self._kind[row]) & (bits[rows] == bits[row]) & (rows != row)]
             if choice.kind == "finished" or not (self._sizes[others] >= self._sizes[row]).all(1).any():
@@ -180,19 +187,18 @@ class Survey:
         size, p50 = 1e6 * self.budget.max_mb * (1 + SIZE_SLACK), self.budget.max_p50_ms * (1 + LATENCY_SLACK)
         probable = (self._bytes <= size) & (self._latencies() <= p50)
         found = (probable * np.array([ROWS[name].bits for name in PRECISIONS])).max(1)
-        found[[self._row[choice] for choice in self.impossible]] = 0
-        for choice, cost in self.costs.items():
-            fits = cost.fitting(self.budget)
+        for choice, cost in self.found:
+            fits = cost.fitting(self.budget) if isinstance(cost, Cost) else []
             found[self._row[choice]] = max((ROWS[name].bits for name in fits), default=0)
         return found
 
     def _latencies(self) -> np.ndarray:
         """(n, precisions): the least p50 to expect, from those measured; 0 where nothing is known, infinite
         where less is too slow."""
-        found = np.zeros(self._bytes.shape)
-        rows = np.array([self._row[choice] for choice in self.costs], int)
+        found, costs = np.zeros(self._bytes.shape), self.costs
+        rows = np.array([self._row[choice] for choice in costs], int)
         for at, name in enumerate(PRECISIONS):
-            p50 = np.array([cost.p50_ms[name] for cost in self.costs.values()])
+            p50 = np.array([cost.p50_ms[name] for cost in costs.values()])
             for row in rows[p50 > self.budget.max_p50_ms]:
                 at_least = (self._sizes[:, :3] >= self._sizes[row, :3]).all(1)
                 found[(self._kind == self._kind[row]) & at_least, at] = np.inf
@@ -230,23 +236,23 @@ class Survey:
         do.
         """
         fits = Counter((choice.kind, choice.layers) for choice in self.fitting)
-        tried = Counter((choice.kind, choice.layers) for choice in [*self.costs, *self.impossible])
+        tried = Counter((choice.kind, choice.layers) for choice, _ in self.found)
 
         def order(choice: Choice) -> tuple[Any, ...]:
             family = (choice.kind, choice.layers)
-            odd = bool(choice.activation) + (choice.dims != 0), choice.vocabulary != USUAL
+            odd = choice.vocabulary != USUAL
             large = -products(choice, self.start), -self._bytes[self._row[choice]].max()
-            return fits[family], tried[family], KINDS.index(choice.kind), *odd, *large, choice.name
+            return fits[family], tried[family], KINDS.index(choice.kind), odd, *large, choice.name
 
         return min(likely, key=order)
 
     def add(self, choice: Choice) -> None:
-        """Measure a shape."""
+        """Measure a shape, or find why it cannot be built."""
         try:
-            self.costs[choice] = self.measure(choice)
+            self.found.append((choice, self.measure(choice)))
         except UserError as error:
-            self.impossible[choice] = error.problems[0]
-        self.each(choice)
+            self.found.append((choice, error.problems[0]))
+        self.each()
 
     def _nothing_fits(self) -> str:
         if not self.costs:

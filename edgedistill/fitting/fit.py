@@ -21,10 +21,9 @@ from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer, model_source
 from edgedistill.fitting import plan, race, record, texts
-from edgedistill.fitting.cost import Cost
 from edgedistill.fitting.pace import PACE, Pace
-from edgedistill.fitting.plan import SUITE, Fit
-from edgedistill.fitting.record import FitRequest
+from edgedistill.fitting.plan import Fit
+from edgedistill.fitting.record import Candidate, FitRequest, State
 from edgedistill.fitting.score import by_roles, suite_score
 from edgedistill.planning.cost import graph_p50_ms, least_median_ms
 from edgedistill.runtime import bundle, verify
@@ -49,7 +48,8 @@ def fit(
     started = time.time()
     _check_request(request)
     _check_folder(out, resume)
-    with files.full_disk_as_user_error(out), record.held(out), _nothing_left_of(out, not record.is_fit(out)):
+    new = record.read(out) is None
+    with files.full_disk_as_user_error(out), record.held(out), _nothing_left_of(out, new):
         done = _find(request, out, session, pace, started)
     check_kept(done["winner"], request.min_kept, done)
     return done
@@ -58,8 +58,7 @@ def fit(
 def _check_request(request: FitRequest) -> None:
     """Raise UserError for what can be seen before anything is read or opened."""
     texts.section(request.texts, request.column, request.data)
-    if request.suite is not None:
-        scoring.suite(request.suite, request.data)
+    scoring.suite(request.suite, request.data)
     if not resolve.is_run(request.teacher.model):
         try:
             folder = resolve.teacher_files(request.teacher, "--teacher")
@@ -73,7 +72,7 @@ def _check_folder(out: Path, resume: bool) -> None:
     """Raise UserError for a folder that is not a fit's, and for an unfinished one, unless it is to be
     resumed.
     """
-    if record.is_fit(out):
+    if (out / record.STATE).exists():
         if record.result(out) is None and not resume:
             raise UserError(f"{out}: an unfinished fit; continue it with --resume, or delete it")
         return
@@ -101,19 +100,20 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
     if session.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
     gpu = session.device in ("auto", "cuda") and torch.cuda.is_available()
-    study, settings = record.open_study(out), request.settings()
-    before = study.user_attrs.get("settings", settings)
-    record.agree(study, settings, out)
-    done = record.result(out)
-    if done is not None and before == settings:
+    settings = request.settings()
+    state = record.read(out) or State(settings)
+    record.agree(state.settings, settings, out)
+    done, more = record.result(out), state.settings != settings
+    if done is not None and not more:
         session.log(f"{out}: finished already")
         return done
-    if before != settings and (study.user_attrs.get("schedule") or {}).get("enough"):
+    if more and state.schedule is not None and state.schedule.enough:
         session.log(f"{out}: its minutes were too few to learn in; planning and racing again")
-        study = record.emptied(study, out)
-    study.set_user_attr("settings", settings)
+        record.empty(out)
+        state = State(settings)
     flush_denormals()
-    at_work = Fit(request, out, study, replace(session, device="cuda" if gpu else "cpu"), pace)
+    at_work = Fit(request, out, state, replace(session, device="cuda" if gpu else "cpu"), pace)
+    at_work.record(settings=settings)
     plan.make(at_work, started)
     race.run_race(at_work)
     chosen = time.time()
@@ -125,13 +125,13 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
         "run": str(out / RUN),
         "page": str(out / record.PAGE),
         "budget": asdict(request.budget),
-        "schedule": at_work.known("schedule"),
-        "texts": at_work.known("texts"),
-        "candidates": record.standings(study),
-        "not_raced": record.not_raced(study),
+        "schedule": asdict(at_work.schedule),
+        "texts": state.texts,
+        "candidates": record.standings(state.candidates),
+        "not_raced": record.not_raced(state, request.budget),
         "seconds": round(race.spent_seconds(at_work) + time.time() - chosen, 1),
     }
-    record.write_page(study, out, won)
+    at_work.write_page(won)
     files.write_json(out / record.RESULT, done)
     return done
 
@@ -145,35 +145,34 @@ def choose(at_work: Fit) -> dict[str, Any]:
 
     Raises UserError where no candidate was trained to the end, CheckFailed where none passes.
     """
-    finalists = record.finalists(at_work.study)
+    finalists = at_work.state.finalists
     if not finalists:
-        known = (trial.user_attrs for trial in record.candidates(at_work.study))
-        fell = "; ".join(dict.fromkeys(f"{each['name']} {each['fell']}" for each in known))
+        fell = "; ".join(f"{each.name} {each.fell}" for each in at_work.state.candidates)
         raise UserError(f"{at_work.folder}: no candidate was trained to the end: {fell}")
     problems = list[str]()
-    for finalist in (trial.user_attrs for trial in finalists):
-        named = {**finalist["recipe"], "name": NAME}
+    for finalist in finalists:
+        named = {**finalist.recipe, "name": NAME}
         _write_recipe(at_work, finalist, named)
         with files.new_folder(at_work.folder / RUN) as folder:
-            shutil.copytree(at_work.folder / record.TRIALS / finalist["name"], folder, dirs_exist_ok=True)
+            shutil.copytree(at_work.folder / record.TRIALS / finalist.name, folder, dirs_exist_ok=True)
             files.write_text(folder / "recipe.yaml", recipe.dump(recipe.parse(named, record.RECIPE)))
-        fits = Cost(**finalist["cost"]).fitting(at_work.request.budget)
-        for precision in dict.fromkeys([finalist["precision"], *fits]):  # first the one that raced
+        fits = finalist.cost.fitting(at_work.request.budget)
+        for precision in dict.fromkeys([finalist.precision, *fits]):  # first the one that raced
             try:
                 return _certified(at_work, finalist, precision)
             except CheckFailed as error:
-                problems.append(f"{finalist['name']} in {precision}: {error}")
+                problems.append(f"{finalist.name} in {precision}: {error}")
                 at_work.session.log(problems[-1])
     failed = "\n".join([f"{at_work.folder}: no finalist passed its checks", *problems])
     raise CheckFailed(failed, {"problems": problems})
 
 
-def _write_recipe(at_work: Fit, finalist: dict[str, Any], named: dict[str, Any]) -> None:
+def _write_recipe(at_work: Fit, finalist: Candidate, named: dict[str, Any]) -> None:
     """Write mine.yaml: the candidate's own recipe, and how it came about."""
     data = f" --data {at_work.request.data}" if at_work.request.data is not None else ""
     head = (
-        f"# Found by edgedistill fit: {finalist['name']} in {finalist['precision']}, the best of "
-        f"{len(record.candidates(at_work.study))} candidates of at most {at_work.request.budget}.\n"
+        f"# Found by edgedistill fit: {finalist.name} in {finalist.precision}, the best of "
+        f"{len(at_work.state.candidates)} candidates of at most {at_work.request.budget}.\n"
         f"# The same bytes again, on this machine: OMP_NUM_THREADS={torch.get_num_threads()} edgedistill "
         f"train {record.RECIPE}{data}\n"
     )
@@ -181,7 +180,7 @@ def _write_recipe(at_work: Fit, finalist: dict[str, Any], named: dict[str, Any])
     files.write_text(at_work.folder / record.RECIPE, head + body)
 
 
-def _certified(at_work: Fit, finalist: dict[str, Any], precision: str) -> dict[str, Any]:
+def _certified(at_work: Fit, finalist: Candidate, precision: str) -> dict[str, Any]:
     """Export, check and measure a finalist in a precision. Raises CheckFailed with the numbers where it does
     not pass.
     """
@@ -202,10 +201,10 @@ def _certified(at_work: Fit, finalist: dict[str, Any], precision: str) -> dict[s
             p50 = min(p50, graph_p50_ms(graph.read_bytes(), ids, threads=1) + tokenizing)
     if budget.excess(0, p50) > 0:
         raise CheckFailed(f"p50 {p50:.3f} ms, the budget is {budget.max_p50_ms:g}")
-    suite, teacher = scoring.suite(at_work.request.suite or SUITE, at_work.request.data), at_work.teacher
+    suite, teacher = scoring.suite(at_work.request.suite, at_work.request.data), at_work.teacher
     whole = suite_score(suite, by_roles(teacher, at_work.session))
     return {
-        "candidate": finalist["name"],
+        "candidate": finalist.name,
         "precision": precision,
         "size_mb": size / 1e6,
         "graph_mb": graph_bytes / 1e6,
@@ -213,7 +212,7 @@ def _certified(at_work: Fit, finalist: dict[str, Any], precision: str) -> dict[s
         "score": at_work.judge.score(opened.encode),
         "suite": suite.name,
         "kept": round(suite_score(suite, opened) / whole, 5) if whole else None,
-        "steps": sum(stage["steps"] for stage in finalist["recipe"]["stages"]),
+        "steps": finalist.steps,
     }
 
 

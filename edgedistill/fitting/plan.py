@@ -1,7 +1,7 @@
 """What is decided before the race: the corpus, the candidates that keep to the budget, how many of them race
 and for how long.
 
-Everything is recorded in the study as it is found, so that a fit that is killed here goes on where it was.
+Everything is recorded as it is found, so that a fit that is killed here goes on where it was.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import math
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import optuna
 import torch
-from optuna.trial import TrialState, create_trial
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
@@ -28,7 +26,7 @@ from edgedistill.fitting import cost as costs
 from edgedistill.fitting.candidates import Choice, StartingPoint, Vocabulary
 from edgedistill.fitting.cost import Cost, Survey
 from edgedistill.fitting.pace import Pace, Schedule
-from edgedistill.fitting.record import FitRequest
+from edgedistill.fitting.record import Candidate, FitRequest, State
 from edgedistill.fitting.score import Judge
 from edgedistill.planning import training_time
 from edgedistill.session import Session, silent
@@ -41,37 +39,43 @@ from edgedistill.training.open_recipe import Opened, open_recipe
 
 TIMED_TEXTS = 48  # of the suite: those whose latency is measured
 TEACHER_SECONDS = 3.0  # for measuring the teacher's speed, which decides how many texts it embeds
-SUITE = "mini"  # measured on where no other is named
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit at work: what it was asked for, its folder and study, and what all candidates share, each opened
+    """A fit at work: what it was asked for, its folder and state, and what all candidates share, each opened
     when it is first needed."""
 
     request: FitRequest
     folder: Path
-    study: optuna.Study
+    state: State
     session: Session
     pace: Pace
 
-    def known(self, name: str) -> Any:
-        """What was recorded under a name, None where nothing was."""
-        return self.study.user_attrs.get(name)
+    def record(self, **found: Any) -> None:
+        """Set what was found or decided in the state, and write it."""
+        for name, value in found.items():
+            setattr(self.state, name, value)
+        self.state.write(self.folder)
+
+    def write_page(self, winner: dict[str, Any] | None = None) -> None:
+        """Write fit.html as things stand. `winner` is the entry of fit.json, once there is one."""
+        record.write_page(self.state, self.request.budget, self.folder, winner)
 
     @cached_property
     def teacher(self) -> TeacherEncoder:
         """A model or a finished run, in the dtype that was chosen when the fit began."""
         session = replace(self.session, data=self.request.data)
-        if self.known("teacher") is None:
+        if self.state.teacher is None:
             chosen = load_models.quickest(self.request.teacher, session)
-            self.study.set_user_attr("teacher", chosen.model_dump(mode="json", exclude_defaults=True))
-        opened = open_teacher(recipe.Teacher(**self.known("teacher")), session)
+            self.record(teacher=chosen.model_dump(mode="json", exclude_defaults=True))
+        opened = open_teacher(recipe.Teacher(**self.state.teacher or {}), session)
         return load_models.with_weights(opened, "--teacher")
 
     @property
     def schedule(self) -> Schedule:
-        return Schedule(**self.known("schedule"))
+        assert self.state.schedule is not None, "it was planned"
+        return self.state.schedule
 
     @property
     def racing_seconds(self) -> float:
@@ -82,19 +86,18 @@ class Fit:
     @cached_property
     def corpus(self) -> Corpus:
         """The corpus that all candidates train on."""
-        return texts.build(self.known("corpus"), self.session, self.request.seed)
+        assert self.state.corpus is not None, "texts were chosen"
+        return texts.build(self.state.corpus, self.session, self.request.seed)
 
     @cached_property
     def judge(self) -> Judge:
         """What scores the candidates. It embeds all texts."""
-        suite = self.request.suite
-        opened = None if suite is None else scoring.suite(suite, self.request.data)
-        return Judge(self.teacher, self.corpus, opened, self.session)
+        return Judge(self.teacher, self.corpus, self.session)
 
     @cached_property
     def timed_texts(self) -> list[str]:
         """Short texts whose latency is measured: those that `bench` takes too."""
-        sample = scoring.suite(self.request.suite or SUITE, self.request.data).sample(TIMED_TEXTS)
+        sample = scoring.suite(self.request.suite, self.request.data).sample(TIMED_TEXTS)
         return [text for text in sample if isinstance(text, str)]
 
     @cached_property
@@ -112,14 +115,8 @@ class Fit:
     @cached_property
     def survey(self) -> Survey:
         """What has been measured, of all shapes."""
-        budget = self.request.budget
-        found = Survey(self.start, self.vocabularies, budget, self.cost, self._record_cost)
-        for params, cost, reason in self.known("survey") or []:
-            if cost is not None:
-                found.costs[Choice(**params)] = Cost(**cost)
-            else:
-                found.impossible[Choice(**params)] = reason
-        return found
+        given = self.start, self.vocabularies, self.request.budget
+        return Survey(*given, self.cost, self.state.survey, self._record_cost)
 
     def recipe(self, choice: Choice, steps: int = 1_000) -> dict[str, Any]:
         """The recipe of a candidate, as data."""
@@ -127,9 +124,9 @@ class Fit:
         return {
             "name": choice.name,
             "seed": self.request.seed,
-            "teacher": self.known("teacher"),
-            "corpus": self.known("corpus"),
-            **candidates.sections(choice, self.start, self.vocabularies),
+            "teacher": self.state.teacher,
+            "corpus": self.state.corpus,
+            "student": candidates.section(choice, self.start, self.vocabularies),
             "stages": [{**stage, "steps": steps}],
         }
 
@@ -150,18 +147,16 @@ class Fit:
         """Build, export and measure a candidate. Raises UserError where it cannot be built."""
         return costs.measured(self.opened(choice).student, self.timed_texts)
 
-    def _record_cost(self, choice: Choice) -> None:
-        """Log what a shape costs, or the first time why it cannot be built, and keep it."""
-        survey, budget = self.survey, self.request.budget
-        cost, reason = survey.costs.get(choice), survey.impossible.get(choice)
-        if cost is not None:
+    def _record_cost(self) -> None:
+        """Log what the last shape costs, or the first time why it cannot be built, and keep it."""
+        known, budget = self.state.survey, self.request.budget
+        choice, cost = known[-1]
+        if not isinstance(cost, str):
             over = "" if cost.fitting(budget) else ", over the budget"
             self.session.log(f"  {choice.name}: {cost.described(cost.best(budget))}{over}")
-        elif list(survey.impossible.values()).count(str(reason)) == 1:
-            self.session.log(f"  {choice.name}, and others that are not listed: cannot be built: {reason}")
-        measured = [[asdict(each), asdict(cost), None] for each, cost in survey.costs.items()]
-        impossible = [[asdict(each), None, reason] for each, reason in survey.impossible.items()]
-        self.study.set_user_attr("survey", [*measured, *impossible])
+        elif cost not in [reason for _, reason in known[:-1]]:
+            self.session.log(f"  {choice.name}, and others that are not listed: cannot be built: {cost}")
+        self.record()
 
 
 def make(fit: Fit, started: float) -> None:
@@ -169,15 +164,15 @@ def make(fit: Fit, started: float) -> None:
 
     Raises UserError as its parts do.
     """
-    if fit.known("corpus") is None:
+    if fit.state.corpus is None:
         _choose_texts(fit)
-    if fit.known("surveyed") is None:
+    if not fit.state.surveyed:
         count = len(fit.survey.choices)
         fit.session.log(f"{count:,} shapes; measuring those that may fit {fit.request.budget}")
         fit.survey.run(fit.pace.wanted, 60 * fit.request.minutes * fit.pace.survey_share)
-        fit.study.set_user_attr("surveyed", True)
+        fit.record(surveyed=True)
     _ = fit.judge  # embeds all texts: after the survey, which refuses a budget that nothing meets
-    if fit.known("schedule") is None:
+    if fit.state.schedule is None:
         _schedule(fit, started)
 
 
@@ -202,8 +197,7 @@ def _choose_texts(fit: Fit) -> None:
     if section.get("limit", len(found)) < len(found):
         fact = "spread evenly: what the teacher can embed in its share of the time"
         session.log(f"texts: {section['limit']:,} of them, {fact}")
-    fit.study.set_user_attr("texts", report)
-    fit.study.set_user_attr("corpus", section)
+    fit.record(texts=report, corpus=section)
 
 
 def first_choices(survey: Survey) -> list[Choice]:
@@ -239,7 +233,7 @@ def _schedule(fit: Fit, started: float) -> None:
     fit.session.log(
         f"race: {found.counts[0]} candidates, about {found.counts[-1]} of them to the end; {minutes}"
     )
-    raced = {trial.user_attrs["name"] for trial in fit.study.get_trials(deepcopy=False)}
+    raced = {each.name for each in fit.state.candidates}
     for choice in ranked[: found.counts[0]]:
         if choice.name not in raced:  # it may have been killed in this loop
             enter(fit, choice, found)
@@ -248,10 +242,8 @@ def _schedule(fit: Fit, started: float) -> None:
         weak = f"{steps}, and a student hardly learns in fewer than {pace.FEW_STEPS}"
         weak += f"; give --minutes {found.enough}, or adapt a shipped student: `edgedistill adapt`"
         fit.session.log(f"weak: {weak}")
-        known = fit.known("texts")
-        fit.study.set_user_attr("texts", {**known, "weak": [*known["weak"], weak]})
-    fit.study.set_user_attr("planned_s", time.time() - started)
-    fit.study.set_user_attr("schedule", asdict(found))
+        fit.state.texts["weak"].append(weak)
+    fit.record(planned_s=time.time() - started, schedule=found)
 
 
 def enter(fit: Fit, choice: Choice, schedule: Schedule) -> None:
@@ -259,16 +251,15 @@ def enter(fit: Fit, choice: Choice, schedule: Schedule) -> None:
     spec = recipe.parse(fit.recipe(choice), choice.name)
     epoch_steps = fit.corpus.training_count / spec.distilling[0].batch
     steps = pace.steps(schedule, _step_seconds(fit, choice), epoch_steps, fit.pace)
-    add(fit, choice, choice.name, fit.recipe(choice, steps), TrialState.RUNNING)
+    add(fit, choice, choice.name, fit.recipe(choice, steps), [])
 
 
-def add(fit: Fit, choice: Choice, name: str, made: dict[str, Any], state: TrialState, **more: Any) -> None:
+def add(fit: Fit, choice: Choice, name: str, made: dict[str, Any], scores: list[dict[str, Any]]) -> None:
     """Record a candidate of a shape: its name, its recipe, what it costs."""
     cost = fit.survey.costs[choice]
-    known = {"name": name, "kind": choice.kind, "recipe": made, "cost": asdict(cost), "scores": [], **more}
-    known["precision"] = cost.best(fit.request.budget)
-    value = known["scores"][-1]["score"] if known["scores"] else None
-    fit.study.add_trial(create_trial(state=state, value=value, user_attrs=known))
+    precision = cost.best(fit.request.budget)
+    fit.state.candidates.append(Candidate(name, choice.kind, made, cost, precision, scores))
+    fit.record()
 
 
 def _step_seconds(fit: Fit, choice: Choice) -> float:

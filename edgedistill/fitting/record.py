@@ -1,25 +1,16 @@
-"""The record of a fit: what it was asked, and an Optuna study in a SQLite file, written as things are found,
-so that a killed fit goes on where it was.
-
-What was decided once is an attribute of the study: `settings`, `teacher`, `texts`, `corpus`, `survey`,
-`surveyed`, `planned_s`, `schedule`. A candidate is a trial. Its intermediate values are what the pruner
-compares at the rungs. It is running while it may still be trained, pruned once it fell, complete when it was
-trained to the end, or is a shipped student as it is, whose recipe has no stages. Its attributes are `name`,
-`kind`, `recipe`, `cost`, `precision`, `scores` (the details of each rung) and `fell` (why).
-"""
+"""The record of a fit: what it was asked and all that was found, in a JSON file that is written whole as
+things are found, so that a killed fit goes on where it was."""
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import optuna
-from optuna.trial import FrozenTrial, TrialState
 from pydantic import TypeAdapter
 
 from edgedistill import files, recipe
@@ -27,8 +18,9 @@ from edgedistill.errors import UserError
 from edgedistill.evaluation import page
 from edgedistill.fitting.candidates import Choice
 from edgedistill.fitting.cost import Budget, Cost
+from edgedistill.fitting.pace import SHARES, Schedule
 
-STUDY, LOCK, RESULT, RECIPE, PAGE = "fit.db", "fit.lock", "fit.json", "mine.yaml", "fit.html"
+STATE, LOCK, RESULT, RECIPE, PAGE = "state.json", "fit.lock", "fit.json", "mine.yaml", "fit.html"
 TRIALS, VOCABULARIES = "trials", "vocabularies"  # the folders of the candidates' runs, of their tokenizers
 TEMPLATE = Path(__file__).with_name("fit.html")
 
@@ -37,8 +29,8 @@ TEMPLATE = Path(__file__).with_name("fit.html")
 class FitRequest:
     """What a user asks of a fit.
 
-    `texts` are globs, or `documentation`. With a `suite`, candidates are scored on it too. `min_kept` is a
-    share of the teacher's score. Relative paths start from `data`.
+    `texts` are globs, or `documentation`. `min_kept` is a share of the teacher's score on the `suite`.
+    Relative paths start from `data`.
     """
 
     teacher: recipe.Teacher
@@ -47,7 +39,7 @@ class FitRequest:
     minutes: float = 60.0
     column: str = "text"
     min_kept: float | None = None
-    suite: str | None = None
+    suite: str = "mini"
     seed: int = 0
     data: Path | None = field(default=None, compare=False)
 
@@ -62,17 +54,74 @@ def of_settings(settings: dict[str, Any], data: Path | None) -> FitRequest:
     return TypeAdapter(FitRequest).validate_python({**settings, "data": data})
 
 
-def open_study(folder: Path) -> optuna.Study:
-    """The study of a fit's folder; both are created where they are not there."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    folder.mkdir(parents=True, exist_ok=True)
-    storage = f"sqlite:///{folder.resolve() / STUDY}"
-    return optuna.create_study(storage=storage, study_name="fit", direction="maximize", load_if_exists=True)
+@dataclass
+class Candidate:
+    """A student in the race, or a shipped one as it is, whose recipe has no stages.
+
+    `scores` has the details of each rung that it reached, and `fell` why it is not trained on.
+    """
+
+    name: str
+    kind: str
+    recipe: dict[str, Any]
+    cost: Cost
+    precision: str
+    scores: list[dict[str, Any]] = field(default_factory=list)
+    fell: str = ""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it learns."""
+        return bool(self.recipe["stages"])
+
+    @property
+    def is_racing(self) -> bool:
+        """Whether it may still be trained."""
+        return self.is_trained and not self.fell and len(self.scores) < len(SHARES)
+
+    @property
+    def steps(self) -> int:
+        """Of its whole training."""
+        return sum(stage["steps"] for stage in self.recipe["stages"])
+
+    @property
+    def score(self) -> float:
+        """That of its last rung."""
+        return float(self.scores[-1]["score"])
 
 
-def is_fit(folder: Path) -> bool:
-    """Whether a fit was begun in this folder."""
-    return (folder / STUDY).exists()
+@dataclass
+class State:
+    """What was decided and found; None where it was not yet.
+
+    `teacher` and `corpus` are sections of recipes. `survey` has the cost of each shape that was measured, or
+    why it cannot be built. Planning took `planned_s`.
+    """
+
+    settings: dict[str, Any]
+    teacher: dict[str, Any] | None = None
+    texts: dict[str, list[str]] = field(default_factory=dict)
+    corpus: dict[str, Any] | None = None
+    survey: list[tuple[Choice, Cost | str]] = field(default_factory=list)
+    surveyed: bool = False
+    planned_s: float = 0.0
+    schedule: Schedule | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+
+    @property
+    def finalists(self) -> list[Candidate]:
+        """The candidates that were trained to the end, or need no training, the best first."""
+        found = [each for each in self.candidates if not each.is_racing and not each.fell]
+        return sorted(found, key=lambda each: -each.score)
+
+    def write(self, folder: Path) -> None:
+        files.write_json(folder / STATE, TypeAdapter(State).dump_python(self, mode="json"))
+
+
+def read(folder: Path) -> State | None:
+    """The state of a fit; None where none was begun in this folder."""
+    path = folder / STATE
+    return TypeAdapter(State).validate_python(files.read_json(path)) if path.exists() else None
 
 
 def result(folder: Path) -> dict[str, Any] | None:
@@ -99,81 +148,52 @@ def held(folder: Path) -> Iterator[None]:
         lock.close()
 
 
-def agree(study: optuna.Study, settings: dict[str, Any], folder: Path) -> None:
+def agree(known: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
     """Raise UserError where a fit was begun with other settings. Only its minutes may grow."""
-    known = study.user_attrs.get("settings", settings)
     for key, value in settings.items():
         if known[key] != value and not (key == "minutes" and value > known[key]):
             fact = f"{key} was {known[key]!r}, is now {value!r}"
             raise UserError(f"{folder}: a fit with other settings ({fact}); give another --out, or delete it")
 
 
-def emptied(study: optuna.Study, folder: Path) -> optuna.Study:
-    """The study without what was found, and without what was trained."""
-    (folder / RESULT).unlink(missing_ok=True)
+def empty(folder: Path) -> None:
+    """Delete what was found and trained."""
+    for name in (RESULT, STATE):
+        (folder / name).unlink(missing_ok=True)
     for name in (TRIALS, VOCABULARIES):
         shutil.rmtree(folder / name, ignore_errors=True)
-    optuna.delete_study(study_name=study.study_name, storage=study._storage)
-    return open_study(folder)
-
-
-def candidates(study: optuna.Study) -> list[FrozenTrial]:
-    """All candidates that may be trained or were, in the order in which they were added."""
-    return study.get_trials(deepcopy=False)
-
-
-def is_racing(candidate: FrozenTrial) -> bool:
-    """Whether a candidate may still be trained."""
-    return candidate.state == TrialState.RUNNING
-
-
-def is_trained(candidate: FrozenTrial) -> bool:
-    """Whether a candidate learns; a shipped student stands as it is."""
-    return bool(candidate.user_attrs["recipe"]["stages"])
-
-
-def steps(candidate: FrozenTrial) -> int:
-    """The steps of a candidate's whole training."""
-    return sum(stage["steps"] for stage in candidate.user_attrs["recipe"]["stages"])
-
-
-def finalists(study: optuna.Study) -> list[FrozenTrial]:
-    """The candidates that were trained to the end, or need no training, the best first."""
-    found = [each for each in candidates(study) if each.state == TrialState.COMPLETE]
-    return sorted(found, key=lambda each: -(each.value or 0.0))
 
 
 # ---- what the page and fit.json hold
 
 
-def standings(study: optuna.Study) -> list[dict[str, Any]]:
+def standings(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
     """Every candidate that raced or races, the best first. Where `on_front`, none is better, smaller and
     faster."""
-    rows = [_standing(trial) for trial in candidates(study)]
+    rows = [_standing(each) for each in candidates]
     scored = [row for row in rows if row["score"] is not None]
     for row in rows:
         row["on_front"] = row in scored and not any(_beats(other, row) for other in scored)
     return sorted(rows, key=lambda row: (-(row["score"] or -1), row["name"]))
 
 
-def _standing(trial: FrozenTrial) -> dict[str, Any]:
-    known = trial.user_attrs
-    cost, precision = known["cost"], known["precision"]
-    details = known["scores"][-1] if known["scores"] else {}
-    fate = "in the race" if is_racing(trial) else "trained to the end"
-    if not is_trained(trial):
+def _standing(candidate: Candidate) -> dict[str, Any]:
+    cost, precision = candidate.cost, candidate.precision
+    details = candidate.scores[-1] if candidate.scores else {}
+    fate = "in the race" if candidate.is_racing else "trained to the end"
+    if not candidate.is_trained:
         fate = "as it ships"
     return {
-        "name": known["name"],
+        "name": candidate.name,
         "precision": precision,
-        "size_mb": cost["size_bytes"][precision] / 1e6,
-        "p50_ms": cost["p50_ms"][precision],
-        "rung": len(known["scores"]) if is_trained(trial) else 0,
+        "size_mb": cost.size_bytes[precision] / 1e6,
+        "p50_ms": cost.p50_ms[precision],
+        "rung": len(candidate.scores) if candidate.is_trained else 0,
         "step": details.get("step", 0),
-        "steps": steps(trial),
+        "steps": candidate.steps,
         "score": details.get("score"),
         "details": details,
-        "fate": f"fell {known['fell']}" if "fell" in known else fate,
+        "fate": f"fell {candidate.fell}" if candidate.fell else fate,
     }
 
 
@@ -184,34 +204,30 @@ def _beats(other: dict[str, Any], row: dict[str, Any]) -> bool:
     return theirs != mine and all(a >= b for a, b in zip(theirs, mine, strict=True))
 
 
-def not_raced(study: optuna.Study) -> list[dict[str, str]]:
+def not_raced(state: State, budget: Budget) -> list[dict[str, str]]:
     """{name, why} of the shapes that were measured, or could not be built, and did not race."""
-    budget = TypeAdapter(Budget).validate_python(study.user_attrs["settings"]["budget"])
-    raced = {trial.user_attrs["name"] for trial in candidates(study)}
-    found = {}
-    for params, measured, reason in study.user_attrs.get("survey", []):
-        name = Choice(**params).name
-        if measured is None:
-            found[name] = f"cannot be built: {reason}"
+    raced, found = {each.name for each in state.candidates}, list[dict[str, str]]()
+    for choice, cost in state.survey:
+        if choice.name in raced:
             continue
-        cost = Cost(**measured)
-        why = (
-            "fits, but there was no time to race it"
-            if cost.fitting(budget)
-            else f"over the budget of {budget}"
-        )
-        found[name] = f"{cost.described(cost.best(budget))}: {why}"
-    return [{"name": name, "why": why} for name, why in found.items() if name not in raced]
+        if isinstance(cost, str):
+            why = f"cannot be built: {cost}"
+        else:
+            over = f"over the budget of {budget}"
+            why = "fits, but there was no time to race it" if cost.fitting(budget) else over
+            why = f"{cost.described(cost.best(budget))}: {why}"
+        found.append({"name": choice.name, "why": why})
+    return found
 
 
-def write_page(study: optuna.Study, folder: Path, winner: dict[str, Any] | None = None) -> None:
+def write_page(state: State, budget: Budget, folder: Path, winner: dict[str, Any] | None = None) -> None:
     """Write the page as things stand. Its template draws what is put into it as JSON. `winner` is the entry
     of fit.json, once there is one."""
     found = {
-        "budget": study.user_attrs["settings"]["budget"],
-        "texts": study.user_attrs["texts"],
-        "candidates": standings(study),
-        "not_raced": not_raced(study),
+        "budget": state.settings["budget"],
+        "texts": state.texts,
+        "candidates": standings(state.candidates),
+        "not_raced": not_raced(state, budget),
         "winner": winner,
         "recipe": (folder / RECIPE).read_text(encoding="utf-8") if winner else "",
     }

@@ -1,6 +1,4 @@
-"""The score of a student: how far it agrees with its teacher on held-out texts, and what it keeps of the
-teacher's score on a suite.
-"""
+"""The score of a student: how far it agrees with its teacher on held-out texts."""
 
 from __future__ import annotations
 
@@ -30,38 +28,24 @@ Encode = Callable[[list[str]], np.ndarray]
 
 
 class Judge:
-    """Scores students against the teacher's cached embeddings of the held-out texts, and on a suite if there
-    is one."""
+    """Scores students against the teacher's cached embeddings of the held-out texts."""
 
-    def __init__(
-        self, teacher: TeacherEncoder, corpus: Corpus, suite: scoring.Suite | None, session: Session
-    ) -> None:
+    def __init__(self, teacher: TeacherEncoder, corpus: Corpus, session: Session) -> None:
         self.texts, self.embeddings = held_out(teacher, corpus, MOST_TEXTS, session)
-        ids = tokenizer_files.encode_ids(teacher.tokenizer, self.texts, teacher.max_tokens)
-        self.lengths = np.array([len(row) for row in ids])
-        self.suite = suite
-        self.suite_score = 0.0
-        if suite is not None:
-            self.suite_score = suite_score(suite, by_roles(teacher, session))
 
     def score(self, encode: Encode) -> dict[str, float]:
         """The score of an encoder, all from 0 to 1; one whose embeddings are not finite has 0.
 
         `neighbours` is the share of the ten nearest in common, `cosines` the rank correlation of pairwise
-        cosines, `agreement` the mean of both, `kept` the share of the teacher's score on the suite, if there
-        is one, and `score`, which the race compares, the mean of the last two.
+        cosines, `agreement`, and `score`, which the race compares, the mean of both.
         """
         found = encode(self.texts)
-        neighbours = cosines = kept = 0.0
+        neighbours = cosines = 0.0
         if np.isfinite(found).all():
-            compared = teacher_agreement.agreement(found, self.embeddings, self.lengths)
+            compared = teacher_agreement.agreement(found, self.embeddings)
             neighbours, cosines = float(compared["top10_overlap"]), float(compared["spearman"] or 0.0)
-            if self.suite is not None and self.suite_score:
-                kept = suite_score(self.suite, encode) / self.suite_score
-        agreement = (neighbours + cosines) / 2
-        parts = {"neighbours": neighbours, "cosines": cosines, "agreement": agreement, "score": agreement}
-        if self.suite_score:
-            parts |= {"kept": kept, "score": (agreement + kept) / 2}
+        mean = (neighbours + cosines) / 2
+        parts = {"neighbours": neighbours, "cosines": cosines, "agreement": mean, "score": mean}
         return {name: round(value, 5) for name, value in parts.items()}
 
 

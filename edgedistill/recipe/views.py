@@ -48,34 +48,6 @@ class DeleteOne(Section):
     kind: Literal["delete_one"]
 
 
-class Synonym(Section):
-    """The text with some words replaced by WordNet synonyms; needs nltk and its WordNet data."""
-
-    kind: Literal["synonym"]
-    fraction: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="Share of words replaced, on average; at least one, and only words with a synonym.",
-    )
-
-
-class Mlm(Section):
-    """The text with some words refilled by a masked language model, computed once for the whole corpus."""
-
-    kind: Literal["mlm"]
-    model: str = Field(
-        "google-bert/bert-base-uncased", description="A model folder, or a hub id (needs `revision`)."
-    )
-    revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
-    fraction: float = Field(
-        0.15,
-        gt=0,
-        lt=1,
-        description="Share of tokens refilled, on average; at least one, and only single-token words.",
-    )
-
-
 class Translator(Section):
     """A translation model, such as Marian's."""
 
@@ -94,6 +66,6 @@ class BackTranslation(Section):
 
 
 View = Annotated[
-    Identity | Dropout | WordDeletion | Crop | DeleteOne | Synonym | Mlm | BackTranslation,
+    Identity | Dropout | WordDeletion | Crop | DeleteOne | BackTranslation,
     Field(discriminator="kind"),
 ]

@@ -1,4 +1,3 @@
-"""A corpus goes in, another view of each of its texts comes out: refilled or translated there and back by a
-model, or with WordNet's synonyms."""
+"""A corpus goes in, another view of each of its texts comes out: translated there and back by a model."""
 
-__all__ = ["model_views", "synonyms"]
+__all__ = ["model_views"]

@@ -327,14 +327,6 @@ def test_ties_go_to_the_higher_id_as_in_trec_eval(tmp_path: Path) -> None:
     assert scoring.evaluate(suite, encode)["average"] == pytest.approx(1 / math.log2(3))  # c, b, a
 
 
-def test_a_query_does_not_find_itself_where_the_suite_says_so(tmp_path: Path) -> None:
-    beir(tmp_path / "set", {"q": "zero x", "d": "thirty x"}, {"q": "zero"}, [("q", "d", 1)])
-    suite = scoring.suite(
-        write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, same_ids: true}]\n")
-    )
-    assert scoring.evaluate(suite, encode)["average"] == 1
-
-
 @pytest.mark.parametrize("layout", ["beir", "flat"])
 def test_judgements_of_another_split(tmp_path: Path, layout: str) -> None:
     beir(tmp_path / "set", {"a": "zero x", "b": "thirty x"}, {"q": "ten", "r": "more"}, [("q", "b", 1)])
@@ -560,11 +552,3 @@ def test_scores_with_embeddings_in_fewer_bytes(tmp_path: Path) -> None:
         assert found["embeddings"][name] == pytest.approx(np.mean(gains), abs=close), name
     assert found["embeddings"]["int8"] == pytest.approx(found["average"], abs=0.05)
     assert 0.3 < found["embeddings"]["binary"] < found["embeddings"]["binary+int8"]
-
-
-def test_a_query_does_not_find_itself_in_fewer_bytes_either(tmp_path: Path) -> None:
-    corpus = {"a": "zero x", "b": "ten x", "c": "ninety x"}
-    beir(tmp_path / "set", corpus, {"a": "zero x"}, [("a", "b", 1)])
-    path = write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, same_ids: true}]\n")
-    search, suite = scoring.Search(precisions=("int8",)), scoring.suite(path)
-    assert scoring.evaluate_search(suite, encode, search)[suite.name]["embeddings"] == {"int8": 1.0}

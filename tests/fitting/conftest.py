@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from optuna.trial import FrozenTrial
 
 from edgedistill import recipe
 from edgedistill.fitting import fit, record
@@ -61,7 +60,7 @@ def request(world: World, **changes: Any) -> FitRequest:
 def killed(asked: FitRequest, folder: Path, at: str) -> None:
     """Begin a fit, or go on with it, in a process of its own; kill -9 once a path of its folder is there. at:
     a pattern."""
-    resume = "resume" if record.is_fit(folder) else ""
+    resume = "resume" if (folder / record.STATE).exists() else ""
     command = [sys.executable, "-c", KILLED, json.dumps(asked.settings()), str(folder), resume]
     process = subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, stderr=subprocess.PIPE
@@ -77,19 +76,25 @@ def killed(asked: FitRequest, folder: Path, at: str) -> None:
 
 
 class Finished(NamedTuple):
-    """A finished fit: its folder, its result and its log; killed: its candidates when it was killed."""
+    """A finished fit: its folder, its result and its log; killed: its state when it was killed."""
 
     folder: Path
     result: dict[str, Any]
     logged: list[str]
     request: FitRequest
-    killed: list[FrozenTrial]
+    killed: record.State
+
+
+def state_of(folder: Path) -> record.State:
+    found = record.read(folder)
+    assert found is not None
+    return found
 
 
 @pytest.fixture(scope="package")
 def finished(world: World, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder, logged, asked = tmp_path_factory.mktemp("fits") / "fit", list[str](), request(world)
     killed(asked, folder, "trials/*.partial/checkpoints/00-*")
-    trials = record.candidates(record.open_study(folder))
+    state = state_of(folder)
     done = fit.fit(asked, folder, Session(log=logged.append), resume=True, pace=PACE)
-    return Finished(folder, done, logged, asked, trials)
+    return Finished(folder, done, logged, asked, state)

@@ -7,9 +7,7 @@ import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import optuna
 import pytest
-from optuna.trial import TrialState, create_trial
 
 from edgedistill import recipe
 from edgedistill.errors import DiskFull, UserError
@@ -18,27 +16,28 @@ from edgedistill.fitting.candidates import Choice
 from edgedistill.fitting.cost import Budget, Cost
 from edgedistill.fitting.pace import Pace, Schedule
 from edgedistill.fitting.plan import Fit
+from edgedistill.fitting.record import Candidate
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from tests.conftest import World
-from tests.fitting.conftest import PACE, Finished, killed, request
+from tests.fitting.conftest import PACE, Finished, killed, request, state_of
+
+COST = Cost({"int8": 4_400_000, "w8": 4_500_000, "w4": 4_000_000}, {"int8": 1.0, "w8": 1.0, "w4": 1.0})
 
 
-def raced(rungs: list[tuple[str, list[float]]], first_rung: int) -> tuple[optuna.Study, list[int]]:
-    """A study in which candidates (kind, scores at the rungs) raced one after another, and the rungs that
-    each reached."""
-    study, reached = optuna.create_study(direction="maximize", pruner=race.Halving(first_rung)), []
+def raced(rungs: list[tuple[str, list[float]]], first_rung: int) -> tuple[list[str], list[int]]:
+    """Candidates (kind, scores at the rungs) that raced one after another: why each fell, and the last rung
+    that it reached."""
+    found: list[Candidate] = []
     for kind, values in rungs:
-        study.add_trial(create_trial(state=TrialState.RUNNING, user_attrs={"kind": kind}))
-        trial = optuna.Trial(study, study.get_trials(deepcopy=False)[-1]._trial_id)
-        scores = [{"score": value, "step": 10 * 4**rung, "steps": 160} for rung, value in enumerate(values)]
-        trial.set_user_attr("scores", scores)
-        for rung in range(3):
-            trial.report(race.expected_score(scores[: rung + 1]), 4**rung)
-            if rung < 2 and trial.should_prune():
-                break
-        reached.append(rung)
-    return study, reached
+        candidate = Candidate("x", kind, {"stages": [{"steps": 160}]}, COST, "int8")
+        found.append(candidate)
+        for rung, value in enumerate(values):
+            if candidate.is_racing:
+                candidate.scores.append({"score": value, "step": 10 * 4**rung, "steps": 160})
+                if rung >= first_rung and candidate.is_racing:
+                    candidate.fell = race.why_it_falls(found, candidate)
+    return [each.fell for each in found], [len(each.scores) - 1 for each in found]
 
 
 def test_the_best_so_far_go_on() -> None:
@@ -61,22 +60,21 @@ def test_a_quarter_goes_on_where_many_came() -> None:
 
 
 def test_at_the_first_rung_kinds_are_not_compared() -> None:
-    study, reached = raced(
+    why, reached = raced(
         [("static", [0.9, 0.91, 0.92]), ("bert", [0.5, 0.75, 0.95]), ("static", [0.8, 0, 0])], 0
     )
     assert reached == [2, 2, 0]
-    why = race.why_it_fell(study, 2, 0)
     assert (
-        why
+        why[2]
         == "at rung 1 of 3, after 10 of 160 steps: 0.800, place 2 of 2 of kind static that came so far; the "
         "best has 0.900"
     )
 
 
 def test_at_the_second_rung_what_still_grows_is_preferred() -> None:
-    study, reached = raced([("bert", [0.5, 0.65, 0.8]), ("static", [0.7, 0.71, 0.72])], 1)
+    why, reached = raced([("bert", [0.5, 0.65, 0.8]), ("static", [0.7, 0.71, 0.72])], 1)
     assert reached == [2, 1]
-    assert race.why_it_fell(study, 1, 1) == (
+    assert why[1] == (
         "at rung 2 of 3, after 40 of 160 steps: 0.710, 0.720 to be expected at the end, place 2 of 2 that "
         "came so far; the best has 0.800"
     )
@@ -143,9 +141,7 @@ def test_a_full_disk(finished: Finished, tmp_path: Path, monkeypatch: pytest.Mon
         str(caught.value)
         == f"{folder} was not written: no space left on the device; free some space, or choose another place"
     )
-    assert record.is_racing(
-        record.candidates(record.open_study(folder))[-1]
-    )  # it is not the candidate's fault
+    assert state_of(folder).candidates[-1].is_racing  # it is not the candidate's fault
 
 
 def test_a_candidate_that_cannot_be_trained_falls(
@@ -167,8 +163,8 @@ def test_killed_and_resumed(finished: Finished, world: World, tmp_path: Path) ->
 
     That its bytes are those of a student that is trained at once is tested with its recipe.
     """
-    assert len(finished.killed) == len(finished.result["candidates"])
-    assert finished.killed[0].user_attrs["scores"] == [], "it was killed too late"
+    assert len(finished.killed.candidates) == len(finished.result["candidates"])
+    assert finished.killed.candidates[0].scores == [], "it was killed too late"
     assert not any("shapes; measuring" in line for line in finished.logged), "it was planned twice"
     for moment in ("vocabularies/*", "run/recipe.yaml"):
         killed(request(world), tmp_path / "fit", moment)
@@ -196,9 +192,8 @@ def test_more_minutes_bring_further_candidates(finished: Finished, tmp_path: Pat
     before = {each["name"]: each["score"] for each in finished.result["candidates"]}
     now = {each["name"]: each["score"] for each in done["candidates"]}
     assert len(now) == len(before) + 1 and {name: now[name] for name in before} == before
-    added = record.candidates(record.open_study(folder))[-1]
-    cost = Cost(**added.user_attrs["cost"])
-    assert added.user_attrs["precision"] in cost.fitting(more.budget) and added.user_attrs["scores"]
+    added = state_of(folder).candidates[-1]
+    assert added.precision in added.cost.fitting(more.budget) and added.scores
     assert done["winner"]["score"]["score"] >= finished.result["winner"]["score"]["score"] - 1e-4
     with pytest.raises(UserError, match=r"a fit with other settings \(minutes was 6.3, is now 5.0\)"):
         fit.fit(finished.request, folder, Session(), pace=PACE)
@@ -207,9 +202,11 @@ def test_more_minutes_bring_further_candidates(finished: Finished, tmp_path: Pat
 def test_minutes_that_were_too_few_are_made_up_for(finished: Finished, tmp_path: Path) -> None:
     """With more minutes, a fit without time to learn is planned and raced again, and not gone on with."""
     folder, more = shutil.copytree(finished.folder, tmp_path / "fit"), replace(finished.request, minutes=6.3)
-    study, logged = record.open_study(folder), list[str]()
-    study.set_user_attr("schedule", {**study.user_attrs["schedule"], "enough": 6})
-    weak = fit.summary({**finished.result, "schedule": study.user_attrs["schedule"]})
+    state, logged = state_of(folder), list[str]()
+    assert state.schedule is not None
+    state.schedule = replace(state.schedule, enough=6)
+    state.write(folder)
+    weak = fit.summary({**finished.result, "schedule": asdict(state.schedule)})
     assert weak.endswith("too few to learn in; it is planned and raced again with --resume --minutes 6")
     done = fit.fit(more, folder, Session(log=logged.append), resume=True, pace=PACE)
     assert logged[0] == f"{folder}: its minutes were too few to learn in; planning and racing again"
@@ -222,29 +219,26 @@ def beside_the_shipped(finished: Finished, folder: Path) -> Fit:
     """A fit of the shipped students' teacher that is planned: nano keeps to its budget."""
     taught = recipe.Teacher(model="packaged:all-MiniLM-L6-v2")
     asked = replace(finished.request, teacher=taught, budget=Budget(5.0, 1_000.0))
-    study = record.open_study(folder)
     choices = [Choice("finished", vocabulary=name) for name in ("nano", "multi")]
-    cost = {"size_bytes": {"int8": 4_400_000, "w8": 4_500_000, "w4": 4_000_000}}
-    cost["p50_ms"] = dict.fromkeys(cost["size_bytes"], 1.0)
-    known = {
-        "settings": asked.settings(),
-        "teacher": taught.model_dump(mode="json", exclude_defaults=True),
-        "texts": {"facts": [], "weak": []},
-        "corpus": {"texts": list(asked.texts), "held_out": 40},
-        "survey": [[asdict(choices[0]), cost, None], [asdict(choices[1]), None, "too large"]],
-        "schedule": asdict(Schedule([1, 1, 1], 60.0, 5.0)),
-        "planned_s": 300.0,
-    }
-    for key, value in known.items():
-        study.set_user_attr(key, value)
-    return Fit(asked, folder, study, Session(), PACE)
+    state = record.State(
+        asked.settings(),
+        taught.model_dump(mode="json", exclude_defaults=True),
+        {"facts": [], "weak": []},
+        {"texts": list(asked.texts), "held_out": 40},
+        [(choices[0], COST), (choices[1], "too large")],
+        True,
+        300.0,
+        Schedule([1, 1, 1], 60.0, 5.0),
+    )
+    folder.mkdir()
+    return Fit(asked, folder, state, Session(), PACE)
 
 
 def test_a_shipped_student_stands_as_it_is(finished: Finished, tmp_path: Path) -> None:
     at_work = beside_the_shipped(finished, tmp_path / "fit")
     for _ in range(2):  # it is scored once
         race.enter_shipped(at_work)
-        [found] = record.standings(at_work.study)
+        [found] = record.standings(at_work.state.candidates)
     assert (found["name"], found["fate"], found["steps"]) == ("nano", "as it ships", 0)
     itself = at_work.judge.score(bundle.load("nano").encode)
     assert found["score"] == pytest.approx(itself["score"], abs=0.02) and found["score"] > 0.5

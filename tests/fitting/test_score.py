@@ -1,4 +1,4 @@
-"""The score: 1 for the teacher itself, near 0 for noise, and what a suite adds."""
+"""The score: 1 for the teacher itself, near 0 for noise, and 0 for what is not finite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 
 from edgedistill import recipe
 from edgedistill.data import corpus
-from edgedistill.evaluation import scoring
 from edgedistill.fitting.score import Judge
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
@@ -19,16 +18,13 @@ def test_the_teacher_agrees_with_itself(world: World) -> None:
     assert isinstance(spec.corpus, recipe.Files)
     built = corpus.build(spec.corpus, Session(data=world.data), 0)
     teacher = TeacherEncoder(spec.teacher)
-    judge = Judge(teacher, built, scoring.suite("mini"), Session())
+    judge = Judge(teacher, built, Session())
     assert len(judge.texts) == 40
     itself = judge.score(teacher.embed)
     assert itself["neighbours"] > 0.98 and itself["cosines"] > 0.999
-    assert itself["kept"] == pytest.approx(1, abs=1e-5)
     assert itself["agreement"] == pytest.approx((itself["neighbours"] + itself["cosines"]) / 2, abs=1e-5)
-    assert itself["score"] == pytest.approx((itself["agreement"] + 1) / 2, abs=1e-5)
+    assert itself["score"] == itself["agreement"]
     draw = np.random.default_rng(0)
     noise = judge.score(lambda texts: draw.standard_normal((len(texts), 8)).astype(np.float32))
     assert noise["neighbours"] < 0.5 and abs(noise["cosines"]) < 0.3 and noise["agreement"] < 0.4
     assert judge.score(lambda texts: np.full((len(texts), 8), np.nan))["score"] == 0.0
-    alone = Judge(teacher, built, None, Session()).score(teacher.embed)
-    assert "kept" not in alone and alone["score"] == alone["agreement"]

@@ -12,19 +12,19 @@ import pytest
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
-from edgedistill.fitting import candidates, cost, fit, record, starts
+from edgedistill.fitting import candidates, cost, fit, starts
 from edgedistill.fitting.candidates import Choice, FinishedStudent, StartingPoint, Vocabulary
 from edgedistill.fitting.cost import Budget, Cost
 from edgedistill.fitting.plan import Fit
 from edgedistill.session import Session
 from edgedistill.training import train
 from tests.conftest import World
-from tests.fitting.conftest import PACE, Finished, request
+from tests.fitting.conftest import PACE, Finished, request, state_of
 
 
 @pytest.fixture(scope="module")
 def planned(finished: Finished) -> Fit:
-    return Fit(finished.request, finished.folder, record.open_study(finished.folder), Session(), PACE)
+    return Fit(finished.request, finished.folder, state_of(finished.folder), Session(), PACE)
 
 
 BIG = Budget(100.0, 1_000.0)
@@ -34,19 +34,18 @@ BIG = Budget(100.0, 1_000.0)
     "choice",
     [
         Choice("bert", 1, 16, 40, 8, "kept 3"),
-        Choice("bert", 2, 32, 64, 8, "all", activation="relu"),
-        Choice("static", 0, 8, 0, 8, "all", 16),
+        Choice("bert", 2, 32, 64, 8, "all"),
+        Choice("static", 0, 8, 0, 8, "all"),
         Choice("bilstm", 1, 11, 21, 11, "kept 3"),
-        Choice("recurrent", 1, 32, 64, 8, "all"),
     ],
     ids=lambda choice: choice.name,
 )
 def test_sizes_are_those_of_the_bundle(choice: Choice, planned: Fit, world: World, tmp_path: Path) -> None:
     cost = planned.cost(choice)
-    sections = candidates.sections(choice, planned.start, planned.vocabularies)
+    student = candidates.section(choice, planned.start, planned.vocabularies)
     stage = candidates.stage(choice, planned.start, 400) | {"steps": 2}
     corpus = {"texts": [str(world.data / "texts.txt")], "held_out": 44, "paragraphs": {"texts": 154}}
-    trained = recipe.parse(world.recipe(**sections, stages=[stage], corpus=corpus), "tiny")
+    trained = recipe.parse(world.recipe(student=student, stages=[stage], corpus=corpus), "tiny")
     train.train(trained, tmp_path / "run")
     found = bundle_writer.export(
         tmp_path / "run", list(cost.size_bytes), tmp_path / "bundle", lambda line: None
@@ -114,9 +113,16 @@ def test_the_hand_made_shapes_are_among_the_candidates() -> None:
         and candidates.spread(12, 12) == list(range(12))
     )
     choice = Choice("bert", 4, 256, 640, 64, "kept 3")
-    sections = candidates.sections(choice, START, VOCABULARIES)
+    student = candidates.section(choice, START, VOCABULARIES)
     spec = recipe.parse(
-        {"name": "x", "teacher": {"model": "m"}, "corpus": {"texts": ["x"]}, **sections, "stages": []}, "x"
+        {
+            "name": "x",
+            "teacher": {"model": "m"},
+            "corpus": {"texts": ["x"]},
+            "student": student,
+            "stages": [],
+        },
+        "x",
     )
     assert isinstance(spec.student, recipe.Bert) and (spec.student.layers, spec.student.pq_bytes) == (
         [0, 2, 4, 5],

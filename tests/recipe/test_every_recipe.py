@@ -16,7 +16,6 @@ import torch
 import yaml
 
 from edgedistill import files, recipe
-from edgedistill.errors import UserError
 from edgedistill.evaluation import bench, scoring, speed
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
@@ -24,7 +23,7 @@ from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import train
 from tests.conftest import make_tokenizer, sentences
-from tests.views.test_made_views import make_masked_model, make_translator, wordnet_is_here
+from tests.views.test_made_views import make_translator
 from tests.vocabulary.test_trim_tokenizer import unigram
 
 PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
@@ -90,7 +89,6 @@ class Tiny:
         self.narrow = _model(folder / "narrow", make_tokenizer(), width=16)
         self.multilingual = _model(folder / "multilingual", unigram(), chain=True)
         self.translator = make_translator(folder / "translator")
-        self.masked = make_masked_model(folder / "masked")
 
     def spec(self, name: str) -> recipe.Recipe:
         """The recipe with small numbers, files in place of the hub's, and the tiny models."""
@@ -134,7 +132,6 @@ class Tiny:
             stage["steps"] = 10
             view = stage.get("view", {})
             view |= {key: {"model": str(self.translator)} for key in ("forward", "backward") if key in view}
-            view |= {"model": str(self.masked)} if "model" in view else {}
         return recipe.parse(_without_revisions(made), name)
 
     def made(self, name: str) -> Path:
@@ -342,10 +339,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_the_whole_way(tiny: Tiny, name: str) -> None:
     spec = tiny.spec(name)
-    if name == "congen-2x128-synonym" and not wordnet_is_here():
-        with pytest.raises(UserError, match="WordNet|nltk"):
-            tiny.made(name)
-        return
     out = tiny.made(name)
     record = files.read_json(out / "run.json")
     assert [stage["steps"] for stage in record["stages"]] == [

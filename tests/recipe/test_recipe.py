@@ -495,7 +495,13 @@ def test_views_and_tuples_that_are_read() -> None:
             },
             3,
         ),
-        ({"objective": SUM, "view": {"kind": "mlm", "revision": "main"}}, 2),
+        (
+            {
+                "objective": SUM,
+                "view": {"kind": "back_translation", "forward": {"model": "m"}, "backward": {"model": "m"}},
+            },
+            2,
+        ),
     ]:
         student = {**GOOD["student"], "dropout": 0.1, "head": "linear"}
         read = recipe.parse({**GOOD, "student": student, "stages": [{"name": "a", **stage}]}, "x")

@@ -18,7 +18,8 @@ from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, 
 
 
 class PairTables(Task):
-    """Two tables of pairs with two labels; the threshold is chosen on `dev`, `test` is scored."""
+    """Two tables of pairs with two labels, of which matching pairs have the last (as of 0 and 1); the
+    threshold is chosen on `dev`, `test` is scored."""
 
     dev: str = Field(description="a table: next to suite.yaml, else under --data")
     test: str
@@ -26,9 +27,6 @@ class PairTables(Task):
         ["sentence1", "sentence2"], min_length=2, max_length=2, description="the two columns of a pair"
     )
     label: str = "label"
-    positive: str | None = Field(
-        None, description="the label of matching pairs; default: the last of the two"
-    )
 
 
 @dataclass(frozen=True)
@@ -46,13 +44,11 @@ def read(part: PairTables, find: Find, rows: Rows) -> tuple[LabelledPairs, Label
         for name in (part.dev, part.test)
     )
     names = labelled_tasks.ordered_labels(dev.labels, part.dev)
-    positive = part.positive if part.positive is not None else names[-1]
-    if len(names) != 2 or set(test.labels) - set(names) or positive not in names:
+    if len(names) != 2 or set(test.labels) - set(names):
         raise UserError(
-            f"{part.name}: labels {', '.join(sorted({*names, *test.labels}))}; exactly two are needed, and "
-            "`positive` is one of them"
+            f"{part.name}: labels {', '.join(sorted({*names, *test.labels}))}; exactly two are needed"
         )
-    return _labelled_pairs(dev, positive, rows), _labelled_pairs(test, positive, rows)
+    return _labelled_pairs(dev, names[1], rows), _labelled_pairs(test, names[1], rows)
 
 
 def _labelled_pairs(table: labelled_tasks.LabelledRows, positive: str, rows: Rows) -> LabelledPairs:

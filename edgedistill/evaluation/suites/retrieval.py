@@ -31,7 +31,7 @@ from edgedistill.runtime import similarity
 from edgedistill.runtime.compact import compact
 
 CHUNK_TEXTS = 4096  # of a corpus, encoded at a time: bounds the memory
-POOL = 128  # ranked per query; more than the 100 of the recall, so that a query's own text can be left out
+POOL = 100  # ranked per query, for recall@100
 BESIDE, DOCUMENTS = " + BM25", ", documents of "  # in the titles of rankings, after the suite's name
 Ranking = list[tuple[float, str]]  # (score, id) of a query's texts, best first
 
@@ -43,11 +43,6 @@ class RetrievalFolder(Task):
 
     folder: str = Field(description="next to suite.yaml, else under --data")
     split: str = Field("test", description="which judgements of the folder")
-    same_ids: bool = Field(
-        False,
-        description="queries are texts of the corpus under the same id; a query's own text is excluded from "
-        "its ranking",
-    )
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,6 @@ class Collection:
     query_ids: list[str]
     queries: list[str]
     relevance: list[dict[str, int]]  # per query: corpus id -> grade
-    same_ids: bool
 
     def chunks(self, size: int = CHUNK_TEXTS) -> Iterator[tuple[list[str], list[str]]]:
         """Read the corpus from disk as (ids, texts), `size` at a time."""
@@ -138,7 +132,7 @@ def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
         raise UserError(f"{qrels}: {fact}; take both from the same release")
     add_texts(queries.values(), rows)
     grades = [relevance[name] for name in queries]
-    return Collection(corpus, list(queries), list(queries.values()), grades, part.same_ids)
+    return Collection(corpus, list(queries), list(queries.values()), grades)
 
 
 def score(collection: Collection, encoder: Encoder) -> dict[str, Any]:
@@ -156,13 +150,13 @@ def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[s
         indexes[f"{DOCUMENTS}{search.documents.name}"] = search.documents.index(collection)
     own = next(iter(indexes.values())) if search.same else indexed(collection, encoder.document)
     alone = {} if search.weight is None else measures(ranked_by_bm25(collection, own), collection)
+    alone.pop("samples", None)
     for title, index in {"": own, **indexes}.items():
         ranking = {title: ranked(collection, queries, index)}
         if search.weight is not None:
             ranking[f"{title}{BESIDE}"] = ranked(collection, queries, index, search.weight)
         for name, pools in ranking.items():
             found[name] = {**measures(pools, collection), "queries": len(queries), "texts": len(index.names)}
-            found[name]["samples"] = {"scores": _of_each(pools, collection)}
         if search.weight is not None:
             found[name]["bm25"] = alone
     if search.precisions:
@@ -187,8 +181,7 @@ def _in_fewer_bytes(
     found = {}
     for name, (rows, rescore) in variants.items():
         numbers, cosines = similarity.search(queries, rows, k=100, rescore=rescore)
-        ranking = _sorted(cosines, numbers, index.names, collection, slice(None))
-        found[name] = float(np.mean(_of_each(ranking, collection)))
+        found[name] = float(np.mean(_ndcg(_sorted(cosines, numbers, index.names), collection)))
     return found
 
 
@@ -222,7 +215,7 @@ def ranked(
         scores: Floats = queries[taken] @ index.embeddings.T
         if weight is not None:
             scores = joined(scores, collection.bm25.scores(collection.queries[taken]), weight)
-        found += _best(scores, index.names, collection, taken)
+        found += _best(scores, index.names)
     return found
 
 
@@ -230,49 +223,44 @@ def ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
     """Rank by BM25 alone the texts that have a word of the query."""
     found = list[Ranking]()
     for taken in blocks(len(collection.queries), len(index.names)):
-        rankings = _best(collection.bm25.scores(collection.queries[taken]), index.names, collection, taken)
-        found += [[pair for pair in ranking if pair[0] > 0] for ranking in rankings]
+        best = _best(collection.bm25.scores(collection.queries[taken]), index.names)
+        found += [[pair for pair in ranking if pair[0] > 0] for ranking in best]
     return found
 
 
-def _best(scores: Floats, names: list[str], collection: Collection, taken: slice) -> list[Ranking]:
-    """Return the POOL best texts of the queries `taken`, given their scores (q, n)."""
+def _best(scores: Floats, names: list[str]) -> list[Ranking]:
+    """Return the POOL best texts of each query, given their scores (q, n)."""
     kept = np.argpartition(-scores, min(POOL, len(names)) - 1, axis=1)[:, :POOL]
-    return _sorted(np.take_along_axis(scores, kept, axis=1), kept, names, collection, taken)
+    return _sorted(np.take_along_axis(scores, kept, axis=1), kept, names)
 
 
-def _sorted(
-    scores: Floats, kept: Ints, names: list[str], collection: Collection, taken: slice
-) -> list[Ranking]:
-    """Return the rankings of the queries `taken`, given the scores (q, k) of their texts in the rows `kept`
-    (q, k); of ties the higher id comes first, as in trec_eval."""
-    found = list[Ranking]()
-    for query, values, rows in zip(collection.query_ids[taken], scores.tolist(), kept.tolist(), strict=True):
-        own = query if collection.same_ids else None
-        pairs = [(value, names[row]) for value, row in zip(values, rows, strict=True)]
-        found.append(sorted((pair for pair in pairs if pair[1] != own), reverse=True))
-    return found
+def _sorted(scores: Floats, kept: Ints, names: list[str]) -> list[Ranking]:
+    """Return the ranking of each query, given the scores (q, k) of its texts in the rows `kept` (q, k); of
+    ties the higher id comes first, as in trec_eval."""
+    return [
+        sorted(((value, names[row]) for value, row in zip(*each, strict=True)), reverse=True)
+        for each in zip(scores.tolist(), kept.tolist(), strict=True)
+    ]
 
 
-def measures(ranking: list[Ranking], collection: Collection) -> dict[str, float]:
-    """Return nDCG@10, recall@100 and MRR@10, means over the queries; a text is relevant whose grade is above
-    0."""
-    recalls, ranks = [], []
+def measures(ranking: list[Ranking], collection: Collection) -> dict[str, Any]:
+    """Return nDCG@10, recall@100 and MRR@10, means over the queries, and as `samples` the nDCG@10 of each; a
+    text is relevant whose grade is above 0."""
+    recalls, ranks, scores = [], [], _ndcg(ranking, collection)
     for pool, relevance in zip(ranking, collection.relevance, strict=True):
-        hits = [relevance.get(name, 0) > 0 for _, name in pool[:100]]
+        hits = [relevance.get(name, 0) > 0 for _, name in pool]
         recalls.append(sum(hits) / max(1, sum(grade > 0 for grade in relevance.values())))
         ranks.append(1 / (1 + hits.index(True)) if any(hits[:10]) else 0.0)
-    values = {"ndcg_at_10": _of_each(ranking, collection), "recall_at_100": recalls, "mrr_at_10": ranks}
-    return {name: float(np.mean(each)) for name, each in values.items()}
+    values = {"ndcg_at_10": scores, "recall_at_100": recalls, "mrr_at_10": ranks}
+    return {name: float(np.mean(each)) for name, each in values.items()} | {"samples": {"scores": scores}}
 
 
-def _of_each(ranking: list[Ranking], collection: Collection) -> list[float]:
+def _ndcg(ranking: list[Ranking], collection: Collection) -> list[float]:
     """Return nDCG@10 of every query."""
-    scores = []
-    for pool, relevance in zip(ranking, collection.relevance, strict=True):
-        grades = [relevance.get(name, 0) for _, name in pool]
-        scores.append(ndcg(grades, list(relevance.values())))
-    return scores
+    return [
+        ndcg([relevance.get(name, 0) for _, name in pool], list(relevance.values()))
+        for pool, relevance in zip(ranking, collection.relevance, strict=True)
+    ]
 
 
 FAMILY = Family(

@@ -70,7 +70,7 @@ def of_texts(
 ) -> Batches:
     """The texts of a corpus and their tokens, with a second view of each text where the stage has one;
     without targets. `tokenizer` has the student's own limit."""
-    from edgedistill.views import model_views, synonyms  # a room beside the line
+    from edgedistill.views import model_views  # a room beside the line
 
     spec, place, limited = stage.spec.view, f"{stage.place}.view", tokenizer.limited(stage.spec.max_tokens)
     views, known = [_of_tokens(tokens, limited.max_tokens)], [tokens]
@@ -78,10 +78,8 @@ def of_texts(
         views.append(views[0])
     elif isinstance(spec, WordEdit):
         views.append(_of_changed_texts(partial(_without_words, spec, stage.seed), texts, limited))
-    elif isinstance(spec, recipe.Synonym):
-        views.append(_of_changed_texts(synonyms.Synonyms(spec, stage.seed, place), texts, limited))
     elif spec is not None:
-        made = model_views.build(spec, stage.seed, texts, session, place)
+        made = model_views.build(spec, texts, session, place)
         known.append(limited.tokenize(made, session))
         views.append(_of_tokens(known[-1], limited.max_tokens))
     return Batches(views, known, texts.training_count)
@@ -101,14 +99,11 @@ def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
 
 
 def check_view(stage: NumberedStage[recipe.Stage]) -> None:
-    """Raise UserError where what a stage's view is made with is missing: a model, WordNet. No model is
-    opened."""
-    from edgedistill.views import model_views, synonyms
+    """Raise UserError where a model that a stage's view is made with is missing. None is opened."""
+    from edgedistill.views import model_views
 
     spec, place = stage.spec.view, f"{stage.place}.view"
-    if isinstance(spec, recipe.Synonym):
-        synonyms.Synonyms(spec, stage.seed, place)
-    elif isinstance(spec, model_views.Spec):
+    if isinstance(spec, recipe.BackTranslation):
         model_views.model_folders(spec, place)
 
 
