@@ -1,4 +1,5 @@
-"""Search the texts of files by meaning and, with BM25, by words; their embeddings are kept between calls."""
+"""Search the texts of files by meaning and, with BM25, by words; embeddings and index are kept between
+calls."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     words, ranked_by = np.zeros_like(cosines), "cosine"
     if weight:
         try:
-            words = bm25.BM25(texts, "BM25").scores([question])
+            words = _kept_index(texts, request, session).scores([question])
             scores = bm25.joined(cosines, words, weight)
             ranked_by = f"cosine + {weight:g} BM25"
         except UserError as missing:  # the extra, or words in these texts
@@ -139,9 +140,7 @@ def _kept_embeddings(
     earlier call with the same bundle and paths left the others in the cache, with the hashes of their
     texts."""
     bundle = [manifest.digest(opened.manifest), *(encoder.precision for encoder in opened.encoders)]
-    places = [os.path.abspath(each) for each in request.paths]
-    key = files.cache_key(format=FORMAT, bundle=bundle, paths=places, column=request.column)
-    folder, known = session.cache / "search" / key, dict[bytes, np.ndarray]()
+    folder, known = _kept(request, session, bundle=bundle), dict[bytes, np.ndarray]()
     hashed = {hashlib.sha256(text.encode()).digest(): text for text in texts}
     if cached_folder.intact(folder, session.log):
         before = map(bytes, np.load(folder / "texts.npy"))
@@ -158,6 +157,29 @@ def _kept_embeddings(
     if len(new) or len(known) > len(found):
         cached_folder.written(folder, write)
     return found, len(new)
+
+
+def _kept_index(texts: list[str], request: Search, session: Session) -> bm25.BM25:
+    """BM25 over the texts: an earlier call with the same paths and texts left it in the cache."""
+    folder = _kept(request, session, bm25=bm25.version())
+    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    if cached_folder.intact(folder, session.log) and files.read_json(folder / "texts.json") == digest:
+        return bm25.BM25.load(folder)
+    index = bm25.BM25(texts, "BM25")
+
+    def write(temporary: Path) -> None:
+        index.save(temporary)
+        files.write_json(temporary / "texts.json", digest)
+
+    cached_folder.written(folder, write)
+    return index
+
+
+def _kept(request: Search, session: Session, **of: Any) -> Path:
+    """The cache's folder for what a bundle, or BM25, makes of the texts of these paths."""
+    paths = [os.path.abspath(each) for each in request.paths]
+    key = files.cache_key(format=FORMAT, paths=paths, column=request.column, **of)
+    return session.cache / "search" / key
 
 
 def table(found: dict[str, Any]) -> str:

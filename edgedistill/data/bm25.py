@@ -7,11 +7,13 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from edgedistill import files
 from edgedistill.errors import UserError, require
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -20,6 +22,7 @@ K1, B = 0.9, 0.4  # Anserini's defaults, used for BEIR: Thakur et al. 2021
 # Of BM25's z-scores, beside those of the cosines: the best of 0.25, 0.5, 0.75 and 1 for `nano` and its
 # teacher on retrieval-dev's queries. Montague and Aslam 2001 add z-scores with equal weights.
 WEIGHT = 0.5
+LANGUAGE = "language.json"  # of a saved index
 CELLS = 1 << 23  # scores in memory at a time, 32 MiB
 RESOLUTION = 1e-6  # of float32: a smaller spread, relative to the largest score, is rounding
 # languages whose stop words are in NLTK's lists, which bm25s carries, with a Snowball stemmer
@@ -84,9 +87,7 @@ class BM25:
         counts = np.zeros(len(numbers), np.int64)
         for row in rows:
             np.add.at(counts, row, 1)
-        self.language = _language(dict(zip(numbers, counts.tolist(), strict=True)))
-        self.stop_words = _stop_words(self.language) if self.language else frozenset[str]()
-        self.stemmer = require("Stemmer", "BM25", "search").Stemmer(self.language) if self.language else None
+        self._reads(_language(dict(zip(numbers, counts.tolist(), strict=True))))
         vocabulary: dict[str, int] = {}
         stems = self._stems(list(numbers))
         terms = np.array([vocabulary.setdefault(s, len(vocabulary)) if s else -1 for s in stems], np.int32)
@@ -97,6 +98,25 @@ class BM25:
         # memoryviews, which iterate as int: bm25s takes each as a list of term numbers
         found = ([row[row >= 0].data for row in rows], vocabulary)
         self.index.index(found, create_empty_token=False, show_progress=False)
+
+    def _reads(self, language: str | None) -> None:
+        """Take the stop words and the stemmer of a language."""
+        self.language = language
+        self.stop_words = _stop_words(language) if language else frozenset[str]()
+        self.stemmer = require("Stemmer", "BM25", "search").Stemmer(language) if language else None
+
+    def save(self, folder: Path) -> None:
+        """Write the index into a folder as arrays and JSON, which `load` reads with the same `version`."""
+        self.index.save(folder, show_progress=False)
+        files.write_json(folder / LANGUAGE, self.language)
+
+    @classmethod
+    def load(cls, folder: Path) -> BM25:
+        """Read an index that was saved."""
+        found = cls.__new__(cls)
+        found.index = require("bm25s", "BM25", "search").BM25.load(folder, show_progress=False)
+        found._reads(files.read_json(folder / LANGUAGE))
+        return found
 
     def __len__(self) -> int:
         return int(self.index.scores["num_docs"])
@@ -111,6 +131,12 @@ class BM25:
         terms = (self.index.get_tokens_ids(self._stems(words(query))) for query in queries)
         rows = [self.index.get_scores_from_ids(each) for each in terms]
         return np.stack(rows) if rows else np.zeros((0, len(self)), np.float32)
+
+
+def version() -> list[Any]:
+    """What a saved index depends on beside its texts."""
+    bm25s, stemmer = (require(name, "BM25", "search") for name in ("bm25s", "Stemmer"))
+    return [K1, B, bm25s.__version__, stemmer.version()]
 
 
 def checked_weight(weight: float) -> float:
