@@ -585,9 +585,9 @@ def bench(
         list[str] | None,
         _option(
             "SUITE",
-            "A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks. For "
-            "classifiers: task (the test "
-            "rows), or task:FILE. Repeatable. Default: mini, or task for classifiers.",
+            "A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks, mteb:TASK is "
+            "one of mteb. For classifiers: task (the test rows), or task:FILE. "
+            "Repeatable. Default: mini, or task for classifiers.",
         ),
     ] = None,
     data: Data = None,
