@@ -30,6 +30,7 @@ from edgedistill import files, machine, run
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "bench" / "reports" / "processors.json"
 SCRIPT = ecosystems.SCRIPTS / "plain_python.py"
+PATIENCE_S = 3_600  # for an emulated processor's answer
 SHIPPED = ROOT / "edgedistill" / "shipped" / "bundles"
 DEBIAN, WHEELS = ("python3", "libstdc++6"), ("numpy", "onnxruntime", "tokenizers")
 PLATFORMS = ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_28_aarch64")
@@ -134,40 +135,36 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=ROOT / ".environments" / "aarch64")
     parser.add_argument("--out", type=Path, default=REPORT)
     arguments = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    ecosystems.TIMEOUT_S = PATIENCE_S
     with tempfile.TemporaryDirectory() as temporary:
         made = (arguments.bundles or Path(temporary)).absolute()
         ecosystems.export_students(made, list(ecosystems.STUDENTS))
         bundles = [*sorted(path.parent for path in SHIPPED.glob("*/manifest.json"))]
         bundles += [made / name for name in ecosystems.STUDENTS]
         for name in [HERE, *arguments.only]:
-            try:
-                started = [sys.executable, str(SCRIPT)]
-                if name != HERE:
-                    started = command(PROCESSORS[name], arguments.root.absolute())
-            except CannotRun as error:
-                none: dict[str, Any] = {"runner": name, "precision": None, "not_run": str(error)}
-                rows += [{**none, "kind": folder.name} for folder in bundles]
-                continue
             for folder in bundles:
-                precisions = files.read_json(folder / "manifest.json")["precisions"]
-                wanted = {each: entry["file"] for each, entry in precisions.items()}
-                shared = {"runner": name, "kind": folder.name}
-                found = ecosystems.answered([*started, str(folder)], ROOT, folder, wanted, shared)
-                print(*(json.dumps(row) for row in found), sep="\n", flush=True)
-                rows += found
-    if arguments.out.exists():
-        rows = ecosystems.merged(files.read_json(arguments.out)["rows"], rows)
-    about = {name: each.about for name, each in PROCESSORS.items()}
-    report = {
-        "schema": 1,
-        "bench": "processors",
-        "processors": about,
-        "rows": rows,
-        "machine": machine.here(),
-        **run.provenance(),
-    }
-    files.write_json(arguments.out, report)
+                add(arguments.out, measured(name, folder, arguments.root.absolute()))
+
+
+def measured(name: str, folder: Path, root: Path) -> list[dict[str, Any]]:
+    """A row for each precision of a bundle on a processor; one with the reason where that cannot be run."""
+    shared: dict[str, Any] = {"runner": name, "kind": folder.name}
+    try:
+        started = [sys.executable, str(SCRIPT)] if name == HERE else command(PROCESSORS[name], root)
+    except CannotRun as error:
+        return [{**shared, "precision": None, "not_run": str(error)}]
+    precisions = files.read_json(folder / "manifest.json")["precisions"]
+    wanted = {each: entry["file"] for each, entry in precisions.items()}
+    return ecosystems.answered([*started, str(folder)], ROOT, folder, wanted, shared)
+
+
+def add(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows into the report, in place of those of the same processor and bundle."""
+    print(*(json.dumps(row) for row in rows), sep="\n", flush=True)
+    before = files.read_json(path)["rows"] if path.exists() else []
+    report = {"schema": 1, "bench": "processors", "rows": ecosystems.merged(before, rows)}
+    report["processors"] = {name: each.about for name, each in PROCESSORS.items()}
+    files.write_json(path, {**report, "machine": machine.here(), **run.provenance()})
 
 
 if __name__ == "__main__":

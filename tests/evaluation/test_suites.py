@@ -360,8 +360,8 @@ def test_mtebs_own_evaluator_scores_data_that_lie_below_the_data_folder(tmp_path
     ("task", "message"),
     [
         ("STS99", "--suite mteb:STS99: 'STS99' not found. Did you mean"),
-        ("STS12VisualSTS", "--suite mteb:STS12VisualSTS: has image; choose a task of texts alone"),
-        ("STS13", "--suite mteb:STS13: its data, mteb/sts13-sts, cannot be loaded ("),
+        ("STS12VisualSTS", "--suite mteb:STS12VisualSTS: has more than texts; choose another task"),
+        ("STS13", "--suite mteb:STS13: mteb/sts13-sts cannot be loaded: "),
         ("STS14", "put that repository's files into mteb/STS14 below --data"),
     ],
 )

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from edgedistill.errors import UserError, require
+from edgedistill.errors import UserError, quote, require
 from edgedistill.evaluation.suites.cosines import Encoder, Floats
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts
 
@@ -19,8 +19,8 @@ class Model:
 
     def __init__(self, encoder: Encoder, mteb: Any) -> None:
         self.encoder, self.mteb_model_meta = encoder, mteb.models.ModelMeta.create_empty()
-        self.similarity = mteb.similarity_functions.cos_sim
-        self.similarity_pairwise = mteb.similarity_functions.pairwise_cos_sim
+        known = mteb.similarity_functions
+        self.similarity, self.similarity_pairwise = known.cos_sim, known.pairwise_cos_sim
 
     def encode(self, inputs: Iterable[Any], *, prompt_type: Any = None, **_: Any) -> Floats:
         """Embed the texts of all batches: (n, d)."""
@@ -35,11 +35,10 @@ def read(part: Task, find: Find, rows: Rows) -> Any:
     place, mteb = f"--suite mteb:{part.name}", require("mteb", COMMAND, "mteb")
     try:
         task = mteb.get_task(part.name)
-    except (KeyError, ValueError) as error:
-        fact = str(error.args[0]).removeprefix("KeyError: ")
-        raise UserError(f"{place}: {fact}") from None
+    except KeyError as error:
+        raise UserError(f"{place}: {error.args[0].removeprefix('KeyError: ')}") from None
     if task.metadata.modalities != ["text"]:
-        raise UserError(f"{place}: has {', '.join(task.metadata.modalities)}; choose a task of texts alone")
+        raise UserError(f"{place}: has more than texts; choose another task")
     data = task.metadata.dataset
     with contextlib.suppress(UserError):  # not there: the hub has it
         data = {**data, "path": str(find(f"mteb/{part.name}"))}
@@ -47,9 +46,8 @@ def read(part: Task, find: Find, rows: Rows) -> Any:
     try:
         task.load_data()
     except (OSError, ValueError, require("datasets.exceptions", COMMAND, "mteb").DatasetsError) as error:
-        fact = f"its data, {data['path']}, cannot be loaded ({error})".splitlines()[0]
         way_out = f"put that repository's files into mteb/{part.name} below --data"
-        raise UserError(f"{place}: {fact}; {way_out}") from None
+        raise UserError(f"{place}: {data['path']} cannot be loaded: {quote(str(error))}; {way_out}") from None
     add_texts(_texts(task.dataset), rows)
     return task
 
@@ -69,7 +67,7 @@ def score(task: Any, encoder: Encoder) -> dict[str, Any]:
     """Return `main_score`, mteb's mean over the task's splits and languages, and the `measure` that it is."""
     mteb = require("mteb", COMMAND, "mteb")
     found = mteb.evaluate(Model(encoder, mteb), task, cache=None, co2_tracker=False, show_progress_bar=False)
-    return {"main_score": float(found.task_results[0].get_score()), "measure": task.metadata.main_score}
+    return {"main_score": found.task_results[0].get_score(), "measure": task.metadata.main_score}
 
 
 FAMILY = Family(Task, read, score, "main_score", "mteb's main score × 100", roles=True)
