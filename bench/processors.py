@@ -1,7 +1,7 @@
 """The same file on other processors: golden texts of students of every kind, in every precision, and of those
 that ship, on aarch64 and on x86-64 without VNNI, really run, under QEMU's user mode.
 
-python bench/processors.py [--bundles DIR] [--only NAME …] [--root DIR] [--out bench/reports/processors.json]
+python bench/processors.py [--bundles DIR] [--only NAME …] [--kinds NAME …] [--root DIR] [--out FILE]
 
 Needs qemu-user-static, and apt-get and dpkg-deb, which fill --root (.environments/aarch64) with Debian's
 python3 for arm64, and pip, which adds the wheels of numpy, onnxruntime and tokenizers for it, in the versions
@@ -132,15 +132,17 @@ def main() -> None:
     )
     parser.add_argument("--bundles", type=Path, help="made there, and kept; otherwise made again every time")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=PROCESSORS, default=list(PROCESSORS))
+    shipped = sorted(files.shipped("bundle"))
+    kinds = [*shipped, *ecosystems.STUDENTS]
+    parser.add_argument("--kinds", nargs="+", metavar="NAME", choices=kinds, default=kinds)
     parser.add_argument("--root", type=Path, default=ROOT / ".environments" / "aarch64")
     parser.add_argument("--out", type=Path, default=REPORT)
     arguments = parser.parse_args()
     ecosystems.TIMEOUT_S = PATIENCE_S
     with tempfile.TemporaryDirectory() as temporary:
         made = (arguments.bundles or Path(temporary)).absolute()
-        ecosystems.export_students(made, list(ecosystems.STUDENTS))
-        bundles = [*sorted(path.parent for path in SHIPPED.glob("*/manifest.json"))]
-        bundles += [made / name for name in ecosystems.STUDENTS]
+        ecosystems.export_students(made, [name for name in arguments.kinds if name in ecosystems.STUDENTS])
+        bundles = [(SHIPPED if name in shipped else made) / name for name in arguments.kinds]
         for name in [HERE, *arguments.only]:
             for folder in bundles:
                 add(arguments.out, measured(name, folder, arguments.root.absolute()))
