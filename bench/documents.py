@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import api_page
+import measured_tables
 import peer_table
 import readme_plot
 import readme_tables
@@ -287,6 +288,18 @@ def drawings() -> dict[str, readme_plot.Drawing]:
     return found
 
 
+def measured() -> dict[str, str]:
+    """The tables of bench/RESULTS.md by name, from the reports of this folder's scripts that are there."""
+    makers = {name: getattr(measured_tables, name) for name in ("processors", "mteb", "roofline")}
+    found = {
+        name: make(files.read_json(REPORTS / f"{name}.json"))
+        for name, make in makers.items()
+        if (REPORTS / f"{name}.json").exists()
+    }
+    speeds = (files.read_json(REPORTS / f"{name}-speed.json") for name in ("train", "teacher"))
+    return {**found, "training": measured_tables.training(*speeds)}
+
+
 def rewrite(path: Path, text: str) -> bool:
     """Write a file whose text has changed. Returns whether it had."""
     changed = path.read_text(encoding="utf-8") != text
@@ -324,6 +337,9 @@ if __name__ == "__main__":
         changed.append("scale")
     if FITS and readme_tables.update(RESULTS, fitted([files.read_json(path) for path in FITS]), "fitted"):
         changed.append("fitted")
+    for name, table in measured().items():
+        if readme_tables.update(RESULTS, table, name):
+            changed.append(name)
     if readme_tables.update(PEERS_PAGE, peer_table.table(files.read_json(PEERS)), "peers"):
         changed.append("peers")
     changed += [f"plot {name}" for name, drawn in drawings().items() if readme_plot.write(PLOTS, name, drawn)]

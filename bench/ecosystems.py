@@ -206,9 +206,10 @@ class Environments(NamedTuple):
 def measure(folder: Path, name: str, runner: Runner, environments: Environments) -> list[dict[str, Any]]:
     """A row per precision of a bundle: {runner, kind, precision, version, cosine_min, …}, or {…, reason}
     where it was not run."""
-    manifest, golden = files.read_json(folder / "manifest.json"), _without_roles(folder)
     wanted = {
-        each: entry["file"] for each, entry in manifest["precisions"].items() if each in runner.precisions
+        each: entry["file"]
+        for each, entry in files.read_json(folder / "manifest.json")["precisions"].items()
+        if each in runner.precisions
     }
     if (
         folder / "0_StaticEmbedding"
@@ -220,7 +221,15 @@ def measure(folder: Path, name: str, runner: Runner, environments: Environments)
     found = environments.command(runner)
     if isinstance(found, str):
         return [{**shared, "precision": None, "not_run": found}]
-    command, where = [*found[0], str(folder), *runner.arguments], found[1]
+    return answered([*found[0], str(folder), *runner.arguments], found[1], folder, wanted, shared)
+
+
+def answered(
+    command: list[str], where: Path, folder: Path, wanted: dict[str, str], shared: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """A row per precision, with what is `shared` by them, of what a runner's command makes of the golden
+    texts of a bundle with these graphs."""
+    golden = _without_roles(folder)
     answer = _ask(command, where, golden["texts"], wanted)
     answers = dict.fromkeys(wanted, answer)
     if isinstance(answer, str) and len(wanted) > 1:  # one by one, to see which of them it is

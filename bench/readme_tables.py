@@ -8,33 +8,12 @@ from report_files import merged, read
 
 from edgedistill import files
 from edgedistill.errors import UserError
-from edgedistill.evaluation.report import Report, is_teacher, suites, title
-from edgedistill.evaluation.tables import bm25_alone, cells, compared, places
-
-ONLY_IN_TERMINAL = ("load ms", "batch sens.")  # columns that the README's tables leave out
+from edgedistill.evaluation.tables import markdown
 
 
 def markers(name: str) -> tuple[str, str]:
     """The comments before and after the table of this name."""
     return f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-
-
-def markdown(reports: list[Report]) -> str:
-    """Return the README's table, one row per report, and below it the conditions; it has `retained` columns
-    only where a teacher was measured."""
-    names, shares = suites(reports), compared(reports)
-    kept = [
-        [cell for cell in cells(report, names, shares) if cell.head not in ONLY_IN_TERMINAL]
-        for report in reports
-    ]
-    heads = ["bundle", *(cell.head for cell in kept[0])]
-    rows = [heads, ["---", *["---:"] * len(kept[0])]]
-    for report, row in zip(reports, kept, strict=True):
-        name = f"**{title(report)}**" if is_teacher(report) else title(report)
-        rows.append([text.replace("|", "\\|") for text in (name, *(cell.shown for cell in row))])
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    below = "<br>\n".join([*places(reports), *bm25_alone(reports)])
-    return "\n".join(lines) + f"\n\n<sub>{below}</sub>\n"
 
 
 def update_table(path: Path, sources: list[Path], name: str = "results") -> bool:

@@ -566,9 +566,9 @@ def bench(
         list[str] | None,
         _option(
             "SUITE",
-            "A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks. For "
-            "classifiers: task (the test "
-            "rows), or task:FILE. Repeatable. Default: mini, or task for classifiers.",
+            "A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks, mteb:TASK is "
+            "one of mteb. For classifiers: task (the test rows), or task:FILE. "
+            "Repeatable. Default: mini, or task for classifiers.",
         ),
     ] = None,
     data: Data = None,
@@ -615,6 +615,7 @@ def bench(
     ] = None,
     out: Annotated[Path | None, _option("FILE", "Write the reports to this JSON file.")] = None,
     html: Annotated[Path | None, _option("FILE", "Write a self-contained HTML page.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     compare: Annotated[
         tuple[Path, Path] | None,
         _option(
@@ -643,7 +644,7 @@ def bench(
             _refuse_existing(f"{option} {file}", option, overwrite)
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
-    from edgedistill.evaluation import scoring, speed
+    from edgedistill.evaluation import scoring, speed, tables
 
     if hybrid_weight is not None and not hybrid:
         raise UserError("--hybrid-weight: there is no BM25 to weigh; add --hybrid")
@@ -656,7 +657,7 @@ def bench(
     plan = speed.QUICK if quick else replace(speed.PLAN, p99_ms=p99)
     outputs = benchmark.Outputs(out, html)
     found = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runner or [speed.OWN])
-    print_result(found, as_json)
+    print_result(found, as_json, tables.markdown(found["reports"]) if markdown else "")
 
 
 def _documents(name: str, session: Session) -> Documents:

@@ -81,8 +81,8 @@ def suite(name: str | Path, data: Path | str | None = None) -> Suite:
     """Read a suite by path or shipped name. Its files are next to suite.yaml, else under `data` (or
     $EDGEDISTILL_DATA).
 
-    `xsts:en-de,en-ru` reads only those tasks, and is then the suite's name. Raises UserError for an unknown
-    suite or task, invalid YAML, and a missing file or column.
+    `xsts:en-de,en-ru` reads only those tasks, and is then the suite's name; `mteb:STS12` is a task of mteb.
+    Raises UserError for an unknown suite or task, invalid YAML, and a missing file or column.
     """
     title, path, description = _described(name)
     data = data or os.environ.get("EDGEDISTILL_DATA")
@@ -211,6 +211,9 @@ def _described(name: str | Path) -> tuple[str, Path, Description[Any]]:
     """Return (title, path, description) of a suite by path or shipped name; tasks after a colon restrict it
     to those, in its own order."""
     whole, chosen = str(name), ""
+    if whole.startswith("mteb:"):
+        tasks = [Task(name=each) for each in whole.removeprefix("mteb:").split(",")]
+        return whole, Path("mteb"), Description(kind="mteb", tasks=tasks)
     if not Path(name).is_file():
         whole, _, chosen = whole.partition(":")
     path = files.find("suite", whole)

@@ -28,6 +28,7 @@ from edgedistill.evaluation.suites.retrieval import by_cosine
 
 WIDTH = 100  # columns of the terminal
 LONGEST_WORD = 9  # of the head of a column in the terminal
+ONLY_IN_TERMINAL = ("load ms", "batch sens.")  # columns that Markdown leaves out
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
 TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")
 
@@ -159,6 +160,24 @@ def terminal(reports: list[Report]) -> str:
         parts.append(_table(precisions))
     parts.append(Text("\n".join(_notes(reports)), style="dim"))
     return plain(Group(*parts))
+
+
+def markdown(reports: list[Report]) -> str:
+    """Return the README's table, one row per report, and below it the conditions; it has `retained` columns
+    only where a teacher was measured."""
+    names, shares = suites(reports), compared(reports)
+    kept = [
+        [cell for cell in cells(report, names, shares) if cell.head not in ONLY_IN_TERMINAL]
+        for report in reports
+    ]
+    heads = ["bundle", *(cell.head for cell in kept[0])]
+    rows = [heads, ["---", *["---:"] * len(kept[0])]]
+    for report, row in zip(reports, kept, strict=True):
+        name = f"**{title(report)}**" if is_teacher(report) else title(report)
+        rows.append([text.replace("|", "\\|") for text in (name, *(cell.shown for cell in row))])
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    below = "<br>\n".join([*places(reports), *bm25_alone(reports)])
+    return "\n".join(lines) + f"\n\n<sub>{below}</sub>\n"
 
 
 def plain(sheet: RenderableType, width: int = WIDTH) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.evaluation import page, scoring
 from edgedistill.evaluation.suites import FAMILIES, transfer
+from edgedistill.evaluation.suites.cosines import Encode
 from tests.evaluation.test_scoring import encode, write_suite
 
 
@@ -273,7 +275,8 @@ def test_without_scikit_learn_it_fails_before_anything_is_encoded(
 
 def test_every_kind_has_a_measure_and_a_shipped_suite() -> None:
     kinds = {scoring.describe(path).kind for path in files.shipped("suite").values()}
-    assert kinds | {"task"} == set(FAMILIES)  # a task is the bundle's own: `--suite task` reads it from there
+    # a task is the bundle's own, which `--suite task` reads there, and `--suite mteb:TASK` needs no file
+    assert kinds | {"task", "mteb"} == set(FAMILIES)
     assert {"transfer", "sts17", "xsts", "xsts-dev", "bitext", "zero-shot"} <= set(files.shipped("suite"))
 
 
@@ -298,4 +301,80 @@ def test_pairs_without_a_ranking_are_refused(tmp_path: Path, rows: str, count: i
     assert str(refused.value) == (
         f"{tmp_path}/t.tsv: pairs: {count}, scores: 3 alone, and a rank correlation needs two; check the "
         "suite, or give another --data"
+    )
+
+
+# mteb
+
+PAIRS = [("zero", "ten", 5.0), ("zero", "thirty", 3.0), ("zero", "sixty", 4.0), ("zero", "ninety", 1.0)]
+COLLECTION = {  # as a repository of mteb's has it
+    "README.md": "---\nconfigs:\n"
+    + "".join(
+        f"- config_name: {config}\n  data_files: [{{split: {split}, path: {config}.jsonl}}]\n"
+        for config, split in (("corpus", "corpus"), ("queries", "queries"), ("default", "test"))
+    )
+    + "---\n",
+    "corpus.jsonl": "".join(
+        json.dumps({"_id": name, "title": "", "text": name}) + "\n" for name in ("ten", "sixty", "more")
+    ),
+    "queries.jsonl": json.dumps({"_id": "q", "text": "zero"}) + "\n",
+    "default.jsonl": json.dumps({"query-id": "q", "corpus-id": "sixty", "score": 1}) + "\n",
+}
+
+
+def write_mteb(folder: Path, **tasks: dict[str, str]) -> Path:
+    for name, contents in tasks.items():
+        (folder / "mteb" / name).mkdir(parents=True)
+        for file, text in contents.items():
+            (folder / "mteb" / name / file).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def mteb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mteb", reason="mteb is not installed: pip install 'edgedistill[mteb]'")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("mteb")
+def test_mtebs_own_evaluator_scores_data_that_lie_below_the_data_folder(tmp_path: Path) -> None:
+    rows = "".join(json.dumps({"sentence1": a, "sentence2": b, "score": c}) + "\n" for a, b, c in PAIRS)
+    data = write_mteb(tmp_path, STS12={"test.jsonl": rows}, SciFact=COLLECTION)
+    suite = scoring.suite("mteb:STS12,SciFact", data)
+    assert suite.name == "mteb:STS12,SciFact" and {"zero", "ninety", "more"} <= set(suite.texts)
+    roles: list[str] = []
+
+    def noted(role: str) -> Encode:
+        return lambda texts: (roles.append(role), encode(texts))[1]
+
+    found = scoring.evaluate(suite, scoring.Encoder(*map(noted, ("text", "query", "document"))))
+    assert found["tasks"]["STS12"] == {"main_score": pytest.approx(0.8), "measure": "cosine_spearman"}
+    # the document that answers is the second nearest
+    assert found["tasks"]["SciFact"]["main_score"] == pytest.approx(1 / np.log2(3), abs=1e-4)
+    assert found["average"] == pytest.approx((0.8 + 1 / np.log2(3)) / 2, abs=1e-4)
+    assert set(roles) == {"text", "query", "document"}
+
+
+@pytest.mark.usefixtures("mteb")
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("STS99", "--suite mteb:STS99: 'STS99' not found. Did you mean"),
+        ("STS12VisualSTS", "--suite mteb:STS12VisualSTS: has more than texts; choose another task"),
+        ("STS13", "--suite mteb:STS13: mteb/sts13-sts cannot be loaded: "),
+        ("STS14", "put that repository's files into mteb/STS14 below --data"),
+    ],
+)
+def test_tasks_of_mteb_that_cannot_be_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, message: str
+) -> None:
+    monkeypatch.setenv("EDGEDISTILL_DATA", str(write_mteb(tmp_path, STS14={"test.jsonl": "no json\n"})))
+    assert message in refused(f"mteb:{task}")
+
+
+def test_without_mteb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    assert refused("mteb:STS12") == (
+        "edgedistill bench --suite mteb:TASK needs mteb, which is not installed; pip install "
+        "'edgedistill[mteb]'"
     )

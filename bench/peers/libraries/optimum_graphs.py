@@ -27,13 +27,15 @@ def _exported(task: Task) -> Any:
 
 
 def make_o2(task: Task) -> None:
-    optimizer = ORTOptimizer.from_pretrained(_exported(task))
+    model = _exported(task)  # whose folder is removed with it
+    optimizer = ORTOptimizer.from_pretrained(model)
     optimizer.optimize(save_dir=task.folder, optimization_config=AutoOptimizationConfig.O2())
 
 
 def make_int8(task: Task) -> dict[str, Any]:
     chosen = getattr(AutoQuantizationConfig, processor())(is_static=False, per_channel=True)
-    quantizer = ORTQuantizer.from_pretrained(_exported(task))
+    model = _exported(task)
+    quantizer = ORTQuantizer.from_pretrained(model)
     quantizer.quantize(save_dir=task.folder, quantization_config=chosen)
     return {"quantization": f"{processor()}, per channel"}
 

@@ -4,6 +4,7 @@ encoder on them."""
 from edgedistill.evaluation.suites import (
     bitext,
     labelled_task,
+    mteb_task,
     pair_classification,
     retrieval,
     sts,
@@ -16,5 +17,6 @@ FAMILIES = {
     "bitext": bitext.FAMILY,  # finding translations
     "transfer": transfer.FAMILY,  # SentEval: a linear classifier on embeddings
     "pair_classification": pair_classification.FAMILY,  # zero-shot, by a threshold on the cosine
+    "mteb": mteb_task.FAMILY,  # a task of mteb, by its own evaluator
     "task": labelled_task.FAMILY,  # a fine-tuned bundle on its own task
 }

@@ -1,0 +1,90 @@
+"""Tables of bench/RESULTS.md from the reports of processors.py, mteb_scores.py, roofline.py, train_speed.py
+and teacher_speed.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgedistill import files
+
+Report = dict[str, Any]
+HERE = "here"  # the processor of processors.py that nothing emulates
+
+
+def lines(heads: list[str], rows: list[list[str]], words: int, below: list[str]) -> str:
+    """A Markdown table whose first columns hold words, the others numbers, and what stands below it."""
+    marks = ["---"] * words + ["---:"] * (len(heads) - words)
+    table = [f"| {' | '.join(each)} |" for each in (heads, marks, *rows)]
+    return "\n".join([*table, "", f"<sub>{'<br>'.join(dict.fromkeys(below))}</sub>", ""])
+
+
+def processors(report: Report) -> str:
+    """The worst cosine of golden texts: a row for each bundle and precision, a column for each processor."""
+    cells, about = dict[tuple[str, str], dict[str, str]](), report["processors"]
+    run = [row for row in report["rows"] if row["precision"] is not None]
+    for row in run:
+        found = cells.setdefault((row["kind"], row["precision"]), {})
+        found[row["runner"]] = "fails" if "error" in row else f"{row['cosine_min']:.5f}"
+    shown = [name for name in (HERE, *about) if any(name in found for found in cells.values())]
+    emulated = [row for row in run if row["runner"] != HERE]
+    texts, below = (sum(row.get(key, 0) for row in emulated) for key in ("texts", "below_threshold"))
+    facts = [f"{name}: {about[name]}" for name in shown if name != HERE]
+    facts.append(f"{below:,} of {texts:,} embeddings are below what `verify` asks of their precision")
+    facts += [f"{row['runner']} was not run: {row['not_run']}" for row in report["rows"] if "not_run" in row]
+    facts += [f"{row['runner']}, {row['kind']}: {row['error']}" for row in run if "error" in row]
+    shipped, rows = files.shipped("bundle"), list[list[str]]()
+    for (kind, precision), found in cells.items():
+        name = f"`{kind}`" if kind in shipped else kind
+        rows.append([name, precision, *(found.get(each, "") for each in shown)])
+    heads = ["bundle", "precision", *(report["machine"]["cpu"] if each == HERE else each for each in shown)]
+    return lines(heads, rows, 2, facts)
+
+
+def mteb(report: Report) -> str:
+    """mteb's main score × 100: a row for each bundle, a column for each task."""
+    names = list(report["rows"][0]["tasks"])
+    rows = [
+        [row["bundle"], *(f"{100 * row['tasks'][name]['main_score']:.2f}" for name in names)]
+        for row in report["rows"]
+    ]
+    measures = dict.fromkeys(each["measure"] for each in report["rows"][0]["tasks"].values())
+    return lines(["bundle", *names], rows, 1, [f"mteb {report['mteb']} · {', '.join(measures)}"])
+
+
+def roofline(report: Report) -> str:
+    """Multiply-adds, share of the time in products and share of the peak of each bundle and batch."""
+    rows, peak = list[list[str]](), report["peak_multiply_adds_s"]
+    for row in report["rows"]:
+        counts, joules = row["multiply_adds"], row["joules_per_1000_texts"]
+        cells = [row["bundle"], row["batch"], f"{sum(counts.values()) / 1e6:,.1f}"]
+        cells += [f"{row['ms']:.3g}", f"{row['product_share']:.0%}", f"{row['share_of_peak']:.0%}"]
+        rows.append([*cells, "" if joules is None else f"{joules:.2f}"])
+    rates = [f"{name} {rate / 1e9:,.0f}" for name, rate in peak.items() if rate is not None]
+    facts = [
+        f"{report['machine']['cpu']} · threads: {report['threads']} · onnxruntime {report['onnxruntime']}",
+        f"peak, measured, in billions of multiply-adds a second: {', '.join(rates)}",
+        f"energy: {report['energy']}",
+    ]
+    heads = ["bundle", "texts × tokens", "million multiply-adds", "ms", "of the time in products"]
+    return lines([*heads, "of the peak", "J/1000 texts"], rows, 2, facts)
+
+
+def training(train: Report, teacher: Report) -> str:
+    """Texts/s of training and of the teacher's pass, beside sentence-transformers."""
+    peer = "sentence-transformers"
+    rates = train["texts_s"]
+    rows = [
+        [f"training, batches of {train['batch']}: {peer}", f"{rates[peer]:,.0f}", "1"],
+        ["edgedistill", f"{rates['edgedistill']:,.0f}", f"{train['ratio']:.2f}"],
+    ]
+    for name, rate in teacher["texts_s"].items():
+        title = f"edgedistill, {name}"
+        if name.startswith(peer):
+            title = f"the teacher's pass: `encode` of {name}"
+        rows.append([title, f"{rate:,.0f}", f"{teacher['ratio'][name]:.2f}"])
+    facts = [
+        f"{title}: {each['machine']['cpu'] if 'machine' in each else 'another machine'} · "
+        f"threads: {each['threads']} · {each['made_at'][:10]}"
+        for title, each in (("training", train), ("the teacher's pass", teacher))
+    ]
+    return lines(["", "texts/s", "times as fast"], rows, 1, facts)

@@ -1,0 +1,113 @@
+"""Scripts of bench/, which measure what `edgedistill bench` does not: counts and tables."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ecosystems.conftest import ROOT
+
+
+def script(name: str) -> Any:
+    sys.path.insert(0, str(ROOT / "bench"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop(0)
+
+
+# other processors
+
+
+def row(**values: Any) -> dict[str, Any]:
+    return {"runner": "here", "kind": "nano", "precision": "int8", **values}
+
+
+def test_a_processor_without_its_emulator_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx", reason="the students are exported with onnx")
+    processors = script("processors")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for architecture, cpu, _ in processors.PROCESSORS.values():
+        with pytest.raises(
+            processors.CannotRun, match=f"no qemu-{architecture}-static; install qemu-user-static"
+        ):
+            processors.command(processors.Processor(architecture, cpu, ""), tmp_path / "root")
+    (tmp_path / "qemu-aarch64-static").write_text("#!/bin/sh\n")
+    (tmp_path / "qemu-aarch64-static").chmod(0o755)
+    with pytest.raises(processors.CannotRun, match="no apt-get"):
+        processors.command(processors.PROCESSORS["Cortex-A72"], tmp_path / "root")
+    assert not (tmp_path / "root" / "installed").exists()
+
+
+def test_the_table_of_processors_has_the_worst_cosine_and_the_reasons() -> None:
+    rows = [
+        row(cosine_min=0.997524, texts=32, below_threshold=0),
+        row(runner="A72", cosine_min=0.9612, texts=32, below_threshold=3),
+        row(runner="A72", kind="bert", precision="w8", error="exit code -4"),
+        row(runner="N1", precision=None, not_run="no qemu"),
+    ]
+    report = {"processors": {"A72": "NEON", "N1": "dots"}, "machine": {"cpu": "EPYC"}, "rows": rows}
+    text = script("measured_tables").processors(report)
+    assert "| bundle | precision | EPYC | A72 |" in text
+    assert "| `nano` | int8 | 0.99752 | 0.96120 |" in text and "| bert | w8 |  | fails |" in text
+    assert "A72: NEON<br>3 of 32 embeddings are below what `verify` asks of their precision<br>" in text
+    assert "N1 was not run: no qemu<br>A72, bert: exit code -4" in text
+
+
+# the roofline
+
+
+def node(op: str, inputs: list[list[int]], output: list[int]) -> dict[str, Any]:
+    shapes = {
+        "input_type_shape": [{"float": each} for each in inputs],
+        "output_type_shape": [{"float": output}],
+    }
+    return {"args": {"op_name": op, **shapes}}
+
+
+@pytest.mark.parametrize(
+    ("event", "count"),
+    [
+        (node("MatMul", [[2, 3, 4], [4, 5]], [2, 3, 5]), 2 * 3 * 4 * 5),
+        (node("MatMulNBits", [[6, 32], [5, 1, 16]], [6, 5]), 6 * 32 * 5),  # weights in groups, packed
+        (node("MultiHeadAttention", [[2, 3, 8], [2, 3, 8], [2, 3, 8]], [2, 3, 8]), 2 * 2 * 3 * 3 * 8),
+        (node("LSTM", [[7, 2, 4], [2, 12, 4], [2, 12, 3]], [7, 2, 2, 3]), 7 * 2 * 2 * 4 * 3 * (4 + 3)),
+        (node("LayerNormalization", [[2, 3, 4], [4]], [2, 3, 4]), 0),
+    ],
+)
+def test_multiply_adds_by_hand(event: dict[str, Any], count: int) -> None:
+    pytest.importorskip("onnx", reason="the products whose speed is the peak are written with onnx")
+    assert script("roofline").multiply_adds(event) == count
+
+
+def test_a_shipped_graphs_products_are_counted_and_energy_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="the products whose speed is the peak are written with onnx")
+    roofline = script("roofline")
+    (target,) = roofline.targets("nano")
+    path = target.folder / target.manifest["precisions"][target.precision]["file"]
+    ids = roofline.np.ones((2, 8), roofline.np.int64)
+    one = roofline.profile(path, roofline.Batch(ids, ids))
+    two = roofline.profile(path, roofline.Batch(ids.repeat(2, 0), ids.repeat(2, 0)))
+    assert {key: 2 * count for key, count in one["multiply_adds"].items()} == two["multiply_adds"]
+    assert one["multiply_adds"]["int8"] > 1e6 and 0 < one["product_share"] < 1
+    (tmp_path / "energy").write_text("12\n")
+    assert roofline.microjoules(tmp_path / "energy") == 12
+    assert roofline.microjoules(tmp_path / "none") is None
+
+
+def test_the_tables_of_mteb_and_of_training() -> None:
+    tables = script("measured_tables")
+    task = {"main_score": 0.78123, "measure": "cosine_spearman"}
+    text = tables.mteb({"mteb": "2.1", "rows": [{"bundle": "nano:int8", "tasks": {"STS12": task}}]})
+    assert "| nano:int8 | 78.12 |" in text and "mteb 2.1 · cosine_spearman" in text
+    shared = {"machine": {"cpu": "EPYC"}, "threads": 1, "made_at": "2026-11-27T08"}
+    rates = {"sentence-transformers": 100.0, "int8": 484.0}
+    train = {**shared, "batch": 256, "ratio": 6.1, "texts_s": {**rates, "edgedistill": 610.0}}
+    text = tables.training(
+        train, {**shared, "texts_s": rates, "ratio": {"sentence-transformers": 1, "int8": 4.84}}
+    )
+    assert "| edgedistill | 610 | 6.10 |" in text and "| edgedistill, int8 | 484 | 4.84 |" in text
