@@ -75,9 +75,10 @@ def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> Non
     """Raise UserError where there is an unfinished run and `resume` is not given, and where there is none and
     it is given. The error names `instead` as what else can be done with the unfinished one."""
     partial = resolve.unfinished_run(out)
-    if partial.exists() and not resume:
+    begun = (partial / "recipe.yaml").exists()  # an empty folder is what a kill leaves before it is written
+    if begun and not resume:
         raise UserError(f"{partial}: an unfinished run; continue it with --resume, or {instead}")
-    if resume and not (partial / "recipe.yaml").exists():
+    if resume and not begun:
         raise UserError(f"{partial}: nothing to resume; leave --resume out")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import World
-from tests.faults.commands import COMMANDS, Contents, Started, prepare, run, stable, timed
+from tests.faults.commands import COMMANDS, Contents, Started, prepare, run, stable, timed, to_go_on
 from tests.faults.record import record
 
 NAMES = ("train", "export", "embed", "trim", "search")
@@ -56,8 +56,7 @@ def refused(name: str, place: Path, code: int | None, log: str, expected: int = 
 
 def repeated(name: str, given: Path, place: Path, whole: Whole) -> None:
     """The same command, where nothing is in its way any more."""
-    begun = COMMANDS[name].unfinished
-    code, log = run(name, given, place, again=not begun or (place / begun).exists())
+    code, log = run(name, given, place, again=to_go_on(name, place))
     assert code == 0, log
     assert stable(name, place) == whole
 
@@ -239,7 +238,7 @@ def test_a_teacher_that_changes_between_interruption_and_resuming(
     started.result()
     weights = own / "teacher" / "model.safetensors"
     save_file({name: value + 0.1 * torch.sin(value) for name, value in load_file(weights).items()}, weights)
-    code, log = run("train", own, tmp_path / "x", again=True)
+    code, log = run("train", own, tmp_path / "x", again=to_go_on("train", tmp_path / "x"))
     assert "Traceback" not in log
     if code == 0:
         assert stable("train", tmp_path / "x") == timed("train", own, tmp_path / "y")[1]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import World
-from tests.faults.commands import COMMANDS, Started, prepare, run, stable, timed
+from tests.faults.commands import COMMANDS, Started, prepare, run, stable, timed, to_go_on
 from tests.faults.record import record
 
 KILLS = int(os.environ.get("EDGEDISTILL_KILLS", 40))
@@ -56,7 +56,7 @@ def kill_often(name: str, given: Path, folder: Path, kills: int, seed: int) -> C
     while found.total() < kills:
         place = folder / str(found.total())
         for _ in range(draw.choice((1, 1, 2))):  # what was resumed may be killed as well
-            started = Started(name, given, place, again=place.exists())
+            started = Started(name, given, place, again=to_go_on(name, place))
             if not started.ended(draw.random() * seconds):
                 started.signal()
                 started.result()
@@ -64,7 +64,7 @@ def kill_often(name: str, given: Path, folder: Path, kills: int, seed: int) -> C
             if done := state(name, place, whole) == "whole" and not COMMANDS[name].again:
                 break
         if not done:
-            code, log = run(name, given, place, again=True)
+            code, log = run(name, given, place, again=to_go_on(name, place))
             assert code == 0, f"{name} after a kill: {log}"
             assert "Traceback" not in log
         assert stable(name, place) == whole
@@ -75,6 +75,14 @@ def kill_often(name: str, given: Path, folder: Path, kills: int, seed: int) -> C
 @pytest.mark.parametrize("name", IN_BRIEF)
 def test_killed_once(name: str, given: Path, tmp_path: Path) -> None:
     assert kill_often(name, given, tmp_path, 1, seed=2).total() >= 1
+
+
+def test_an_empty_folder_is_no_unfinished_run(given: Path, tmp_path: Path) -> None:
+    """What a kill leaves between making the folder and writing its recipe."""
+    (tmp_path / "run.partial").mkdir()
+    code, log = run("train", given, tmp_path)
+    assert code == 0, log
+    assert not (tmp_path / "run.partial").exists()
 
 
 @pytest.mark.slow
