@@ -146,6 +146,7 @@ TEXTS = {
     "tabs": "name:\n\t- a",
     "control letters": "name: a\x00b",
     "not UTF-8": b"name: \xe9",
+    "a key that a terminal obeys": '"a\\x9b": "b\\0"',
     "unknown keys": "\n".join(f"key{n}: 1" for n in range(5_000)),
     "large": "#" * 300_000,
     "not a mapping": "- a",
@@ -161,6 +162,7 @@ def test_a_file_that_holds_no_recipe(kind: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         recipe.read(path)
     assert all(problem.startswith(f"{path}: ") and len(problem) < 2_500 for problem in caught.value.problems)
+    assert all(problem.isprintable() for problem in caught.value.problems)
     assert len(caught.value.problems) <= 41
 
 
