@@ -159,6 +159,13 @@ def test_a_circle_of_links(copy: Path) -> None:
     assert "tokenizer.json: " in refused(bundle.load, copy)[0]
 
 
+def test_a_name_that_a_terminal_would_obey_is_escaped(copy: Path) -> None:
+    write_manifest(copy, files={"a\x9b2J": 1})
+    with pytest.raises(UserError) as caught:
+        manifest.read(copy)
+    assert all(line.isprintable() for line in caught.value.problems)
+
+
 def test_all_fields_that_are_wrong_at_once(copy: Path) -> None:
     changes: dict[str, Any] = {
         "name": "two\nlines",
