@@ -40,7 +40,7 @@ class Command:
     outputs: tuple[str, ...] = ()
     again: str = ""
     stable: Callable[[Path], Contents] = field(default=lambda path: contents(path))
-    unfinished: str = ""
+    unfinished: tuple[str, ...] = ()
     prints: bool = False
 
 
@@ -83,7 +83,7 @@ COMMANDS: dict[str, Command] = {
         ("run",),
         "--resume",
         of_a_run,
-        unfinished="run.partial/recipe.yaml",
+        unfinished=("run.partial/recipe.yaml",),
     ),
     "export": Command("export {in}/run --out bundle", ("bundle",), "--overwrite", of_a_bundle),
     "embed": Command("embed {in}/bundle {in}/data/many.txt --out out.npy", ("out.npy",), "--overwrite"),
@@ -97,14 +97,14 @@ COMMANDS: dict[str, Command] = {
         ("adapted",),
         "--resume",
         of_any_bundle,
-        unfinished="runs/adapted.partial/recipe.yaml",
+        unfinished=("runs/adapted.partial/recipe.yaml", "runs/adapted"),
     ),
     "fit": Command(
         f"fit {TEACHER} --max-mb 1 --max-p50-ms 9 --minutes 3 --out fit",
         ("fit/bundle",),
         "--resume",
         of_any_bundle,
-        unfinished="fit",
+        unfinished=("fit",),
     ),
 }
 
@@ -127,8 +127,7 @@ def prepare(world: World, folder: Path) -> Path:
 def to_go_on(name: str, place: Path) -> bool:
     """Whether a command is to be repeated with what goes on or replaces, so where there is something."""
     command = COMMANDS[name]
-    left = [*command.outputs, command.unfinished] if command.unfinished else command.outputs
-    return any((place / each).exists() for each in left)
+    return any((place / each).exists() for each in (*command.outputs, *command.unfinished))
 
 
 class Started:

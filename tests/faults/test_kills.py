@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from edgedistill import recipe
+from edgedistill.errors import UserError
+from edgedistill.training import resume
 from tests.conftest import World
 from tests.faults.commands import COMMANDS, Started, prepare, run, stable, timed, to_go_on
 from tests.faults.record import record
@@ -45,8 +48,8 @@ def state(name: str, place: Path, whole: dict) -> str:
         assert contents is None or contents == whole[out], f"{name}: {out} is there, and not as it should be"
     if any(contents is not None for contents in found.values()):
         return "whole"
-    begun = COMMANDS[name].unfinished
-    return "resumable" if begun and (place / begun).exists() else "absent"
+    begun = any((place / each).exists() for each in COMMANDS[name].unfinished)
+    return "resumable" if begun else "absent"
 
 
 def kill_often(name: str, given: Path, folder: Path, kills: int, seed: int) -> Counter[str]:
@@ -83,6 +86,24 @@ def test_an_empty_folder_is_no_unfinished_run(given: Path, tmp_path: Path) -> No
     code, log = run("train", given, tmp_path)
     assert code == 0, log
     assert not (tmp_path / "run.partial").exists()
+
+
+def test_what_a_kill_leaves_of_the_unfinished_run_is_deleted(given: Path, tmp_path: Path) -> None:
+    """Between writing the run and deleting what it was made in."""
+    assert run("train", given, tmp_path)[0] == 0
+    (tmp_path / "run.partial" / "tokenizer").mkdir(parents=True)
+    code, log = run("train", given, tmp_path, again=True)
+    assert (code, log.splitlines()[0]) == (0, "run: finished already")
+    assert not (tmp_path / "run.partial").exists()
+
+
+def test_another_process_does_not_train_the_same_run(world: World, tmp_path: Path) -> None:
+    spec = recipe.parse(world.recipe(), "x")
+    with resume.unfinished(spec, tmp_path / "run", False):
+        for resuming, line in ((True, "another process trains it"), (False, "continue it with --resume")):
+            with pytest.raises(UserError, match=line), resume.unfinished(spec, tmp_path / "run", resuming):
+                pass
+        assert (tmp_path / "run.partial" / "recipe.yaml").exists()
 
 
 @pytest.mark.slow
