@@ -110,7 +110,7 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
         if place is not None:
             return kind(f"{place}: {fact}; {_WAYS_OUT[number]}")
         return kind(f"{first_line(error)}; {_WAYS_OUT[number]} ({DEBUG}=1 shows where)")
-    if isinstance(error, MemoryError) or _MEMORY.search(str(error)):
+    if isinstance(error, MemoryError) or "Errno 12]" in str(error) or _MEMORY.search(str(error)):
         size = f" ({first_line(error)})" if str(error) else ""
         return UserError(
             f"not enough memory{size}; make what is computed at once smaller, or take a machine with more"
