@@ -424,7 +424,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "peers")
     parser.add_argument("--out", type=Path, default=REPORT)
     parser.add_argument("--only", nargs="+", metavar="NAME", default=list(PEERS))
-    parser.add_argument("--again", nargs="*", metavar="NAME", default=[], help="make these anew")
+    parser.add_argument("--again", nargs="*", metavar="NAME", default=[], help="make these again")
     parser.add_argument("--minutes", type=float, default=10, help="of each that trains, fit and adapt too")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--time", action="store_true")

@@ -11,7 +11,7 @@ from typing import Any
 from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import scoring
-from edgedistill.evaluation.speed import OWN
+from edgedistill.evaluation.speed import OWN, titled
 from edgedistill.session import Log
 
 SCHEMA = 1
@@ -90,10 +90,9 @@ def dumps(reports: list[Report]) -> str:
 
 
 def title(report: Report) -> str:
-    """Return `name:precision`, as on the command line, and the runner where it is not edgedistill's own."""
-    runner = (report.get("runner") or {}).get("name", OWN)
-    added = "" if runner == OWN else f" [{runner}]"
-    return f"{report['bundle']['name']}:{report['bundle']['precision']}{added}"
+    """Return how the report's bundle and runner are named, see `speed.titled`."""
+    bundle, runner = report["bundle"], report.get("runner") or {}
+    return titled(bundle["name"], bundle["precision"], runner.get("name", OWN))
 
 
 def is_teacher(report: Report) -> bool:

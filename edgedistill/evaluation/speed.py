@@ -66,6 +66,11 @@ class Runner(NamedTuple):
 PYTHON = Runner.named(OWN)
 
 
+def titled(name: str, precision: str, runner: str) -> str:
+    """Return `name:precision`, as on the command line, and the runner where it is not edgedistill's own."""
+    return f"{name}:{precision}" + ("" if runner == OWN else f" [{runner}]")
+
+
 @dataclass
 class Target:
     """One precision of a bundle in one runner, to be measured.
@@ -84,7 +89,7 @@ class Target:
 
     @property
     def title(self) -> str:
-        return f"{self.name}:{self.precision}" + ("" if self.runner.name == OWN else f" [{self.runner.name}]")
+        return titled(self.name, self.precision, self.runner.name)
 
 
 @dataclass(frozen=True)

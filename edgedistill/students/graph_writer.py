@@ -64,6 +64,11 @@ class GraphWriter:
         )
         return names[0]
 
+    def of_tokens(self, values: Tensor) -> str:
+        """A parameter's value (V,) for each token of the texts, (B, T, 1)."""
+        found = self.add("Gather", self.parameter(values), "input_ids")
+        return self.add("Unsqueeze", found, self.constant([2], "axis"))
+
     def linear(self, x: str, layer: nn.Linear) -> str:
         """x·Wᵀ + b as MatMul and Add (never Gemm), so that the quantizers find it."""
         return self.linear_each([x], layer)[0]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, normalize
 
 from edgedistill import recipe
-from edgedistill.students.graph_writer import GraphWriter, length
+from edgedistill.students.graph_writer import GraphWriter, length, lexical_channel
 from edgedistill.students.pooling import mean_nodes, pool
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding, lookup
 
@@ -58,8 +58,7 @@ class Lexical(nn.Module):
     def write(self, writer: GraphWriter, rows: list[str]) -> list[str]:
         """Write the nodes that add it to embeddings (B, d) and, where they are given, to token embeddings
         (B, T, d), whose mean then is the same sum."""
-        weights = writer.add("Gather", writer.parameter(self.token_weights), "input_ids")
-        weights = writer.add("Unsqueeze", weights, writer.constant([2], "axis"))
+        weights = writer.of_tokens(self.token_weights)
         found = writer.add("Mul", lookup(writer, self.rows, "input_ids"), weights)
         pooled = mean_nodes(writer, found, "mean")
         lengths = length(writer, rows[0]), length(writer, pooled)
@@ -152,7 +151,7 @@ def counts(student: nn.Module, embedding: int, *after_pooling: nn.Module | None)
     """Parameters {embedding, encoder, head, total}: the head is what follows the pooling, the encoder the
     rest."""
     total, head = count(student), sum(count(each) for each in after_pooling)
-    embedding += count(getattr(student, "lexical_channel", None))
+    embedding += count(lexical_channel(student))
     return {"embedding": embedding, "encoder": total - embedding - head, "head": head, "total": total}
 
 

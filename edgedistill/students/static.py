@@ -16,13 +16,12 @@ from edgedistill import recipe
 from edgedistill.students import embedding_tables, head
 from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import GraphWriter, finish
-from edgedistill.students.head import Headed
+from edgedistill.students.head import LEXICAL_CODES, Headed
 from edgedistill.students.kind import Kind, Start, TableShape, build_to_train, table_shape
 from edgedistill.students.pooling import mean_nodes, pool
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding
 
 SIF = 1e-3  # a of a / (a + p): tokens rarer than this keep most of their weight (Arora et al. 2017, §3)
-LEXICAL_CODES = 8  # per token, drawn at random: few pairs of tokens share more than one
 
 
 class StaticStudent(Headed):
@@ -162,8 +161,7 @@ def write(student: StaticStudent) -> onnx.ModelProto:
     """
     writer, ids, table = GraphWriter(student), "input_ids", student.embedding
     if isinstance(table, ProductQuantizedEmbedding):
-        weights = writer.add("Gather", writer.parameter(student.weights), ids)
-        weights = writer.add("Unsqueeze", weights, writer.constant([2], "axis"))
+        weights = writer.of_tokens(student.weights)
         found = lookup(writer, table, ids)
         if student.lexical is not None:
             found = writer.add("Add", found, lookup(writer, student.lexical, ids))

@@ -96,18 +96,21 @@ def build(
     if spec.student.pq_bytes is not None:
         if fitted:
             static.compress(module, weights["embedding.weight"], spec.student.lexical)
-        kept = {name: value for name, value in weights.items() if not name.startswith("embedding.")}
-        weights = {**module.state_dict(), **kept}
+        weights = {**module.state_dict(), **_without("embedding.", weights)}
     elif new_head or spec.student.lexical is not None:
-        weights = {name: value for name, value in weights.items() if not name.startswith("lexical_channel.")}
+        weights = _without("lexical_channel.", weights)
         if spec.student.lexical is not None:
             module.lexical_channel.initialize(None if new_head else finished.head, spec.student.lexical)
             weights |= module.lexical_channel.state_dict(prefix="lexical_channel.")
     if new_head:
-        kept = {name: value for name, value in weights.items() if not name.startswith("head.")}
-        weights = kept | _head(module, weights)
+        weights = _without("head.", weights) | _head(module, weights)
     module.load_state_dict(_with_longer_positions(weights, module))
     return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head, earlier=earlier(source))
+
+
+def _without(part: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights but for those of a part of the student."""
+    return {name: value for name, value in weights.items() if not name.startswith(part)}
 
 
 def _shape(student: recipe.Finished, source: run.Run) -> dict[str, Any]:
