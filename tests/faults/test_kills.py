@@ -11,7 +11,9 @@ import os
 import random
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,8 +54,11 @@ def state(name: str, place: Path, whole: dict) -> str:
     return "resumable" if begun else "absent"
 
 
-def kill_often(name: str, given: Path, folder: Path, kills: int, seed: int) -> Counter[str]:
-    """What each of so many kills, or one more, left: absent, resumable or whole."""
+def kill_often(
+    name: str, given: Path, folder: Path, kills: int, seed: int, note: Callable[[Counter[str]], Any] = len
+) -> Counter[str]:
+    """What each of so many kills, or one more, left: absent, resumable or whole. `note` gets what was found
+    whenever the command has ended as ever."""
     seconds, whole = timed(name, given, folder / "alone")
     draw, found = random.Random(f"{name} {seed}"), Counter[str]()
     while found.total() < kills:
@@ -72,6 +77,7 @@ def kill_often(name: str, given: Path, folder: Path, kills: int, seed: int) -> C
             assert "Traceback" not in log
         assert stable(name, place) == whole
         shutil.rmtree(place)
+        note(found)
     return found
 
 
@@ -110,5 +116,8 @@ def test_another_process_does_not_train_the_same_run(world: World, tmp_path: Pat
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_killed_often(name: str, given: Path, tmp_path: Path) -> None:
     count = round(KILLS * WEIGHTS[name] / sum(WEIGHTS.values()))
-    found = kill_often(name, given, tmp_path, count, seed=0)
-    record("kills", name, kills=found.total(), wrong=0, **found)
+
+    def note(found: Counter[str]) -> None:
+        record("kills", name, kills=found.total(), wrong=0, **found)
+
+    kill_often(name, given, tmp_path, count, seed=0, note=note)
