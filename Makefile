@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 ENVIRONMENTS := $(CURDIR)/.environments
 ECOSYSTEMS ?= --out bench/reports/ecosystems.json --readme
 
-.PHONY: help test runners lint format types docs demo reproduction ecosystems processors mteb speeds integrations peers setup clean
+.PHONY: help test runners lint format types docs demo reproduction ecosystems processors mteb speeds integrations peers wheel audit locked setup clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -121,13 +121,39 @@ $(ENVIRONMENTS)/transformers.js/installed:
 	cd $(@D) && $(NPM_INSTALL) --no-package-lock @huggingface/transformers
 	@touch $@
 
+RELEASE := $(ENVIRONMENTS)/release
+COMPILE := $(RELEASE)/bin/uv pip compile --quiet --no-header --no-annotate --generate-hashes --python-version 3.11 \
+	--python-platform x86_64-manylinux_2_28 -c constraints.txt pyproject.toml
+
+wheel: $(RELEASE)/installed  ## the wheel, of the same bytes each time, and what it needs as a CycloneDX bill of materials, in dist/
+	rm -rf dist
+	$(RELEASE)/bin/python -m build --wheel --no-isolation --outdir dist
+	$(COMPILE) -o dist/base.txt
+	$(RELEASE)/bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type library --output-reproducible -o dist/sbom.cdx.json dist/base.txt
+	rm dist/base.txt
+
+audit: $(RELEASE)/installed  ## known vulnerabilities of the packages in .ci/*.txt (needs a network)
+	$(RELEASE)/bin/pip-audit --require-hashes --disable-pip -r .ci/locked.txt -r .ci/release.txt
+
+locked: $(RELEASE)/installed  ## after changing constraints.txt or pyproject.toml: what CI installs, each package by its hashes
+	$(COMPILE) --extra demo --extra dev -o .ci/locked.txt
+	$(COMPILE) --extra release --no-emit-package edgedistill -o .ci/release.txt
+
+$(RELEASE)/installed: .ci/release.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/release.txt
+	@touch $@
+
 setup: $(STAMP)  ## only create the environment
 
-# The stamp comes last, so an interrupted installation is repeated.
-$(STAMP): pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# The stamp comes last, so an interrupted installation is repeated. LOCKED=.ci/locked.txt, as CI has it, takes every package by its hash,
+# with Python 3.11 on Linux; torch is the default index's there, whichever index of CPU wheels is named.
+$(STAMP): pyproject.toml constraints.txt $(LOCKED)
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer on the path; install one, or run make PYTHON=..."; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
+	$(if $(LOCKED),$(PIP) --require-hashes -r $(LOCKED) && $(PIP) --no-deps --no-build-isolation -e .,$(PIP) -c constraints.txt -e '.[demo,dev]')
 	touch $(STAMP)
 
 clean:  ## remove the environments and what the demo wrote

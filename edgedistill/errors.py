@@ -110,7 +110,7 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
         if place is not None:
             return kind(f"{place}: {fact}; {_WAYS_OUT[number]}")
         return kind(f"{first_line(error)}; {_WAYS_OUT[number]} ({DEBUG}=1 shows where)")
-    if isinstance(error, MemoryError) or _MEMORY.search(str(error)):
+    if isinstance(error, MemoryError) or "Errno 12]" in str(error) or _MEMORY.search(str(error)):
         size = f" ({first_line(error)})" if str(error) else ""
         return UserError(
             f"not enough memory{size}; make what is computed at once smaller, or take a machine with more"
@@ -186,11 +186,16 @@ def shown(value: object, most: int = 100, quoted: bool = True) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} letters)"
 
 
+def escaped(text: str) -> str:
+    """The text with its invisible characters escaped, among them those that a terminal obeys."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
+
+
 def quote(text: str) -> str:
     """A text in double quotes, shortened to fit a line, with invisible characters escaped."""
-    shown = "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text[:41]
-    )
+    shown = escaped(text[:41])
     return f'"{shown[:40]}…"' if len(shown) > 40 else f'"{shown}"'
 
 

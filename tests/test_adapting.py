@@ -252,6 +252,7 @@ def test_an_unfinished_run_is_seen_before_anything_is_read(student: Path, tmp_pa
     with pytest.raises(UserError, match=r"runs/b.partial: nothing to resume; leave --resume out"):
         adapting.adapt(request, Session(data=tmp_path), resume=True)
     (tmp_path / "runs" / "b.partial").mkdir(parents=True)
+    (tmp_path / "runs" / "b.partial" / "recipe.yaml").touch()
     with pytest.raises(
         UserError,
         match=r"runs/b.partial: an unfinished run; continue it with --resume, or replace it with --overwrite",

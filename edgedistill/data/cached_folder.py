@@ -24,12 +24,17 @@ def cached_folder(folder: Path, write: Callable[[Path], Any], log: Log) -> Path:
 
 
 def written(folder: Path, write: Callable[[Path], Any]) -> Path:
-    """The folder, with the files that `write` puts into an empty one, in place of those that it had."""
+    """The folder, with the files that `write` puts into an empty one, in place of those that it had. Raises
+    UserError where somebody deletes files meanwhile: the others would be taken for all."""
     with files.new_folder(folder) as temporary:
+        record = temporary / RECORD
+        record.touch()
         write(temporary)
-        found = sorted(path for path in temporary.rglob("*") if path.is_file())
+        if not record.exists():
+            raise UserError(f"{folder}: deleted while it was written; run the command again")
+        found = sorted(path for path in temporary.rglob("*") if path.is_file() and path != record)
         hashes = {path.relative_to(temporary).as_posix(): files.sha256_file(path) for path in found}
-        files.write_json(temporary / RECORD, hashes)
+        files.write_json(record, hashes)
     return folder
 
 

@@ -7,6 +7,7 @@ are done (`stage_in_progress.stages_done`), and where the next one goes on (`Sta
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ def finished(spec: recipe.Recipe, out: Path, session: Session) -> dict[str, Any]
         raise UserError(
             f"{out}: a finished run of another recipe ({difference}); give another --out, or delete it"
         )
+    shutil.rmtree(resolve.unfinished_run(out), ignore_errors=True)  # what a kill left of it
     session.log(f"{out}: finished already")
     return found.info
 
@@ -62,22 +64,47 @@ def unfinished(spec: recipe.Recipe, out: Path, resume: bool, processes: Processe
             "delete it"
         )
     partial.mkdir(parents=True, exist_ok=True)
-    files.write_text(written, text)
+    with _alone(partial):
+        files.write_text(written, text)
+        try:
+            yield partial
+        except UserError:
+            if not (partial / "checkpoints").exists():
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _alone(partial: Path) -> Iterator[None]:
+    """Hold the lock of the unfinished run. Raises UserError where another process does: the first one done
+    would delete what the other one copies."""
+    if os.name != "posix":  # folders cannot be locked there
+        yield
+        return
+    import fcntl
+
+    lock = os.open(partial, os.O_RDONLY)
     try:
-        yield partial
-    except UserError:
-        if not (partial / "checkpoints").exists():
-            shutil.rmtree(partial, ignore_errors=True)
-        raise
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_there = os.path.samestat(os.fstat(lock), partial.stat())
+        except (BlockingIOError, FileNotFoundError):
+            is_there = False
+        if not is_there:
+            raise UserError(f"{partial}: another process trains it; wait for that, or give another --out")
+        yield
+    finally:
+        os.close(lock)
 
 
 def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> None:
     """Raise UserError where there is an unfinished run and `resume` is not given, and where there is none and
     it is given. The error names `instead` as what else can be done with the unfinished one."""
     partial = resolve.unfinished_run(out)
-    if partial.exists() and not resume:
+    begun = (partial / "recipe.yaml").exists()  # an empty folder is what a kill leaves before it is written
+    if begun and not resume:
         raise UserError(f"{partial}: an unfinished run; continue it with --resume, or {instead}")
-    if resume and not (partial / "recipe.yaml").exists():
+    if resume and not begun:
         raise UserError(f"{partial}: nothing to resume; leave --resume out")
 
 

@@ -46,7 +46,7 @@ def train(
     run to resume is of another recipe, and for a recipe that does not fit its data. Raises Paused. Processes
     that torchrun or accelerate launch has started train as one, see `processes`.
     """
-    if resume and out.exists() and not resolve.unfinished_run(out).exists():
+    if resume and out.exists():
         return resuming.finished(spec, out, session)
     if spec.finetuning is not None:  # the one door to classifiers, which have a room beside the line
         from edgedistill.classification import finetune

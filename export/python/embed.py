@@ -15,10 +15,13 @@ BUNDLE: a folder. PRECISION: one that the bundle has; by default the fastest, by
 """
 
 import argparse
+import base64
 import hashlib
 import json
+import re
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +34,7 @@ LARGEST_BYTES = {
     "tokenizer.json": 64_000_000,
     "parity.json": 64_000_000,
 }  # of a graph 2**31 - 1
+MOST_FIELDS, MOST_NODES = 200_000, 20_000  # of a graph; an encoder of 24 layers has some 30,000 and 5,000
 UNIT_LENGTH = 0.01  # how far an embedding's length may be from 1
 ROLES = {"text": "prompt", "query": "query_prompt", "document": "document_prompt"}
 
@@ -64,6 +68,45 @@ OPERATORS = {
     "DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul GatherBlockQuantized MatMulIntegerToFloat "
     "MatMulNBits QuantizeLinear ",
 }
+
+# What bounds the tokens of a text: characters of strings in tokenizer.json, its steps, how a text grows.
+LIMITS = {"pattern": 500, "token": 1_000, "unigram": 256, "affix": 100, "string": 1_000, "table": 4_000_000}
+LIMITS |= {"word": 256, "steps": 64, "growth": 1_000, "lengthening": 2, "special": 64}
+STEPS = {  # of each part: where a Sequence holds its steps, and the kinds of steps
+    "normalizer": (
+        "normalizers",
+        "BertNormalizer ByteLevel Lowercase NFC NFD NFKC NFKD Nmt Precompiled Prepend Replace Strip "
+        "StripAccents",
+    ),
+    "pre_tokenizer": (
+        "pretokenizers",
+        "BertPreTokenizer ByteLevel CharDelimiterSplit Digits FixedLength Metaspace Punctuation Split "
+        "UnicodeScripts Whitespace WhitespaceSplit",
+    ),
+    "post_processor": ("processors", "BertProcessing ByteLevel RobertaProcessing TemplateProcessing"),
+    "decoder": ("decoders", "BPEDecoder ByteFallback ByteLevel CTC Fuse Metaspace Replace Strip WordPiece"),
+}
+GROWS = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18}  # characters that one becomes
+# Patterns: alternatives of characters and classes, where nothing that can fail follows what repeats without
+# end; and three of published tokenizers as they are.
+CHARACTER = r"(?:[^\\\[\](){}*+?.^$|]|\\[sSdDwWrnt]|\\[!-/:-@\[-^`{-~]|\\[pP]\{[A-Za-z_]+\})"
+ATOM = rf"(?:{CHARACTER}|\[\^?(?:{CHARACTER}|[(){{}}*+?.$|])+\])"
+GROUP = rf"\(\?i?:{ATOM}{{1,8}}(?:\|{ATOM}{{1,8}}){{0,20}}\)"
+REPEATED = rf"{ATOM}(?:\+|\{{[1-9],\}}|\{{1,[1-9]\}})?(?:{ATOM}\*)?(?:{GROUP}\?)?"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+OTHER = r"[^\r\n\p{L}\p{N}]?"
+KNOWN = [
+    *(
+        f"{OTHER}{UPPER}*{LOWER}+{end}|{OTHER}{UPPER}+{LOWER}*{end}"
+        for end in ("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "")
+    ),
+    r" ?[^(\s|[.,!?…。，、।۔،])]+",
+]
+ALTERNATIVE = (
+    rf"(?:{'|'.join(map(re.escape, KNOWN))}|(?:{ATOM}(?:\?|\{{[1-9]\}})?){{0,8}}(?:{REPEATED}|{GROUP}))"
+)
+SPACES = r"(?:\|\\s\*\[\\r\\n\]\+)?(?:\|\\s\+\(\?!\\S\))?\|\\s\+"
+PATTERN = re.compile(rf"(?![\s\S]*(?:&&|--|~~)){ALTERNATIVE}(?:\|{ALTERNATIVE}){{0,20}}(?:{SPACES})?")
 
 
 def inside(folder: Path, name: object) -> Path:
@@ -163,15 +206,18 @@ def check_graph(data: bytes) -> None:
     """
     if data[4:8] == b"ORTM":
         raise ValueError("in ORT format, not ONNX")
-    if _read(data, "model", 0, len(data)).get("graph") != 1:
+    if _read(data, "model", 0, len(data), iter(range(MOST_FIELDS))).get("graph") != 1:
         raise ValueError("not an ONNX graph")
 
 
-def _read(data: bytes, what: str, at: int, end: int) -> dict[str, Any]:
-    """How often each field of a message occurs that is read, and a node's texts."""
+def _read(data: bytes, what: str, at: int, end: int, left: Iterator[int]) -> dict[str, Any]:
+    """How often each field of a message occurs that is read, and a node's texts. left: one for each
+    field that may still be read."""
     skipped, read = FIELDS[what]
     found: dict[str, Any] = {}
     while at < end:
+        if next(left, None) is None or found.get("node", 0) > MOST_NODES:
+            raise ValueError(f"more than {MOST_NODES} nodes, or {MOST_FIELDS} fields")
         key, start = _number(data, at, end)
         field, wire_type, name = key >> 3, key & 7, read.get(key >> 3)
         if wire_type == 0:
@@ -197,7 +243,7 @@ def _read(data: bytes, what: str, at: int, end: int) -> dict[str, Any]:
             found[name] = data[value:stop].decode("utf-8")
         elif name is not None:
             found[name] = found.get(name, 0) + 1
-            _read(data, name, value, stop)
+            _read(data, name, value, stop, left)
         at = stop
     if what == "node":
         domain, operator = found.get("domain", ""), found.get("operator", "")
@@ -215,6 +261,100 @@ def _number(data: bytes, at: int, end: int) -> tuple[int, int]:
         if data[at + place] < 128:
             return number, at + place + 1
     raise ValueError(f"a number without an end at byte {at}")
+
+
+def check_tokenizer(data: bytes) -> None:
+    """Raises an error for a tokenizer.json whose tokens may take a time that a text's length does not bound:
+    ValueError with what is wrong, or another where its parts are no parts of a tokenizer."""
+    tokenizer = json.loads(data, object_pairs_hook=_distinct)
+    model, vocab = tokenizer["model"], tokenizer["model"]["vocab"]
+    for token in vocab if isinstance(vocab, dict) else [pair[0] for pair in vocab]:
+        _most(len(token), "unigram" if model["type"] == "Unigram" else "token")
+    _check_strings(model, "affix")
+    word = model.get("max_input_chars_per_word", 100)
+    if type(word) is not int or word < 1 or model.get("dropout"):
+        raise ValueError("a model with dropout, or with words of no length")
+    _most(word, "word")
+    steps = {part: list(_flat(tokenizer.get(part), *kinds)) for part, kinds in STEPS.items()}
+    for each in steps.values():
+        _most(len(each), "steps")
+        for step in each:
+            _check_strings(step, "string")
+            pattern = step.get("pattern") or {}
+            expression = pattern.get("Regex", pattern.get("String") or "a")
+            if pattern.get("String") == "" or not isinstance(expression, str):
+                raise ValueError("an empty pattern")
+            if "Regex" in pattern and not (
+                len(expression) <= LIMITS["pattern"] and PATTERN.fullmatch(expression)
+            ):
+                raise ValueError(
+                    f"the pattern {expression[:100]!a} is none of a published tokenizer, nor as simple"
+                )
+    growth = 1
+    for step in steps["normalizer"]:
+        if step["type"] in ("Precompiled", "Replace"):
+            growth *= max(1, _longest_replacement(step))
+        elif growth > 1:
+            growth *= GROWS.get(step["type"], 1)
+    _most(growth, "growth")
+    before = [step["type"] for step in (*steps["normalizer"], *steps["pre_tokenizer"])]
+    _most(before.count("ByteLevel") + before.count("Metaspace"), "lengthening")
+    _most(sum(map(_added_tokens, steps["post_processor"])), "special")
+    for token in tokenizer.get("added_tokens") or []:
+        if (token.get("lstrip") or token.get("rstrip")) and token["content"] != token["content"].strip():
+            raise ValueError("an added token that takes the white space that it is found in")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key twice, of which parsers read one or the other")
+    return found
+
+
+def _most(number: int, what: str) -> None:
+    if number > LIMITS[what]:
+        raise ValueError(f"{what}: {number}, above {LIMITS[what]}")
+
+
+def _flat(step: Any, key: str, kinds: str) -> Iterator[dict[str, Any]]:
+    """The steps of a part of tokenizer.json, those of sequences in their place."""
+    if step is None:
+        return
+    if step["type"] == "Sequence":
+        for each in step[key]:
+            yield from _flat(each, key, kinds)
+    elif step["type"] in kinds.split():
+        yield step
+    else:
+        raise ValueError(f"a part of type {step['type']!r}")
+
+
+def _check_strings(values: dict[str, Any], what: str) -> None:
+    for key, value in values.items():
+        if isinstance(value, str):
+            _most(len(value), "table" if key == "precompiled_charsmap" else what)
+
+
+def _longest_replacement(step: dict[str, Any]) -> int:
+    """What a step of a normalizer puts in at most. A table of characters has the size of a trie, the trie,
+    and strings that end in zero."""
+    if step["type"] == "Replace":
+        return len(step["content"])
+    table = base64.b64decode(step["precompiled_charsmap"])
+    end = 4 + int.from_bytes(table[:4], "little")
+    if end > len(table):
+        raise ValueError("a table of characters that is not as long as it says")
+    return max(map(len, table[end:].split(b"\0")))
+
+
+def _added_tokens(step: dict[str, Any]) -> int:
+    template, special = step.get("single"), step.get("special_tokens") or {}
+    if template is None:
+        return 4
+    if sum("Sequence" in item for item in template) > 1:
+        raise ValueError("a template that repeats the text")
+    return len(template) * max([1, *(len(entry["ids"]) for entry in special.values())])
 
 
 def refuse(error: BaseException, fact: str) -> NoReturn:
@@ -249,10 +389,17 @@ class Bundle:
             sys.exit(
                 f"{folder / file}: refused: {error}; get the bundle again, or export it again from its run"
             )
-        tokenizer_json = verified(folder, self.manifest, "tokenizer.json").decode("utf-8", "replace")
+        tokenizer_json = verified(folder, self.manifest, "tokenizer.json")
+        try:
+            check_tokenizer(tokenizer_json)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
+            sys.exit(
+                f"{folder / 'tokenizer.json'}: refused: {error!s:.300}; get the bundle again, or export it "
+                "again from its run"
+            )
         try:
             self._session = onnxruntime.InferenceSession(graph)
-            self._tokenizer = Tokenizer.from_str(tokenizer_json)
+            self._tokenizer = Tokenizer.from_str(tokenizer_json.decode("utf-8"))
             self._tokenizer.no_padding()
             side = (self._tokenizer.truncation or {}).get("direction", "right")
             self._tokenizer.enable_truncation(self.manifest["max_tokens"], direction=side)

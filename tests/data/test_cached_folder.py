@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import files, recipe
 from edgedistill.data import cached_folder, corpus, parallel_corpus, token_cache
+from edgedistill.errors import UserError
 from edgedistill.session import Session
 
 DAMAGE: dict[str, Callable[[Path], Any]] = {
@@ -109,3 +110,17 @@ def test_ids_above_the_count_of_tokens_fit(tmp_path: Path) -> None:
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
     found = token_cache.tokenize(corpus.build(recipe.Files(texts=["a.txt"]), session, 0), made, 8, 0, session)
     assert found.batch(np.arange(2), 8)[0].tolist() == [[1, 70_000, 0], [1, 70_000, 70_000]]
+
+
+def test_a_folder_that_is_emptied_while_it_is_written(tmp_path: Path) -> None:
+    """What is written afterwards is not taken for all of it."""
+
+    def write(folder: Path) -> None:
+        (folder / "first").write_text("a")
+        for path in folder.iterdir():
+            path.unlink()
+        (folder / "last").write_text("b")
+
+    with pytest.raises(UserError, match="x: deleted while it was written; run the command again"):
+        cached_folder.written(tmp_path / "x", write)
+    assert not list(tmp_path.iterdir())

@@ -40,7 +40,7 @@ class Command:
     outputs: tuple[str, ...] = ()
     again: str = ""
     stable: Callable[[Path], Contents] = field(default=lambda path: contents(path))
-    unfinished: str = ""
+    unfinished: tuple[str, ...] = ()
     prints: bool = False
 
 
@@ -72,19 +72,18 @@ def of_any_bundle(path: Path) -> Contents:
 
 
 def of_a_report(path: Path) -> Contents:
-    reports = files.read_json(path)["reports"]
-    return {"quality": json.dumps([each["quality"] for each in reports]).encode()}
-
-
-def of_a_page(path: Path) -> Contents:
-    return {"end": path.read_bytes().strip()[-7:]}
+    return {"quality": json.dumps(files.read_json(path)["quality"]).encode()}
 
 
 DATA = "--data {in}/data"
 TEACHER = f"--teacher {{in}}/teacher --texts texts.txt {DATA}"
 COMMANDS: dict[str, Command] = {
     "train": Command(
-        f"train {{in}}/tiny.yaml {DATA} --out run", ("run",), "--resume", of_a_run, unfinished="run.partial"
+        f"train {{in}}/tiny.yaml {DATA} --out run",
+        ("run",),
+        "--resume",
+        of_a_run,
+        unfinished=("run.partial/recipe.yaml",),
     ),
     "export": Command("export {in}/run --out bundle", ("bundle",), "--overwrite", of_a_bundle),
     "embed": Command("embed {in}/bundle {in}/data/many.txt --out out.npy", ("out.npy",), "--overwrite"),
@@ -98,14 +97,14 @@ COMMANDS: dict[str, Command] = {
         ("adapted",),
         "--resume",
         of_any_bundle,
-        unfinished="runs",
+        unfinished=("runs/adapted.partial/recipe.yaml", "runs/adapted"),
     ),
     "fit": Command(
         f"fit {TEACHER} --max-mb 1 --max-p50-ms 9 --minutes 3 --out fit",
         ("fit/bundle",),
         "--resume",
         of_any_bundle,
-        unfinished="fit",
+        unfinished=("fit",),
     ),
 }
 
@@ -123,6 +122,12 @@ def prepare(world: World, folder: Path) -> Path:
     make_run(folder / "run")
     bundle_writer.export(folder / "run", ["fp32", "int8"], folder / "bundle", lambda line: None)
     return folder
+
+
+def to_go_on(name: str, place: Path) -> bool:
+    """Whether a command is to be repeated with what goes on or replaces, so where there is something."""
+    command = COMMANDS[name]
+    return any((place / each).exists() for each in (*command.outputs, *command.unfinished))
 
 
 class Started:

@@ -11,12 +11,17 @@ import os
 import random
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edgedistill import recipe
+from edgedistill.errors import UserError
+from edgedistill.training import resume
 from tests.conftest import World
-from tests.faults.commands import COMMANDS, Started, prepare, run, stable, timed
+from tests.faults.commands import COMMANDS, Started, prepare, run, stable, timed, to_go_on
 from tests.faults.record import record
 
 KILLS = int(os.environ.get("EDGEDISTILL_KILLS", 40))
@@ -45,18 +50,21 @@ def state(name: str, place: Path, whole: dict) -> str:
         assert contents is None or contents == whole[out], f"{name}: {out} is there, and not as it should be"
     if any(contents is not None for contents in found.values()):
         return "whole"
-    begun = COMMANDS[name].unfinished
-    return "resumable" if begun and (place / begun).exists() else "absent"
+    begun = any((place / each).exists() for each in COMMANDS[name].unfinished)
+    return "resumable" if begun else "absent"
 
 
-def kill_often(name: str, given: Path, folder: Path, kills: int, seed: int) -> Counter[str]:
-    """What each of so many kills, or one more, left: absent, resumable or whole."""
+def kill_often(
+    name: str, given: Path, folder: Path, kills: int, seed: int, note: Callable[[Counter[str]], Any] = len
+) -> Counter[str]:
+    """What each of so many kills, or one more, left: absent, resumable or whole. `note` gets what was found
+    whenever the command has ended as ever."""
     seconds, whole = timed(name, given, folder / "alone")
     draw, found = random.Random(f"{name} {seed}"), Counter[str]()
     while found.total() < kills:
         place = folder / str(found.total())
         for _ in range(draw.choice((1, 1, 2))):  # what was resumed may be killed as well
-            started = Started(name, given, place, again=place.exists())
+            started = Started(name, given, place, again=to_go_on(name, place))
             if not started.ended(draw.random() * seconds):
                 started.signal()
                 started.result()
@@ -64,11 +72,12 @@ def kill_often(name: str, given: Path, folder: Path, kills: int, seed: int) -> C
             if done := state(name, place, whole) == "whole" and not COMMANDS[name].again:
                 break
         if not done:
-            code, log = run(name, given, place, again=True)
+            code, log = run(name, given, place, again=to_go_on(name, place))
             assert code == 0, f"{name} after a kill: {log}"
             assert "Traceback" not in log
         assert stable(name, place) == whole
         shutil.rmtree(place)
+        note(found)
     return found
 
 
@@ -77,9 +86,38 @@ def test_killed_once(name: str, given: Path, tmp_path: Path) -> None:
     assert kill_often(name, given, tmp_path, 1, seed=2).total() >= 1
 
 
+def test_an_empty_folder_is_no_unfinished_run(given: Path, tmp_path: Path) -> None:
+    """What a kill leaves between making the folder and writing its recipe."""
+    (tmp_path / "run.partial").mkdir()
+    code, log = run("train", given, tmp_path)
+    assert code == 0, log
+    assert not (tmp_path / "run.partial").exists()
+
+
+def test_what_a_kill_leaves_of_the_unfinished_run_is_deleted(given: Path, tmp_path: Path) -> None:
+    """Between writing the run and deleting what it was made in."""
+    assert run("train", given, tmp_path)[0] == 0
+    (tmp_path / "run.partial" / "tokenizer").mkdir(parents=True)
+    code, log = run("train", given, tmp_path, again=True)
+    assert (code, log.splitlines()[0]) == (0, "run: finished already")
+    assert not (tmp_path / "run.partial").exists()
+
+
+def test_another_process_does_not_train_the_same_run(world: World, tmp_path: Path) -> None:
+    spec = recipe.parse(world.recipe(), "x")
+    with resume.unfinished(spec, tmp_path / "run", False):
+        for resuming, line in ((True, "another process trains it"), (False, "continue it with --resume")):
+            with pytest.raises(UserError, match=line), resume.unfinished(spec, tmp_path / "run", resuming):
+                pass
+        assert (tmp_path / "run.partial" / "recipe.yaml").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_killed_often(name: str, given: Path, tmp_path: Path) -> None:
     count = round(KILLS * WEIGHTS[name] / sum(WEIGHTS.values()))
-    found = kill_often(name, given, tmp_path, count, seed=0)
-    record("kills", name, kills=found.total(), wrong=0, **found)
+
+    def note(found: Counter[str]) -> None:
+        record("kills", name, kills=found.total(), wrong=0, **found)
+
+    kill_often(name, given, tmp_path, count, seed=0, note=note)

@@ -482,6 +482,28 @@ REGEXES = {
     "not closed": "(a",
     "not a pattern": "*a",
 }
+OTHERS = [r"\s*[\r\n]+b", "a+b", "a?", "|a", "[a&&b]", r"\K", "(?i:a+)+", "a" * 501]  # refused too
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+PUBLISHED = [
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
+    r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| "
+    r"?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",
+    *(
+        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{ending}|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{ending}|\p{{N}}{{1,3}}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        for ending in (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "")
+    ),
+    r" ?[^(\s|[.,!?…。，、।۔،])]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]\^_`{|}~]",
+    r"[一-龥ࠀ-一가-퟿]+",
+    r"\s{2,}|[\n\r\t]",
+    r" {2,}",
+    r"\(a\)+[)]*",
+]
 TOKENIZERS: dict[str, Edit] = {
     **{f"Split: {name}": splits(pattern) for name, pattern in REGEXES.items()},
     **{f"Replace: {name}": replaces(pattern) for name, pattern in REGEXES.items()},

@@ -2,7 +2,9 @@
 
 It is stricter than protobuf: an unknown field, a wrong wire type, or a field twice that a message has once,
 is an error. So nothing is read here in one way and by onnxruntime in another. The contents of tensors are
-skipped, not copied: a file of any size is read in the time of its fields.
+skipped, not copied: a file of any size is read in the time of its fields. No library of the base install
+serves: onnxruntime shows a graph only once it has opened it. The package onnx, which is not in the base
+install, copies every tensor, keeps the last of a field that comes twice, and passes over unknown ones.
 Source: protobuf.dev/programming-guides/encoding.
 """
 

@@ -51,7 +51,7 @@ STEPS = {  # {part of tokenizer.json: (the key under which a Sequence holds its 
 # tokenizers that are not of this kind stand here as they are: they end in \s+ or in the alternative that
 # takes what they leave.
 LONGEST_PATTERN = 500  # characters; those of published tokenizers have up to 300
-_CHARACTER = r"(?:[^\\\[\](){}*+?.^$|]|\\[sSdDwWrnt]|\\[^\w\s]|\\[pP]\{\w+\})"
+_CHARACTER = r"(?:[^\\\[\](){}*+?.^$|]|\\[sSdDwWrnt]|\\[!-/:-@\[-^`{-~]|\\[pP]\{[A-Za-z_]+\})"
 _CLASS = rf"\[\^?(?:{_CHARACTER}|[(){{}}*+?.$|])+\]"
 _ATOM = rf"(?:{_CHARACTER}|{_CLASS})"
 _GROUP = rf"\(\?i?:{_ATOM}{{1,8}}(?:\|{_ATOM}{{1,8}}){{0,20}}\)"
@@ -66,7 +66,7 @@ _KNOWN = "|".join(map(re.escape, [*_GPT_4O, _BLOOM]))
 _ALTERNATIVE = rf"(?:{_KNOWN}|(?:{_ATOM}(?:\?|\{{[1-9]\}})?){{0,8}}(?:{_REPEATED}|{_GROUP}))"
 _NEWLINES, _TRAILING = re.escape(r"\s*[\r\n]+"), re.escape(r"\s+(?!\S)")
 _SPACES = rf"(?:\|{_NEWLINES})?(?:\|{_TRAILING})?\|\\s\+"
-PATTERN = re.compile(rf"(?!.*(?:&&|--|~~)){_ALTERNATIVE}(?:\|{_ALTERNATIVE}){{0,20}}(?:{_SPACES})?")
+PATTERN = re.compile(rf"(?![\s\S]*(?:&&|--|~~)){_ALTERNATIVE}(?:\|{_ALTERNATIVE}){{0,20}}(?:{_SPACES})?")
 DECOMPOSED = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18}  # characters that one character becomes, at most
 LENGTHENING = ("ByteLevel", "Metaspace")
 TABLE = "precompiled_charsmap"  # of sentencepiece: the size of a trie, the trie, strings that end in zero

@@ -1,5 +1,6 @@
 /** A bundle of an encoder, opened: its texts' token ids, their embeddings, and its golden texts. The same in Node and in a browser. */
 
+import { checkBounds } from "./bounds.js";
 import { compact, dot, rowWidth } from "./compact.js";
 import { CheckFailed, GET_AGAIN, UserError } from "./errors.js";
 import { graphProblem } from "./graph.js";
@@ -22,6 +23,7 @@ export async function open(source, library, precision) {
   const chosen = choosePrecision(source, manifest, precision);
   const json = await readTrustedJson(source, manifest, "tokenizer.json");
   try {
+    checkBounds(json);
     const tokenize = tokenizer(library, json, manifest);
     tokenize("a"); // parts that do not fit together fail here
     return new Bundle(source, manifest, chosen, tokenize);

@@ -231,7 +231,7 @@ function preTokenizer(library, step) {
     case "Split":
       return splitter(expression(library, step.pattern), step.behavior, step.invert);
     case "FixedLength":
-      return by(`[^]{1,${step.length}}`, "Isolated");
+      return by(`[^]{1,${Math.max(1, Math.trunc(step.length))}}`, "Isolated"); // a number, whatever stands there
     case "Metaspace":
       return metaspace(step);
     default:
