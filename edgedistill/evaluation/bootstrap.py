@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedistill.evaluation.suites.cosines import spearman
+from edgedistill.evaluation.suites.cosines import places, rank_correlation
 
 Floats = npt.NDArray[np.float64]
 Rounds = Sequence[Floats]
@@ -96,8 +96,8 @@ def scores(name: str, samples: dict[str, Any], resamples: int = 1000, seed: int 
     if "scores" in samples:
         values = np.asarray(samples["scores"], np.float64)
         return np.array([values[rows].mean() for rows in draws])
-    x, y = (np.asarray(samples[key]) for key in ("cosines", "gold"))
-    return np.array([spearman(x[rows], y[rows]) or 0.0 for rows in draws])
+    x, y = (places(np.asarray(samples[key])) for key in ("cosines", "gold"))
+    return np.array([rank_correlation(x[rows], y[rows]) or 0.0 for rows in draws])
 
 
 def of_suite(tasks: dict[str, Any], resamples: int = 1000, seed: int = 0) -> dict[str, Floats]:

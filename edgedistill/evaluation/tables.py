@@ -27,7 +27,7 @@ from edgedistill.evaluation.report import (
 from edgedistill.evaluation.suites.retrieval import by_cosine
 
 WIDTH = 100  # columns of the terminal
-LONGEST_WORD = 9  # of the head of a column in the terminal
+LONGEST_WORD = 12  # of the head of a column in the terminal
 ONLY_IN_TERMINAL = ("load ms", "batch sens.")  # columns that Markdown leaves out
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
 TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")

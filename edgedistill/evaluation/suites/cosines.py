@@ -69,12 +69,24 @@ def spearman(x: Floats, y: Floats) -> float | None:
     It equals scipy.stats.spearmanr, which is not used because importing it takes longer than opening a
     bundle.
     """
+    return rank_correlation(places(x), places(y))
+
+
+def places(values: Floats) -> Ints:
+    """Return the place of each value (n,) among the distinct ones, from 0."""
+    return np.unique(values, return_inverse=True)[1]
+
+
+def rank_correlation(x: Ints, y: Ints) -> float | None:
+    """Return `spearman` of values that are given by their `places`, perhaps among more than these: without
+    sorting, as for resamples."""
     if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     return float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
 
 
-def _ranks(values: Floats) -> Floats:
+def _ranks(at: Ints) -> Floats:
     """Return ranks (n,) from 1; ties share the mean of their ranks."""
-    _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[at]
+    counts = np.bincount(at)
+    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[at]
+    return ranks
