@@ -11,6 +11,7 @@ Goal: at least 6 times the texts per second.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import tempfile
@@ -104,6 +105,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    importlib.import_module("accelerate")  # the trainer asks for it after minutes
     changes = [
         f"stages.0.steps={STEPS}",
         f"stages.0.batch={BATCH}",

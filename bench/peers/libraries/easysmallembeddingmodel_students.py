@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,4 +60,4 @@ def make_compressed(task: Task) -> dict[str, Any]:
 
 def open_compressed(task: Task) -> Opened:
     made = json.loads((task.folder / "made.json").read_text(encoding="utf-8"))
-    return of_torch(Path(made["model"]))
+    return replace(of_torch(Path(made["model"])), library="easysmallembeddingmodel")
