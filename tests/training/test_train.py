@@ -232,7 +232,7 @@ def test_muon_moves_the_layers_matrices_and_nothing_else(
         assert torch.equal(step, moved["adamw"][name]) is not inside, name
         if inside:
             sizes = torch.linalg.svdvals(step)
-            assert sizes[: len(sizes) // 2].min() > 0.5 * sizes.max(), name
+            assert sizes[: len(sizes) // 2].min() > 0.4 * sizes.max(), name
             assert sizes.max() == pytest.approx(0.2 * max(step.shape) ** 0.5 * 1e-3, rel=0.35)
 
 
