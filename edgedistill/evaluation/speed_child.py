@@ -37,7 +37,7 @@ def main(request: Request) -> int:
     """Measure one bundle. The last line of stdout is compact JSON: the result (exit 0), or {problems} (exit 2
     UserError, 1 CheckFailed)."""
     code, result = 0, dict[str, Any]()
-    measures = {"time": _time, "memory": _memory, "server": _server}
+    measures = {"time": _time, "memory": _memory, "start": _start, "server": _server}
     try:
         result = measures[request["what"]](request)
     except UserError as error:
@@ -66,6 +66,10 @@ def _load(request: Request) -> tuple[Any, Calls, dict[str, float]]:
     spent = {"import_ms": imported - start, "load_ms": loaded - imported, "first_ms": first - loaded}
     spent["start_ms"] = first - request["started_ns"]
     return opened, calls, {key: value / 1e6 for key, value in spent.items()}
+
+
+def _start(request: Request) -> dict[str, Any]:
+    return _load(request)[2]
 
 
 def _time(request: Request) -> dict[str, Any]:

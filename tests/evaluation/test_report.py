@@ -457,7 +457,7 @@ def whole(name: str, precision: str, runner: str, p50: float) -> dict[str, Any]:
     }
     found["runner"] = {"name": runner, "version": None}
     found["server"] = {"p99_ms": 20.0, "rate_texts_s": 321.0, "trials": []}
-    found["load"] = {"start_ms": [400.0, 500.0, 450.0]}
+    found["load"] = {"start_ms": [400.0, 500.0, 450.0], "cold_start_ms": 990.0}
     found["memory"] = {"loaded_rss_bytes": 60_000_000}
     lost = {"mean": -0.05, "interval95": [-0.07, -0.03]}
     ends = {"interval95": [0.66, 0.74], "difference": lost}

@@ -337,6 +337,7 @@ function scenarios() {
     ['at batch', ({offline}) => [null, {budget: 'all, by tokens'}[offline.batch] ?? offline.batch ?? '–']],
     [`server texts/s, p99 ≤ ${bound} ms`, ({server}) => [server?.rate_texts_s, whole(server?.rate_texts_s)]],
     ['cold start ms', ({load}) => [middle(load?.start_ms), whole(middle(load?.start_ms))]],
+    ['cold file cache ms', ({load}) => [load?.cold_start_ms, whole(load?.cold_start_ms)]],
     ['RSS MB loaded', ({memory}) => [memory?.loaded_rss_bytes, whole(memory?.loaded_rss_bytes / 1e6)]],
     ['peak', (report) => [report.peak_rss_bytes, shown(report, 'RSS MB')]],
   ].filter(([head, of]) => told.some((report) => !['–', 'NaN'].includes(of(report)[1])));
