@@ -518,8 +518,8 @@ def test_children_alternate(shelf: Path) -> None:
     found = speed.measure(both, ["zero ten", "sixty"], Session(log=lines.append, threads=1), plan)
     assert [line.split(",")[0] for line in lines] == [
         *["timing student:w8", "timing teacher:fp32", "timing student:w8"] * 2,  # the first again: A/A
-        *["memory of student:w8", "server of student:w8"],
-        *["memory of teacher:fp32", "server of teacher:fp32"],
+        *["memory of student:w8", "start of student:w8", "server of student:w8"],
+        *["memory of teacher:fp32", "start of teacher:fp32", "server of teacher:fp32"],
     ]
     assert found[0]["noise"]["same_bundle"]["title"] == "student:w8"
     assert set(found[0]["against"]) == {"teacher:fp32"} and found[0]["against"]["teacher:fp32"]["ratio"] > 0

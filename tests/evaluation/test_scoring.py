@@ -168,8 +168,8 @@ def test_data_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
         (
             "kind: stss\ntasks: []\n",
             TABLE,
-            "kind: no kind of suite 'stss'; did you mean 'sts'? (bitext, mteb, pair_classification, retrieval, "
-            "sts, task, transfer)",
+            "kind: no kind of suite 'stss'; did you mean 'sts'? (bitext, mteb, pair_classification, "
+            "retrieval, sts, task, transfer)",
         ),
         (
             "kind: sts\ntasks: [{name: t, file: pairs.tsv, scor: x}]\n",
