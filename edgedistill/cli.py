@@ -392,7 +392,7 @@ def adapt(
     held out, beside the teacher and BM25; with --pairs on held-out queries of theirs too. The run's
     recipe.yaml says what was chosen; `train` runs it again.
     """
-    require("torch", "adapt", "train")
+    require("torch", "adapt", "demo")
     from edgedistill import adapting, recipe
     from edgedistill.resolve import unfinished_run
 

@@ -128,7 +128,7 @@ def test_without_the_extra_cosines_decide(
     found = asked(nano, ["docs/lines.txt"], session, "a cat")
     assert found["results"][0]["text"] == "A cat sleeps." and found["results"][0]["bm25"] == 0
     assert found["ranked_by"] == (
-        "cosine alone (edgedistill BM25 needs bm25s, which is not installed; "
+        "cosine alone (edgedistill with BM25 needs bm25s, which is not installed; "
         "pip install 'edgedistill[search]')"
     )
 

@@ -235,29 +235,28 @@ function nearest(query, row) {
   const cosines = lines.map((line) => similarity(row, rowOf.get(line)));
   const scores = $("by-words").checked ? joined(cosines, index.scores(query)) : cosines;
   const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]);
-  return order.slice(0, NEAREST).map((at) => ({ cosine: cosines[at], line: lines[at] }));
+  return order.slice(0, NEAREST).map((at) => ({ cosine: cosines[at], score: scores[at], line: lines[at] }));
 }
 
-/** The nearest lines, each with a bar: how its cosine lies between the worst and the best of those shown. */
+/** The nearest lines, each with its cosine and a bar: how what they are ordered by lies between the worst and the best of those shown. */
 function showNearest(found, ms) {
-  const cosines = found.map(({ cosine }) => cosine);
-  const [worst, best] = [Math.min(...cosines), Math.max(...cosines)];
+  const [worst, best] = [found.at(-1)?.score, found[0]?.score];
   $("results").replaceChildren(
-    ...found.map(({ cosine, line }) => {
+    ...found.map(({ cosine, score, line }) => {
       const item = document.createElement("li");
       const [text, number, bar] = ["p", "data", "span"].map((name) => item.appendChild(document.createElement(name)));
       text.textContent = line;
       text.dir = "auto";
       number.textContent = cosine.toFixed(2);
       number.ariaLabel = `cosine ${cosine.toFixed(2)}`;
-      bar.style.setProperty("--share", best > worst ? ((cosine - worst) / (best - worst)).toFixed(3) : 1);
+      bar.style.setProperty("--share", best > worst ? ((score - worst) / (best - worst)).toFixed(3) : 1);
       return item;
     }),
   );
   const lines = counted(embedded.lines.length, "line");
   const by = $("by-words").checked ? "cosine and words" : "cosine";
   const waiting = embedded.lines.length ? "" : "Embed some lines, then search them here.";
-  $("found").textContent = found.length ? `${found.length} nearest of ${lines}, by ${by}, in ${ms.toFixed(0)} ms` : waiting;
+  $("found").textContent = found.length ? `${found.length} nearest of ${lines}, by ${by}, in ${ms.toFixed(0)} ms; the numbers are cosines` : waiting;
 }
 
 // ---- words

@@ -63,7 +63,7 @@ def locate(suite_path: Path, name: str, data: Path | None) -> Path:
     neighbour = suite_path.parent / name
     if neighbour.exists():
         return neighbour
-    way_out = "give --data DIR or set EDGEDISTILL_DATA"
+    way_out = "give --data DIR or set EDGEDISTILL_DATA, with the files that bench/README.md lists"
     if data is None:
         raise UserError(f"{suite_path}: {name} is not next to it; {way_out}")
     if not data.is_dir():

@@ -72,7 +72,7 @@ export const cases = {
     const best = (values) => lines.toSorted((a, b) => values[lines.indexOf(b)] - values[lines.indexOf(a)]).slice(0, 8);
     assert.notDeepEqual(best(scores), best(cosines));
     assert.deepEqual(await on.$$eval("#results p", (all) => all.map((each) => each.textContent)), best(scores));
-    assert.match(await text(on, "found"), /^8 nearest of 20 lines, by cosine and words, in \d+ ms$/);
+    assert.match(await text(on, "found"), /^8 nearest of 20 lines, by cosine and words, in \d+ ms; the numbers are cosines$/);
     await on.uncheck("#by-words");
     await on.waitForFunction(() => document.getElementById("found").textContent.includes(", by cosine, in "));
     assert.deepEqual(await on.$$eval("#results p", (all) => all.map((each) => each.textContent)), best(cosines));
