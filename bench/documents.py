@@ -291,7 +291,11 @@ def drawings() -> dict[str, readme_plot.Drawing]:
 
 def measured() -> dict[str, str]:
     """The tables of bench/RESULTS.md by name, from the reports of this folder's scripts that are there."""
-    makers = {name: getattr(measured_tables, name) for name in ("processors", "mteb", "roofline")}
+    makers = {
+        "processors": measured_tables.processors,
+        "mteb": measured_tables.mteb,
+        "roofline": measured_tables.roofline,
+    }
     found = {
         name: make(files.read_json(REPORTS / f"{name}.json"))
         for name, make in makers.items()
@@ -299,34 +303,6 @@ def measured() -> dict[str, str]:
     }
     speeds = (files.read_json(REPORTS / f"{name}-speed.json") for name in ("train", "teacher"))
     return {**found, "training": measured_tables.training(*speeds)}
-
-
-def faults(found: dict[str, Any]) -> str:
-    """The table of SECURITY.md: kills, faults, fuzzed inputs and soaks, each with what came of it."""
-    sums = {
-        "kills survived": sum(each["kills"] for each in found.get("kills", {}).values()),
-        "faults": sum(each["tried"] for each in found.get("faults", {}).values()),
-        "files fuzzed": sum(each["inputs"] for each in found.get("fuzz", {}).values()),
-        "minutes soaked": sum(each["minutes"] for each in found.get("soak", {}).values()),
-    }
-    lines = [", ".join(f"{number:,.0f} {what}" for what, number in sums.items()) + ".", ""]
-    lines += ["| tried | how often | what came of it | date |", "| --- | ---: | --- | --- |"]
-    for name, each in found.get("kills", {}).items():
-        left = [f"{each[state]} {state}" for state in ("absent", "resumable", "whole") if state in each]
-        lines.append(f"| kill -9, `{name}` | {each['kills']} | {', '.join(left)} | {each['date']} |")
-    for name, each in found.get("faults", {}).items():
-        lines.append(f"| {name} | {each['tried']} | {each['wrong']} wrong | {each['date']} |")
-    for name, each in found.get("fuzz", {}).items():
-        came = f"{each['refused']:,} refused, {each['failures']} kinds of failures"
-        lines.append(
-            f"| fuzzed for {each['minutes']:g} min: {name} | {each['inputs']:,} | {came} | {each['date']} |"
-        )
-    for name, each in found.get("soak", {}).items():
-        came = f"{each['rss_mb']:.0f} MB, {each['growth_mb']:+.1f} MB after the warm-up; "
-        came += f"worst cosine {each['cosine_min']:.7f}" if "cosine_min" in each else "no embedding changed"
-        how = f"{each['minutes']:g} min" + (f", {each['clients']} clients" if "clients" in each else "")
-        lines.append(f"| `{name}` for {how} | {each['texts']:,} texts | {came} | {each['date']} |")
-    return "\n".join([*lines, ""])
 
 
 def rewrite(path: Path, text: str) -> bool:
@@ -359,7 +335,7 @@ if __name__ == "__main__":
     ]
     if readme_tables.update(README, adapted(files.read_json(ADAPTED)), "adapted"):
         changed.append("adapted")
-    if readme_tables.update(SECURITY, faults(files.read_json(FAULTS)), "faults"):
+    if readme_tables.update(SECURITY, measured_tables.faults(files.read_json(FAULTS)), "faults"):
         changed.append("faults")
     if readme_tables.update(BENCH, verdicts(PAGES), "verdicts"):
         changed.append("verdicts")

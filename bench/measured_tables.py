@@ -1,5 +1,5 @@
 """Tables of bench/RESULTS.md from the reports of processors.py, mteb_scores.py, roofline.py, train_speed.py
-and teacher_speed.py."""
+and teacher_speed.py; that of SECURITY.md from tests/faults."""
 
 from __future__ import annotations
 
@@ -88,3 +88,31 @@ def training(train: Report, teacher: Report) -> str:
         for title, each in (("training", train), ("the teacher's pass", teacher))
     ]
     return lines(["", "texts/s", "times as fast"], rows, 1, facts)
+
+
+def faults(found: Report) -> str:
+    """The table of SECURITY.md: kills, faults, fuzzed inputs and soaks, each with what came of it."""
+    sums = {
+        "kills survived": sum(each["kills"] for each in found.get("kills", {}).values()),
+        "faults": sum(each["tried"] for each in found.get("faults", {}).values()),
+        "files fuzzed": sum(each["inputs"] for each in found.get("fuzz", {}).values()),
+        "minutes soaked": sum(each["minutes"] for each in found.get("soak", {}).values()),
+    }
+    table = [", ".join(f"{number:,.0f} {what}" for what, number in sums.items()) + ".", ""]
+    table += ["| tried | how often | what came of it | date |", "| --- | ---: | --- | --- |"]
+    for name, each in found.get("kills", {}).items():
+        left = [f"{each[state]} {state}" for state in ("absent", "resumable", "whole") if state in each]
+        table.append(f"| kill -9, `{name}` | {each['kills']} | {', '.join(left)} | {each['date']} |")
+    for name, each in found.get("faults", {}).items():
+        table.append(f"| {name} | {each['tried']} | {each['wrong']} wrong | {each['date']} |")
+    for name, each in found.get("fuzz", {}).items():
+        came = f"{each['refused']:,} refused, {each['failures']} kinds of failures"
+        table.append(
+            f"| fuzzed for {each['minutes']:g} min: {name} | {each['inputs']:,} | {came} | {each['date']} |"
+        )
+    for name, each in found.get("soak", {}).items():
+        came = f"{each['rss_mb']:.0f} MB, {each['growth_mb']:+.1f} MB after the warm-up; "
+        came += f"worst cosine {each['cosine_min']:.7f}" if "cosine_min" in each else "no embedding changed"
+        how = f"{each['minutes']:g} min" + (f", {each['clients']} clients" if "clients" in each else "")
+        table.append(f"| `{name}` for {how} | {each['texts']:,} texts | {came} | {each['date']} |")
+    return "\n".join([*table, ""])

@@ -56,14 +56,14 @@ def test_a_sentence_transformers_folder(world: World, texts: Path, tmp_path: Pat
     kept = sentences(12, seed=2)
     assert np.abs(vectors(out, kept) - vectors(world.teacher, kept)).max() < 1e-6
     assert vectors(out, kept)[0] @ vectors(out, kept)[1] < 0.999
-    pieces = found["tokens"]
-    assert pieces["after"] < pieces["before"] == files.read_json(world.teacher / "config.json")["vocab_size"]
-    assert files.read_json(out / "config.json")["vocab_size"] == pieces["after"]
+    tokens = found["tokens"]
+    assert tokens["after"] < tokens["before"] == files.read_json(world.teacher / "config.json")["vocab_size"]
+    assert files.read_json(out / "config.json")["vocab_size"] == tokens["after"]
     tensors = [load_file(folder / "model.safetensors") for folder in (world.teacher, out)]
-    assert tensors[1]["embeddings.word_embeddings.weight"].shape == (pieces["after"], 32)
+    assert tensors[1]["embeddings.word_embeddings.weight"].shape == (tokens["after"], 32)
     left_out = {name for name in tensors[0] if name not in tensors[1]}
     assert all(name.startswith("pooler.") for name in left_out)
-    rows = 4 * 32 * (pieces["before"] - pieces["after"])
+    rows = 4 * 32 * (tokens["before"] - tokens["after"])
     rows += sum(4 * tensors[0][name].numel() for name in left_out)
     size = found["size_bytes"]
     assert size["before"] - size["after"] == pytest.approx(rows, abs=400)  # the header names tensors

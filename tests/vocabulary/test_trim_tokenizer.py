@@ -178,7 +178,7 @@ def test_a_dead_end_may_open_and_characters_of_kept_tokens_stay() -> None:
     made = trim_tokenizer.trimmed(tokenizer, [source("chosen", ["abc xbc a"])], [])
     assert cut(made.tokenizer, "abc xbc") == ["a", "##bc", "x", "##bc"]
     assert made.report["sources"][0]["identical"] == 0
-    # the character of a kept piece stays, though no text uses it alone
+    # the character of a kept token stays, though no text uses it alone
     assert made.tokenizer.get_vocab().keys() & {"##b", "ab", "q"} == {"##b"}
 
 
