@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class BM25:
         counts = np.zeros(len(numbers), np.int64)
         for row in rows:
             np.add.at(counts, row, 1)
-        self._reads(_language(dict(zip(numbers, counts.tolist(), strict=True))))
+        self._reads(language_of(dict(zip(numbers, counts.tolist(), strict=True))))
         vocabulary: dict[str, int] = {}
         stems = self._stems(list(numbers))
         terms = np.array([vocabulary.setdefault(s, len(vocabulary)) if s else -1 for s in stems], np.int32)
@@ -103,7 +103,7 @@ class BM25:
         """Take the stop words and the stemmer of a language."""
         self.language = language
         self.stop_words = _stop_words(language) if language else frozenset[str]()
-        self.stemmer = require("Stemmer", "with BM25", "search").Stemmer(language) if language else None
+        self.stem = stemmer(language)
 
     def save(self, folder: Path) -> None:
         """Write the index into a folder as arrays and JSON, which `load` reads with the same `version`."""
@@ -123,14 +123,18 @@ class BM25:
 
     def _stems(self, found: list[str]) -> list[str]:
         """Return what each word is indexed as; nothing of a stop word."""
-        stems = self.stemmer.stemWords(found) if self.stemmer else found
-        return ["" if word in self.stop_words else stem for word, stem in zip(found, stems, strict=True)]
+        return ["" if word in self.stop_words else self.stem(word) for word in found]
 
     def scores(self, queries: Sequence[str]) -> Floats:
         """Return BM25 of each query and text, (q, n) float32; a query without known words has zeros."""
         terms = (self.index.get_tokens_ids(self._stems(words(query))) for query in queries)
         rows = [self.index.get_scores_from_ids(each) for each in terms]
         return np.stack(rows) if rows else np.zeros((0, len(self)), np.float32)
+
+
+def stemmer(language: str | None) -> Callable[[str], str]:
+    """Return what maps a word of a language to its stem, by Snowball; without a language a word stays."""
+    return require("Stemmer", "with BM25", "search").Stemmer(language).stemWord if language else str
 
 
 def version() -> list[Any]:
@@ -184,7 +188,7 @@ def _stop_words(language: str) -> frozenset[str]:
     return frozenset(getattr(lists, f"STOPWORDS_{'EN_PLUS' if language == 'english' else language.upper()}"))
 
 
-def _language(counts: dict[str, int]) -> str | None:
+def language_of(counts: dict[str, int]) -> str | None:
     """Return the language whose stop words are the largest share of a collection's words, given how often
     each word occurs; None where that is less than MIN_STOP_WORDS."""
     shares = {each: sum(counts.get(word, 0) for word in _stop_words(each)) for each in LANGUAGES}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from onnx import TensorProto
 from torch import Tensor, nn
-from torch.nn.functional import embedding, normalize
+from torch.nn.functional import embedding, normalize, pad
 
 from edgedistill import recipe
 from edgedistill.students.graph_writer import GraphWriter, length, lexical_channel
@@ -16,57 +19,87 @@ from edgedistill.students.pooling import mean_nodes, pool
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding, lookup
 
 LEXICAL_DIMS, LEXICAL_CODES = 128, 8  # of a token's random row; few pairs of tokens share more than one code
+LEXICAL_TOKENS = 16  # of a text in which words are as long as the recipe says; in longer ones they are longer
+SHIFT = [0, 1, 0, 0, -1, 0]  # ONNX's paddings of (B, T, d) that do what `_before` does
 
 
 class Lexical(nn.Module):
     """`forward(input_ids, attention_mask) -> (B, d)`: a random projection of a text's words, which is added
     to its embedding so that texts with the same words are found (Luan et al. 2021, §3).
 
-    A token has a random row, times its weight; the mean of a text's rows, at unit length, is mapped to those
-    directions that the embedding itself uses least. Nothing of it is trained.
+    A token has a row of random signs, of which those with one stem share one, times its weight. One that
+    continues a word has the product of its row and the former token's, times the sum of their weights: so a
+    word of several tokens has a row of its own. The mean of a text's rows, at unit length, is mapped to those
+    directions that the embedding itself uses least, and is longer the longer the text is: words tell long
+    texts apart, and meaning short ones. Nothing of it is trained.
     """
 
     token_weights: Tensor
+    continues: Tensor
 
     def __init__(self, vocabulary_size: int, dims: int) -> None:
         super().__init__()
         width = min(LEXICAL_DIMS, dims // LEXICAL_CODES * LEXICAL_CODES)
         self.rows = ProductQuantizedEmbedding(vocabulary_size, width, LEXICAL_CODES)
         self.register_buffer("token_weights", torch.ones(vocabulary_size))
+        self.register_buffer("continues", torch.zeros(vocabulary_size, dtype=torch.bool))
         self.projection = nn.Linear(width, dims, bias=False)
 
     @torch.no_grad()
     def initialize(self, head: nn.Linear | None, share: float) -> None:
-        """Draw the rows, and map them to the directions that a head uses least, or to any where there is
+        """Draw the signs, and map them to the directions that a head uses least, or to any where there is
         none; `share` is the length of what is added, beside an embedding of unit length."""
-        nn.init.normal_(self.rows.book.weight)
+        self.rows.book.weight.copy_(torch.randn(self.rows.book.weight.shape).sign())
         dims, width = self.projection.weight.shape
         used = torch.randn(dims, dims) if head is None else head.weight.detach()
         self.projection.weight.copy_(share * torch.linalg.svd(used).U[:, dims - width :])
 
     @torch.no_grad()
-    def set_weights(self, counts: Tensor, texts: int) -> None:
-        """Set the tokens' weights, log(texts / occurrences), in place: `counts` (V,) are their occurrences in
-        so many texts. Those that each text has on average once or more get 0."""
-        self.token_weights.copy_(torch.log((texts + 1) / (counts + 0.5)).clamp(min=0))
+    def set_words(self, stems: Sequence[str], continues: Tensor, counts: Tensor, texts: int) -> None:
+        """Set the tokens' codes by their stems, which of them continue a word (V,), and their weights,
+        log(texts / occurrences), in place: `counts` (V,) are their occurrences in so many texts. Stems that
+        each text has on average once or more get 0."""
+        digests = [hashlib.blake2b(stem.encode(), digest_size=LEXICAL_CODES).digest() for stem in stems]
+        self.rows.codes.copy_(torch.tensor([list(each) for each in digests], dtype=torch.uint8))
+        self.continues.copy_(continues)
+        shared, of = torch.unique(self.rows.codes, dim=0, return_inverse=True)
+        sums = torch.zeros(len(shared)).index_add(0, of, counts.float())[of]
+        self.token_weights.copy_(torch.log((texts + 1) / (sums + 0.5)).clamp(min=0))
 
     @torch.no_grad()
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        rows = self.rows(input_ids) * embedding(input_ids, self.token_weights.unsqueeze(-1))
-        return self.projection(normalize(pool(rows, attention_mask, "mean"), dim=-1))
+        rows, weights = self.rows(input_ids), embedding(input_ids, self.token_weights.unsqueeze(-1))
+        continues = self.continues[input_ids].unsqueeze(-1)
+        rows = torch.where(continues, rows * _before(rows), rows)
+        weights = torch.where(continues, weights + _before(weights), weights)
+        longer = (attention_mask.sum(1, keepdim=True) / LEXICAL_TOKENS) ** 0.25
+        return longer * self.projection(normalize(pool(rows * weights, attention_mask, "mean"), dim=-1))
 
     def write(self, writer: GraphWriter, rows: list[str]) -> list[str]:
         """Write the nodes that add it to embeddings (B, d) and, where they are given, to token embeddings
         (B, T, d), whose mean then is the same sum."""
-        weights = writer.of_tokens(self.token_weights)
-        found = writer.add("Mul", lookup(writer, self.rows, "input_ids"), weights)
+        weights, continues = writer.of_tokens(self.token_weights), writer.of_tokens(self.continues)
+        signs, shift = lookup(writer, self.rows, "input_ids"), writer.constant(SHIFT, "shift")
+        before, former = writer.add("Pad", signs, shift), writer.add("Pad", weights, shift)
+        signs = writer.add("Where", continues, writer.add("Mul", signs, before), signs)
+        weights = writer.add("Where", continues, writer.add("Add", weights, former), weights)
+        found = writer.add("Mul", signs, weights)
         pooled = mean_nodes(writer, found, "mean")
-        lengths = length(writer, rows[0]), length(writer, pooled)
+        tokens = writer.add("Cast", "attention_mask", to=TensorProto.FLOAT)
+        tokens = writer.add("ReduceSum", tokens, writer.constant([1], "axis"), keepdims=1)
+        longer = writer.add("Div", tokens, writer.constant(np.float32(LEXICAL_TOKENS), "length"))
+        longer = writer.add("Sqrt", writer.add("Sqrt", longer))
+        lengths = length(writer, rows[0]), writer.add("Div", length(writer, pooled), longer)
         each = [lengths] if len(rows) == 1 else [lengths, [_per_token(writer, one) for one in lengths]]
         scaled = zip(rows, [pooled, found], each, strict=False)
         pairs = [(writer.add("Div", a, of[0]), writer.add("Div", b, of[1])) for a, b, of in scaled]
         added = writer.linear_each([words for _, words in pairs], self.projection)
         return [writer.add("Add", own, more) for (own, _), more in zip(pairs, added, strict=True)]
+
+
+def _before(rows: Tensor) -> Tensor:
+    """(B, T, d): each token's place holds what the one before it had, the first 0."""
+    return pad(rows, (0, 0, 1, -1))
 
 
 def _per_token(writer: GraphWriter, lengths: str) -> str:

@@ -41,6 +41,7 @@ from edgedistill.training.inputs.text_batches import Batches
 from edgedistill.training.load_models import Models
 from edgedistill.training.open_recipe import Opened, reduced
 from edgedistill.training.stages import NumberedStage, distillation_stages
+from edgedistill.vocabulary import initial_embeddings
 
 
 def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStudent, list[Batches]]:
@@ -83,7 +84,8 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
         static.set_sif_weights(bare, counts())
     channel = bare.lexical_channel if isinstance(bare, Headed) else None
     if channel is not None and isinstance(section, recipe.Finished) and section.lexical is not None:
-        channel.set_weights(counts(), sum(each.training_count for each in corpora))
+        stems, continues = initial_embeddings.stems(student.tokenizer, counts().numpy())
+        channel.set_words(stems, continues, counts(), sum(each.training_count for each in corpora))
     return student, [replace(each, targets=of) for each, of in zip(batches, wanted, strict=True)]
 
 

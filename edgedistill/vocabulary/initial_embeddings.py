@@ -11,6 +11,7 @@ from scipy.sparse import csr_matrix, diags, vstack
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from edgedistill.data.bm25 import language_of, stemmer
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import tokenize
@@ -37,6 +38,26 @@ def without_marker(token: str) -> str:
     for marker in MARKERS:
         token = token.removeprefix(marker)
     return token
+
+
+def stems(tokenizer: PreTrainedTokenizerBase, counts: np.ndarray) -> tuple[list[str], Tensor]:
+    """What each token of a vocabulary is as a word, and which of them continue a word (V,).
+
+    A token that begins a word is its stem, in the language that the tokens' counts (V,) are of; any other is
+    itself.
+    """
+    tokens = tokens_by_id(tokenizer)
+    texts = [without_marker(token) for token in tokens]
+    marks = [token != text for token, text in zip(tokens, texts, strict=True)]
+    first = not any(token.startswith("##") for token in tokens)  # the other two mark where a word begins
+    begins = [mark == first or not text.isalnum() for mark, text in zip(marks, texts, strict=True)]
+    whole = [(text, int(n)) for text, n, begin in zip(texts, counts, begins, strict=True) if begin]
+    stem = stemmer(language_of({text.lower(): n for text, n in whole if text.isalnum()}))
+    found = [
+        stem(text.lower()) if begin else token
+        for token, text, begin in zip(tokens, texts, begins, strict=True)
+    ]
+    return found, ~torch.tensor(begins)
 
 
 def from_model(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokenizerBase, table: Tensor) -> Tensor:

@@ -361,18 +361,34 @@ def test_words_are_found(world: World, sources: Path, tmp_path: Path, kind: str)
     share = 0.5
     go(world, tmp_path / "a", student={"weights": str(sources / kind), "lexical": share}, stages=[])
     made: Any = run.open_run(tmp_path / "a").student()
-    ids = torch.tensor([[2, 20, 21, 22, 3], [2, 22, 20, 21, 3], [2, 30, 31, 32, 3]])
+    channel = made.lexical_channel
+    a, b, c, *others = torch.nonzero(~channel.continues)[5:].flatten().tolist()  # behind the special tokens
+    inside = int(torch.nonzero(channel.continues)[0])
+    texts = [
+        [2, a, b, c, 3],
+        [2, c, a, b, 3],
+        [2, *others[:3], 3],
+        [2, a, inside, b, 3],
+        [2, b, inside, a, 3],
+    ]
+    ids = torch.tensor(texts)
     mask = torch.ones_like(ids)
-    words, own = made.lexical_channel(ids, mask), torch.nn.functional.normalize
-    assert torch.allclose(words.norm(dim=1), torch.tensor(share), atol=1e-5), "orthonormal directions"
+    words, own = channel(ids, mask), torch.nn.functional.normalize
+    longer = (5 / 16) ** 0.25  # the fourth root of a text's tokens, in 16
+    assert torch.allclose(words.norm(dim=1), torch.tensor(longer * share), atol=1e-5), (
+        "orthonormal directions"
+    )
+    twice = torch.cat([ids, ids], 1)
+    assert torch.allclose(channel(twice, torch.ones_like(twice)).norm(dim=1), 2**0.25 * words.norm(dim=1))
     assert torch.allclose(words[0], words[1], atol=1e-6), "the same words in another order"
     assert float(own(words, dim=1)[0] @ own(words, dim=1)[2]) < 0.8
+    assert float(own(words, dim=1)[3] @ own(words, dim=1)[4]) < 0.8, "another word is continued"
     with made.without_lexical_channel():
         plain = own(made(ids, mask), dim=1)
     assert torch.allclose(made(ids, mask), plain + words, atol=1e-6)
     assert torch.allclose(plain, own(run.open_run(sources / kind).student()(ids, mask), dim=1), atol=1e-6)
 
-    counts = made.lexical_channel.token_weights  # the tiny tokenizer: [CLS] 2, [SEP] 3, in every text once
+    counts = channel.token_weights  # the tiny tokenizer: [CLS] 2, [SEP] 3, in every text once
     assert float(counts[2]) < 0.1 < float(counts[20:60].median())
 
     bundle_writer.export(tmp_path / "a", ["fp32", "int8"], tmp_path / "b", lambda line: None)
@@ -393,7 +409,9 @@ def test_words_are_found(world: World, sources: Path, tmp_path: Path, kind: str)
     go(world, tmp_path / "e", student=start | {"lexical": 0.2}, targets=targets, stages=STILL)
     bare, worded = (run.open_run(tmp_path / name).student() for name in "de")
     assert bare.lexical_channel is None and bare.dims == 24
-    assert torch.allclose(worded.lexical_channel(ids, mask).norm(dim=1), torch.tensor(0.2), atol=1e-5)
+    assert torch.allclose(
+        worded.lexical_channel(ids, mask).norm(dim=1), torch.tensor(longer * 0.2), atol=1e-5
+    )
     assert again["parameters"]["total"] == sum(
         again["parameters"][part] for part in ("embedding", "encoder", "head")
     )
