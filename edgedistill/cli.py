@@ -490,6 +490,10 @@ def export(
             "Write a pair: RUN (or a bundle) embeds queries, this one documents, in the same space.",
         ),
     ] = None,
+    mean: Annotated[
+        bool,
+        typer.Option("--mean", help="Embed the documents of a pair by both, as the mean: more is found."),
+    ] = False,
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
     out: Annotated[Path | None, _option("DIR", "Folder of the bundle. Default: bundles/NAME.")] = None,
     static: Annotated[
@@ -532,6 +536,8 @@ def export(
         found = static_file.write(source, rows, static, log)
         print_result({"folder": str(static), **found}, as_json, str(static))
         return
+    if mean and documents is None:
+        raise UserError("--mean: is of a pair's documents; add --documents, their encoder, or leave it out")
     if documents is not None and (explain or out is None):
         way_out = "leave --explain out" if explain else "add --out, the folder of the pair"
         raise UserError(f"--documents {documents}: writes a pair of encoders; {way_out}")
@@ -552,7 +558,7 @@ def export(
         found = bundle_writer.export(given, precisions, out, log)
     else:
         asked = model_source.Source(documents, remote_code=remote_code)
-        found = pair_bundle.export(given, asked, precisions, out, log)
+        found = pair_bundle.export(given, asked, precisions, out, log, mean)
     print_result({"bundle": str(out), **found}, as_json, str(out))
 
 

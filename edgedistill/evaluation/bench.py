@@ -167,7 +167,9 @@ def targets(name: str, device: str = "cpu") -> list[Measured]:
     for other in others:
         graph = other.manifest["precisions"][other.precision]
         size = {key: graph[key] for key in ("sha256", "size_bytes")}
-        about["documents"] = {"name": other.manifest["name"], "precision": other.precision, **size}
+        both = [query.manifest["name"]] if "documents" in opened.manifest else []
+        name = " + ".join([other.manifest["name"], *both])
+        about["documents"] = {"name": name, "precision": other.precision, **size}
     return [Measured(opened.folder, precision, **about) for precision in chosen]
 
 

@@ -21,9 +21,12 @@ TEXTS = 100  # English sentences, by which the two encoders are compared
 ROUTER = "sentence_transformers.models.Router"
 
 
-def export(query: Source, document: Source, precisions: list[str], out: Path, log: Log) -> dict[str, Any]:
+def export(
+    query: Source, document: Source, precisions: list[str], out: Path, log: Log, mean: bool = False
+) -> dict[str, Any]:
     """Write a pair bundle at `out`, atomically. Returns {name, dims, cosine, precisions: {query, document}}
-    with the sizes in bytes of their graphs.
+    with the sizes in bytes of their graphs. With `mean` documents are embedded by both encoders, and
+    sentence-transformers, which cannot, gets no Router.
 
     Each source is a run or a model, which is exported in these precisions, or a bundle, which is copied
     whole. Raises as `bundle_writer.export`, and UserError for a classifier, a pair, and where the two
@@ -43,7 +46,8 @@ def export(query: Source, document: Source, precisions: list[str], out: Path, lo
             "made_at": bundle_writer.made_at(),
             "cosine": round(cosine, 4),
         }
-        graphs = _write_router(folder, opened)
+        pair |= {"documents": manifests.MEAN} if mean else {}
+        graphs = None if mean else _write_router(folder, opened)
         sides = [each.manifest for each in opened]
         files.write_text(folder / "README.md", model_card.pair_card(pair, sides, graphs))
         bundle_writer.seal(folder, pair)

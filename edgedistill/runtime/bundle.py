@@ -269,10 +269,6 @@ class Bundle:
 
     def _rows(self, columns: list[Sequence[np.ndarray]], width: int, batch_tokens: int | None) -> np.ndarray:
         """Return the rows (n, width) of n items, given as the token ids of their first and second texts."""
-        for column in columns:
-            for at, ids in enumerate(column):
-                if not 0 < len(ids) <= self.max_tokens:
-                    raise UserError(f"ids[{at}]: {len(ids)} tokens; this bundle takes 1 to {self.max_tokens}")
         rows = np.zeros((len(columns[0]), width), np.float32)
         self._run(columns, rows, batch_tokens, lambda count: None)
         return rows
@@ -285,6 +281,10 @@ class Bundle:
         advance: Callable[[int], None],
     ) -> None:
         """Write the row of each item into `out`: an embedding, cut to the dimensions of `out`, or logits."""
+        for column in columns:
+            for at, ids in enumerate(column):
+                if not 0 < len(ids) <= self.max_tokens:
+                    raise UserError(f"ids[{at}]: {len(ids)} tokens; this bundle takes 1 to {self.max_tokens}")
         most = (
             BATCH_TOKENS.get(self._device, BATCH_TOKENS["cpu"])
             if batch_tokens is None
@@ -302,6 +302,36 @@ class Bundle:
             advance(len(batch))
 
 
+class MeanBundle(Bundle):
+    """What embeds the documents of a pair by both of its encoders: the mean of the two embeddings, at unit
+    length. In its token ids those of the query encoder are behind the other's vocabulary.
+    """
+
+    def __init__(self, document: Bundle, query: Bundle) -> None:
+        vars(self).update(vars(document))
+        self._both, self._vocabulary = (document, query), document._tokenizer.get_vocab_size()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as the document encoder alone: the pair has the other."""
+        return self._both[0].__reduce__()
+
+    def _tokenize(self, texts: Sequence[str], first: int, role: str = "text") -> list[np.ndarray]:
+        document, query = (encoder._tokenize(texts, first, role) for encoder in self._both)
+        return [np.concatenate([a, b + self._vocabulary]) for a, b in zip(document, query, strict=True)]
+
+    def _run(
+        self,
+        columns: list[Sequence[np.ndarray]],
+        out: np.ndarray,
+        batch_tokens: int | None,
+        advance: Callable[[int], None],
+    ) -> None:
+        (ids,), of, other = columns, self._vocabulary, np.zeros_like(out)
+        self._both[0]._run([[row[row < of] for row in ids]], out, batch_tokens, advance)
+        self._both[1]._run([[row[row >= of] - of for row in ids]], other, batch_tokens, lambda count: None)
+        out[:] = unit_rows(out + other)
+
+
 class PairBundle(Bundle):
     """An opened pair bundle. It embeds queries and documents, and no texts without a role; `precision`,
     `max_tokens` and the like are those of the query encoder.
@@ -312,6 +342,8 @@ class PairBundle(Bundle):
     def __init__(self, folder: Path, manifest: dict[str, Any], query: Bundle, document: Bundle) -> None:
         self.folder, self.manifest = folder, manifest
         self.query, self.document = query, document
+        if manifest.get("documents") == manifests.MEAN:
+            self.document = MeanBundle(document, query)
         self.precision, self.threads, self.max_tokens = query.precision, query.threads, query.max_tokens
         self.prompts = Prompts("", query.prompts.query, document.prompts.document)
         self.labels, self.pair, self._device = [], False, query._device
@@ -329,7 +361,7 @@ class PairBundle(Bundle):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied as its encoders."""
-        return PairBundle, (self.folder.absolute(), self.manifest, self.query, self.document)
+        return PairBundle, (self.folder.absolute(), self.manifest, *self.encoders)
 
     def of(self, role: str) -> Bundle:
         """The encoder of a role. Raises UserError for texts that are neither queries nor documents."""

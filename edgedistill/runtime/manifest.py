@@ -23,6 +23,7 @@ LARGEST_FILE_BYTES = {".onnx": 2**31 - 1, ".safetensors": 2**34}  # of other fil
 LARGEST_OTHER_BYTES = 64_000_000  # a vocabulary of 250,000 tokens takes 9 to 17 MB
 PAIR = "pair"  # kind of a bundle of two encoders, each in a folder of its own
 PAIR_KEYS = ("name", "kind", "files")
+MEAN = "mean"  # `documents` of a pair whose documents are embedded by both encoders
 REQUIRED_KEYS = ("name", "kind", "dims", "max_tokens", "prompt", "precisions", "files", "output")
 LONGEST_NAME = 200  # characters, of a file, a bundle, a label
 LONGEST_PROMPT = 10_000
@@ -214,6 +215,7 @@ FIELDS: Rules = {
         f"a whole number from 1 to {MOST_TOKENS}",
     ),
     "pad_id": (lambda value: _is_within(value, 0, LARGEST_ID), "a token id"),
+    "documents": (lambda value: value == MEAN, repr(MEAN)),
     "labels": (_is_labels, f"a list of at most {MOST_LABELS} strings"),
     "inputs": (
         lambda value: value in (list(INPUTS[:2]), list(INPUTS)),

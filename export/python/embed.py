@@ -138,19 +138,26 @@ def parsed(folder: Path, name: str, data: bytes) -> dict[str, Any]:
     return found
 
 
-def encoders(folder: Path) -> dict[str, Path]:
+def encoders(folder: Path) -> dict[str, list[Path]]:
     """The folders of a bundle's encoders: of a pair, whose manifest has the hashes of theirs, by their roles,
-    of any other bundle its own for all roles. Exits with 1 where the hashes differ."""
+    of any other bundle its own for all roles. A text's embedding is the mean of those of its role. Exits with
+    1 where the hashes differ."""
     found = parsed(folder, "manifest.json", contents(folder, "manifest.json"))
     if found.get("kind") != "pair":
-        return dict.fromkeys(ROLES, folder)
-    if found.get("schema") != 1 or not isinstance(found.get("files"), dict):
+        return {role: [folder] for role in ROLES}
+    if (
+        found.get("schema") != 1
+        or not isinstance(found.get("files"), dict)
+        or found.get("documents", "mean") != "mean"
+    ):
         sys.exit(
-            f"{folder / 'manifest.json'}: schema {found.get('schema')!r}, or no files; copy the bundle again"
+            f"{folder / 'manifest.json'}: schema {found.get('schema')!r}, no files, or documents that are "
+            "no mean; copy the bundle again"
         )
     for role in ("query", "document"):
         verified(folder, found, f"{role}/manifest.json")
-    return {role: folder / role for role in ("query", "document")}
+    both = [folder / "document", *([folder / "query"] if "documents" in found else [])]
+    return {"query": [folder / "query"], "document": both}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -482,16 +489,20 @@ def main() -> int:
     folders = encoders(asked.bundle)
     if asked.check:
         opened = [
-            open_bundle(each, asked.precision, asked.bundle) for each in dict.fromkeys(folders.values())
+            open_bundle(each, asked.precision, asked.bundle)
+            for each in dict.fromkeys(folder for of in folders.values() for folder in of)
         ]
         return 1 if [each for each in opened if not check(each)] else 0
     if asked.role not in folders:
         parser.exit(2, f"{asked.bundle}: a pair of encoders; add --as query or --as document\n")
-    embed = open_bundle(folders[asked.role], asked.precision, asked.bundle)
-    if asked.embeddings == "binary" and embed.manifest["dims"][0] % 8:
+    opened = [open_bundle(each, asked.precision, asked.bundle) for each in folders[asked.role]]
+    if asked.embeddings == "binary" and opened[0].manifest["dims"][0] % 8:
         parser.exit(2, "--embeddings binary: needs dimensions in whole bytes; choose int8\n")
     for line in sys.stdin:
-        row = compact(embed(line.rstrip("\n"), asked.role), asked.embeddings)
+        row, *others = (embed(line.rstrip("\n"), asked.role) for embed in opened)
+        for other in others:
+            row = (row + other) / max(np.linalg.norm(row + other), 1e-12)
+        row = compact(row, asked.embeddings)
         print(json.dumps([round(x, 7) for x in row.tolist()]))
     return 0
 

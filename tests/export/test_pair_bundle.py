@@ -255,9 +255,52 @@ def test_bench_asks_with_one_and_searches_the_other(folder: Path, tmp_path: Path
         bench.bench([str(folder)], ["mini"], Session(threads=1), plan=plan)
 
 
+def test_documents_by_both(folder: Path, tmp_path: Path) -> None:
+    """The mean of two embeddings at unit length, in whatever asks for documents; queries stay."""
+    out = tmp_path / "mean"
+    sides = [Source(str(folder / side)) for side in ("query", "document")]
+    pair_bundle.export(*sides, ["fp32"], out, quiet, mean=True)
+    opened, query, document = (
+        bundle.load(each, "fp32") for each in (out, folder / "query", folder / "document")
+    )
+    wanted = query.encode_document(TEXTS) + document.encode_document(TEXTS)
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    for again in (opened, pickle.loads(pickle.dumps(opened)), deepcopy(opened)):
+        assert np.allclose(again.encode_document(TEXTS), wanted, atol=1e-6)
+        assert np.array_equal(again.encode_query(TEXTS), query.encode_query(TEXTS))
+    assert not np.allclose(wanted, document.encode_document(TEXTS), atol=1e-3)
+    ids = opened.tokenize(TEXTS, "document")
+    assert np.allclose(opened.of("document").encode_ids(ids), wanted, atol=1e-6), "as the server asks"
+    assert np.array_equal(
+        opened.encode_document(TEXTS, precision="binary"),
+        np.packbits(opened.encode_document(TEXTS) > 0, axis=1),
+    )
+    (about,) = (target.documents for target in bench.targets(str(out)))
+    assert about is not None and about["name"] == "documents + queries"
+    assert not (out / "modules.json").exists(), "sentence-transformers would embed by one"
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "documents by both, as the mean" in card and "it has no mean of two encoders." in card
+    verify.verify(out)
+
+    manifest = files.read_json(out / "manifest.json")
+    del manifest["digest"]
+    seal(out, manifest | {"documents": "sum"})
+    with pytest.raises(UserError, match="documents: 'sum', not 'mean'"):
+        bundle.load(out)
+
+
+@pytest.mark.parametrize("mean", [False, True])
 def test_the_smallest_runner(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    mean: bool,
 ) -> None:
+    if mean:
+        sides = [Source(str(folder / side)) for side in ("query", "document")]
+        folder = tmp_path / "mean"
+        pair_bundle.export(*sides, ["fp32"], folder, quiet, mean)
     main, opened = runpy.run_path(str(EMBED))["main"], bundle.load(folder, "fp32")
 
     def run(*options: str) -> Any:

@@ -218,12 +218,13 @@ await bundle.close();
 
 @needs_node
 @needs_packages
-def test_a_pair_as_in_python(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mean", [False, True])
+def test_a_pair_as_in_python(tmp_path: Path, mean: bool) -> None:
     queries = make_run(tmp_path / "q", "static", query_prompt="the dog ", max_tokens=12)
     bundle_writer.export(queries, ["fp32", "int8"], tmp_path / "queries", lambda line: None)
     folder, documents = tmp_path / "pair", make_run(tmp_path / "d", "static", document_prompt="a child ")
     given = Source(str(tmp_path / "queries")), Source(str(documents))
-    pair_bundle.export(*given, ["fp32"], folder, lambda line: None)
+    pair_bundle.export(*given, ["fp32"], folder, lambda line: None, mean)
     texts, opened = sentences(9), load(folder, "int8", threads=1)
     asked = json.dumps({"folder": str(folder), "texts": texts})
     ended = node("node", "--input-type=module", "-e", PAIR, text=asked)

@@ -315,10 +315,10 @@ def test_queries_and_documents_get_their_prompts(served: Served, asked: dict[str
     assert answer.usage.total_tokens == sum(map(len, served.bundle.tokenize(TEXTS[:9], role)))
 
 
-def test_a_pair_answers_by_the_encoder_of_the_role(folder: Path, tmp_path: Path) -> None:
-    pair_bundle.export(
-        Source(str(folder)), Source(str(folder)), ["fp32"], tmp_path / "pair", lambda line: None
-    )
+@pytest.mark.parametrize("mean", [False, True])
+def test_a_pair_answers_by_the_encoder_of_the_role(folder: Path, tmp_path: Path, mean: bool) -> None:
+    source, out = Source(str(folder)), tmp_path / "pair"
+    pair_bundle.export(source, source, ["fp32"], out, lambda line: None, mean)
     shorter = {**files.read_json(tmp_path / "pair" / "query" / "manifest.json"), "max_tokens": 6}
     del shorter["digest"]
     bundle_writer.seal(tmp_path / "pair" / "query", shorter)

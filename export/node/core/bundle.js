@@ -4,7 +4,7 @@ import { checkBounds } from "./bounds.js";
 import { compact, dot, rowWidth } from "./compact.js";
 import { CheckFailed, GET_AGAIN, UserError } from "./errors.js";
 import { graphProblem } from "./graph.js";
-import { PAIR, ROLES, choosePrecision, promptOf, readManifest, readTrusted, readTrustedJson, within } from "./manifest.js";
+import { MEAN, PAIR, ROLES, choosePrecision, promptOf, readManifest, readTrusted, readTrustedJson, within } from "./manifest.js";
 import { tokenizer } from "./tokens.js";
 
 const UNIT_LENGTH = 0.01; // how far an embedding's length may be from 1
@@ -285,7 +285,16 @@ export class Pair extends Bundle {
   }
 
   async encode(texts, { dim, role = "text", ...options } = {}) {
-    return this.of(role).encode(texts, { ...options, role, dim: this.chosenDim(dim) });
+    const encoder = this.of(role);
+    const asked = { ...options, role, dim: this.chosenDim(dim) };
+    if (role !== "document" || this.manifest.documents !== MEAN) return encoder.encode(texts, asked);
+    if (typeof texts === "string") return (await this.encode([texts], { ...options, role, dim }))[0];
+    rowWidth(options.precision ?? "float32", asked.dim); // a wrong one is reported before texts are embedded
+    const given = typeof texts?.[Symbol.iterator] === "function" ? [...texts] : texts;
+    const rows = await encoder.encode(given, { ...asked, precision: "float32" });
+    const others = await this.#query.encode(given, { ...asked, precision: "float32" });
+    const means = rows.map((row, at) => unit(row.map((x, i) => x + others[at][i])));
+    return means.map((row) => compact(row, options.precision ?? "float32", asked.dim));
   }
 
   tokenize(text, place = "text", role = "text") {
@@ -326,10 +335,12 @@ function* longestFirst(rows, batchTokens = BATCH_TOKENS) {
 
 /** The first `dim` components, of unit length again. */
 function cut(row, dim) {
-  if (dim === row.length) return row;
-  const head = row.subarray(0, dim);
-  const norm = Math.max(Math.sqrt(dot(head, head)), 1e-12);
-  return head.map((value) => value / norm);
+  return dim === row.length ? row : unit(row.subarray(0, dim));
+}
+
+function unit(row) {
+  const norm = Math.max(Math.sqrt(dot(row, row)), 1e-12);
+  return row.map((value) => value / norm);
 }
 
 /** "text 17 of 32 (…)": shortened to fit a line, with invisible characters escaped. */

@@ -15,6 +15,7 @@ const LONGEST_NAME = 200; // characters of a file's name
 const LONGEST_PROMPT = 10_000;
 export const ROLES = ["text", "query", "document"]; // what a text may be
 export const PAIR = "pair"; // the kind of a bundle of two encoders, each in the folder of its role
+export const MEAN = "mean"; // `documents` of a pair whose documents are embedded by both
 
 const isText = (value) => typeof value === "string";
 const isWhole = (value, least, most) => Number.isSafeInteger(value) && value >= least && value <= most;
@@ -36,6 +37,7 @@ const KEYS = {
   pad_id: (value) => value === undefined || isWhole(value, 0, 2 ** 31 - 1),
   precisions: (value) => isObject(value) && Object.keys(value).length > 0 && Object.values(value).every(isObject),
   files: (value) => isObject(value) && Object.values(value).every(isSha256),
+  documents: (value) => value === undefined || value === MEAN,
 };
 
 /** The manifest of an encoder's bundle, or of a pair's. Throws UserError for what is none, for a newer schema, and for names outside the folder. */
@@ -56,7 +58,7 @@ function manifestProblem(manifest) {
   if (!isWhole(manifest?.schema, 1, Infinity)) return "no schema number, so it is not a bundle's manifest; copy the bundle again";
   if (manifest.schema > SCHEMA) return `schema ${manifest.schema}, this runner reads up to ${SCHEMA}; get a newer edgedistill`;
   if (manifest.labels?.length > 0) return "a classifier, which has no embeddings; classify with edgedistill in Python";
-  const needed = manifest.kind === PAIR ? ["name", "kind", "files"] : Object.keys(KEYS);
+  const needed = manifest.kind === PAIR ? ["name", "kind", "files", "documents"] : Object.keys(KEYS);
   const wrong = needed.filter((key) => !KEYS[key](manifest[key]));
   if (wrong.length > 0) return `${wrong.join(", ")} missing or of the wrong type, truncated or edited; copy the bundle again`;
   const entries = Object.entries(manifest.kind === PAIR ? {} : manifest.precisions);
