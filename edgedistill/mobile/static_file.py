@@ -48,8 +48,10 @@ def write(name: str, precision: str | None, out: Path, log: Log, lines: int = LI
     if precision not in (None, "w4", "w8"):
         raise UserError(f"--precision {precision}: {FILE} has rows in 4 or 8 bits; choose w4 or w8")
     run = bundle_run.open_finished(name, "--static")
-    if run.kind != "static" or run.shape.get("blocks"):
-        kind = "static, of several teachers" if run.kind == "static" else f"of kind {run.kind}"
+    kind = "static" if run.kind == "static" else f"of kind {run.kind}"
+    kind += ", of several teachers" if run.shape.get("blocks") else ""
+    kind += ", with a projection of words" if run.shape.get("lexical") else ""
+    if kind != "static":
         raise UserError(f"{name}: a student {kind}, and {FILE} holds one static table; {RUNTIME}")
     has_codes = run.shape.get("pq_bytes") and run.shape.get("pq_centroids", 256) <= 256  # a code is a byte
     if has_codes and precision:
@@ -66,7 +68,7 @@ def write(name: str, precision: str | None, out: Path, log: Log, lines: int = LI
     format_ = runpy.run_path(str(folder / READER))
     try:
         data = format_["pack"](
-            tables=[*_tables(student, precision)],
+            table=_table(student, precision),
             weights=student.weights.detach().numpy() if precision == "pq" else None,
             head=None if student.head is None else _quantized(student.head.weight, "w8"),
             biases=getattr(student.head, "bias", None),
@@ -122,18 +124,17 @@ def _unknown_parts(settings: dict[str, Any]) -> Iterator[str]:
             yield f"{flags} of the added token {quote(token['content'])}"
 
 
-def _tables(student: Any, precision: str) -> Iterator[tuple[Any, np.ndarray | None]]:
-    """(rows, see `_quantized`, of each token, its weight multiplied in; None), or, for `pq`, of each of its
-    tables (rows (K, width), PQ codes): row k has centroid k of every block."""
+def _table(student: Any, precision: str) -> tuple[Any, np.ndarray | None]:
+    """(rows, see `_quantized`, of each token, its weight multiplied in; None), or, for `pq`, (rows (K,
+    width), PQ codes): row k has centroid k of every block."""
     if precision != "pq":
-        yield _quantized(student.weighted_table(), precision), None
-        return
-    for table in filter(None, (student.embedding, student.lexical)):
-        book = table.book.weight.detach().unflatten(0, (-1, table.centroids))  # (M, K, width / M)
-        rows = w4.in_groups(book.permute(1, 2, 0).flatten(1).numpy())  # dimension h is of block h mod M
-        values, scales = eight_bits.quantize_rows(rows.reshape(-1, w4.GROUP))
-        values = values.reshape(len(rows), -1)[:, : table.embedding_dim]
-        yield (8, values, scales.reshape(len(rows), -1)), table.codes.numpy()
+        return _quantized(student.weighted_table(), precision), None
+    table = student.embedding
+    book = table.book.weight.detach().unflatten(0, (-1, table.centroids))  # (M, K, width / M)
+    rows = w4.in_groups(book.permute(1, 2, 0).flatten(1).numpy())  # dimension h is of block h mod M
+    values, scales = eight_bits.quantize_rows(rows.reshape(-1, w4.GROUP))
+    values = values.reshape(len(rows), -1)[:, : table.embedding_dim]
+    return (8, values, scales.reshape(len(rows), -1)), table.codes.numpy()
 
 
 def _quantized(rows: Tensor, precision: str) -> tuple[int, np.ndarray, np.ndarray]:

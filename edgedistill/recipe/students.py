@@ -423,8 +423,7 @@ class Finished(Section):
             le=10,
             description="Add a random projection of a text's words to its embedding, so that texts with the "
             "same words are found: so long beside an embedding of unit length in a text of 16 tokens, and "
-            "longer with the fourth root of the tokens; in a static student, with `pq_bytes`, a random row to "
-            "every token's, in units of the median row. 0.2 to 0.4 help search and hardly hurt similarity.",
+            "longer with the fourth root of the tokens. 0.2 to 0.4 help search and hardly hurt similarity.",
         ),
     ] = None
     query_prompt: QueryPrompt = None

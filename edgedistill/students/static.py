@@ -3,20 +3,19 @@ SIF)."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import onnx
 import torch
 from onnx import TensorProto
-from pydantic import model_validator
 from torch import Tensor, nn
 
 from edgedistill import recipe
 from edgedistill.students import embedding_tables, head
 from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import GraphWriter, finish
-from edgedistill.students.head import LEXICAL_CODES, Headed
+from edgedistill.students.head import Headed
 from edgedistill.students.kind import Kind, Start, TableShape, build_to_train, table_shape
 from edgedistill.students.pooling import mean_nodes, pool
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding
@@ -29,22 +28,12 @@ class StaticStudent(Headed):
     token's learned weight.
 
     In a full table the padding token's row is zero and stays zero. Initial rows come from a PCA, so the first
-    dimensions hold the largest variance (Matryoshka). With `lexical`, a random row of its own is added to
-    every token's, so that two texts with the same words are closer than two with like ones: a random
-    projection of their words beside their meaning.
+    dimensions hold the largest variance (Matryoshka).
     """
 
-    def __init__(
-        self,
-        embedding: Any,
-        head: nn.Linear | None,
-        tanh: bool,
-        lexical: ProductQuantizedEmbedding | None = None,
-    ) -> None:
+    def __init__(self, embedding: Any, head: nn.Linear | None, tanh: bool) -> None:
         super().__init__()
-        self.embedding, self.lexical = embedding, lexical
-        if lexical is not None:
-            lexical.requires_grad_(False)  # what a student is taught is to be without them
+        self.embedding = embedding
         self.weights = nn.Parameter(torch.ones(embedding.num_embeddings))
         self.head, self.tanh, self.pooled_dims = head, tanh, embedding.embedding_dim
 
@@ -53,15 +42,12 @@ class StaticStudent(Headed):
         # F.embedding, not indexing: threads sum the gradient of indexing in any order, and a resumed run must
         # give the same bytes
         weights = nn.functional.embedding(input_ids, self.weights.unsqueeze(-1))
-        rows = self.embedding(input_ids)
-        rows = rows if self.lexical is None else rows + self.lexical(input_ids)
-        return self.through_head(pool(rows * weights, attention_mask, "mean"), input_ids, attention_mask)
+        rows = self.embedding(input_ids) * weights
+        return self.through_head(pool(rows, attention_mask, "mean"), input_ids, attention_mask)
 
     def weighted_table(self) -> Tensor:
         """The rows of all tokens, each times its token's weight (V, width): one lookup on the device."""
-        rows = self.embedding.weight.detach()
-        rows = rows if self.lexical is None else rows + self.lexical.weight
-        return rows * self.weights.detach().unsqueeze(-1)
+        return self.embedding.weight.detach() * self.weights.detach().unsqueeze(-1)
 
 
 class StaticShape(TableShape):
@@ -69,35 +55,13 @@ class StaticShape(TableShape):
 
     kind: Literal["static"]
 
-    @model_validator(mode="after")
-    def _with_codes(self) -> Self:
-        if self.lexical is not None and (self.pq_bytes is None or self.width % LEXICAL_CODES):
-            raise ValueError("lexical rows without PQ codes, or of a width that 8 does not divide")
-        return self
-
 
 def build(shape: dict[str, Any]) -> StaticStudent:
     """The module, with weights drawn from torch's generator and token weights of 1."""
     count, width = shape["vocabulary_size"], shape["width"]
     embedding = embedding_tables.build(shape, count, width, shape["pad"])
-    lexical = ProductQuantizedEmbedding(count, width, LEXICAL_CODES) if shape.get("lexical") else None
-    return StaticStudent(embedding, head.build(shape, width), shape["tanh"], lexical)
-
-
-@torch.no_grad()
-def compress(student: StaticStudent, rows: Tensor, lexical: float | None) -> None:
-    """Product-quantize the trained rows (V, width) into the student's table, in place, and draw its lexical
-    rows: `lexical` is their length, in units of the median row's.
-
-    Codes of few bits are lexical rows too: what they leave out is a token's own, and two texts with the same
-    words share it (bench/LOG.md).
-    """
-    student.embedding.fit(rows)
-    if student.lexical is not None and lexical is not None:
-        book = student.lexical.book.weight
-        nn.init.normal_(book)
-        length = float(rows.norm(dim=1).median()) * lexical
-        book.mul_(length / rows.shape[1] ** 0.5)
+    student = StaticStudent(embedding, head.build(shape, width), shape["tanh"])
+    return head.with_lexical_channel(student, shape, count)
 
 
 def initialize(
@@ -142,8 +106,8 @@ def initial(spec: recipe.Static, start: Start) -> tuple[StaticStudent, dict[str,
 
 def parameters(student: StaticStudent) -> dict[str, int]:
     """The embedding table with the token weights; no encoder; the head."""
-    table = head.count(student.embedding) + head.count(student.lexical)
-    return head.counts(student, table + student.weights.numel(), student.head)
+    table = head.count(student.embedding) + student.weights.numel()
+    return head.counts(student, table, student.head)
 
 
 def restore(found: dict[str, np.ndarray]) -> None:
@@ -162,10 +126,7 @@ def write(student: StaticStudent) -> onnx.ModelProto:
     writer, ids, table = GraphWriter(student), "input_ids", student.embedding
     if isinstance(table, ProductQuantizedEmbedding):
         weights = writer.of_tokens(student.weights)
-        found = lookup(writer, table, ids)
-        if student.lexical is not None:
-            found = writer.add("Add", found, lookup(writer, student.lexical, ids))
-        pooled = mean_nodes(writer, writer.add("Mul", found, weights), "mean")
+        pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, table, ids), weights), "mean")
         return finish(writer, pooled, student)
     rows = writer.parameter(table.weight, student.weighted_table())
     if student.head is not None or student.tanh:

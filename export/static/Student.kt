@@ -60,7 +60,6 @@ class Student(private val bytes: ByteArray) {
     private val letters: IntArray
     private val biases: FloatArray
     private val table: Matrix
-    private val lexical: Matrix
     private val head: Matrix
     private val weights: DoubleArray? // of the tokens
     private val ids = HashMap<String, Int>()
@@ -95,9 +94,8 @@ class Student(private val bytes: ByteArray) {
         require(hasSoundRuns())
         biases = take(4L * h[4]).let { start -> FloatArray(h[4]) { buffer.getFloat(start + 4 * it) } }
         table = matrix(h[1])
-        lexical = matrix(h[1])
         head = matrix(h[1])
-        require((table.codes > 0 || table.rows == h[1]) && (lexical.codes > 0 || lexical.rows == 0))
+        require(table.codes > 0 || table.rows == h[1])
         require(head.codes == 0 && dims == if (head.rows > 0) head.rows else width)
         weights = if (table.codes > 0) halves(h[1].toLong(), 1.0) else null
         val tokens = text().split('\u0000')
@@ -145,7 +143,7 @@ class Student(private val bytes: ByteArray) {
         val mean = DoubleArray(width)
         for (id in ids) {
             val weight = (weights?.get(id) ?: 1.0) / ids.size
-            for (j in 0 until width) mean[j] += weight * (value(table, id, j) + value(lexical, id, j))
+            for (j in 0 until width) mean[j] += weight * value(table, id, j)
         }
         val found = if (head.rows > 0) DoubleArray(dims) else mean
         for (i in 0 until head.rows) for (j in 0 until width) found[i] += value(head, i, j) * mean[j]

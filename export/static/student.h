@@ -30,7 +30,7 @@ typedef struct {
     /* as they stand in the file: */
     int32_t length, tokens, width, dims, biases, tanh, max_tokens, longest_word, unknown, before, after, added, runs, letters, golden;
     const uint8_t *around, *run, *letter, *bias, *weights;
-    student_matrix table, lexical, head;
+    student_matrix table, head;
     student_string *token, *add, prompt[STUDENT_ROLES], prefix;
     uint32_t *slots, mask; /* a hash table of ids + 1; the golden texts stand behind the added tokens */
 } student;
@@ -125,7 +125,7 @@ static inline const char *student_read(student *s, student_reader *r) {
     int32_t numbers[STUDENT_NUMBERS];
     if (r->size < 8 || memcmp(r->data, "edstudnt", 8)) return "not a student file" STUDENT_ENDS;
     if (r->size < STUDENT_START + sizeof numbers) return "damaged: cut off" STUDENT_ENDS;
-    if (student_u32(r->data + 8) != 2) return "another version of the format; get a reader of that version, or export again";
+    if (student_u32(r->data + 8) != 3) return "another version of the format; get a reader of that version, or export again";
     for (int at = 0; at < STUDENT_NUMBERS; at++) numbers[at] = student_i32(student_take(r, 1, 4), 0);
     memcpy(s, numbers, sizeof numbers); /* the first fields of a student */
     if (s->length < 0 || (size_t)s->length != r->size) return "damaged: cut off" STUDENT_ENDS;
@@ -136,9 +136,9 @@ static inline const char *student_read(student *s, student_reader *r) {
     if (!sound || s->unknown < 0 || s->unknown >= s->tokens || (int64_t)s->before + s->after >= s->max_tokens) return STUDENT_SIZES;
     s->around = student_take(r, s->before + s->after, 4), s->run = student_take(r, s->runs, 12);
     s->letter = student_take(r, s->letters, 4), s->bias = student_take(r, s->biases, 4);
-    s->table = student_rows(r, s), s->lexical = student_rows(r, s), s->head = student_rows(r, s);
+    s->table = student_rows(r, s), s->head = student_rows(r, s);
     s->weights = student_take(r, s->table.codes ? s->tokens : 0, 2);
-    sound &= (s->table.codes || s->table.rows == s->tokens) && (s->lexical.codes || !s->lexical.rows) && !s->head.codes;
+    sound &= (s->table.codes || s->table.rows == s->tokens) && !s->head.codes;
     sound &= (s->head.rows ? s->head.rows : s->width) == s->dims && (!s->biases || s->biases == s->dims);
     student_string words = student_text(r, 0);
     for (int role = 0; role < STUDENT_ROLES; role++) s->prompt[role] = student_text(r, 0);
@@ -265,7 +265,7 @@ static inline const char *student_encode(const student *s, const char *text, siz
     const char *error = ids && sum ? student_tokenize(s, text, size, role, ids, &count) : STUDENT_MEMORY;
     for (size_t at = 0; !error && at < count; at++) {
         double weight = (s->table.codes ? student_half(s->weights + 2 * (size_t)ids[at]) : 1) / (double)count;
-        for (int32_t j = 0; j < s->width; j++) sum[j] += weight * (student_value(&s->table, ids[at], j) + student_value(&s->lexical, ids[at], j));
+        for (int32_t j = 0; j < s->width; j++) sum[j] += weight * student_value(&s->table, ids[at], j);
     }
     for (size_t at = 0; !error && at < dims; at++) {
         for (int32_t j = 0; found != sum && j < s->width; j++) found[at] += student_value(&s->head, at, j) * sum[j];

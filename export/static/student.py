@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-MAGIC, VERSION = b"edstudnt", 2
+MAGIC, VERSION = b"edstudnt", 3
 START = struct.Struct("<8s2I")  # magic, version, CRC-32 of all that follows
 Header = namedtuple(
     "Header",
@@ -48,7 +48,7 @@ class StudentError(ValueError):
 
 
 def pack(
-    tables: Sequence[Table],
+    table: Table,
     weights: np.ndarray | None,
     head: Matrix | None,
     biases: Any,
@@ -61,15 +61,15 @@ def pack(
 ) -> bytes:
     """The file of a student. Its golden embeddings are those that `Student` gives.
 
-    tables: one, or two whose rows are added, these with PQ codes (tokens, blocks) uint8; row k of such a
-    matrix has centroid k of every block, dimension h that of block h mod blocks. weights: of the tokens,
-    where there are codes. biases: (dims,) or None. tokenizer: the content of tokenizer.json. around: the ids
+    table: its PQ codes, where it has them, are (tokens, blocks) uint8; row k of such a matrix has centroid k
+    of every block, dimension h that of block h mod blocks. weights: of the tokens, where there are codes.
+    biases: (dims,) or None. tokenizer: the content of tokenizer.json. around: the ids
     before and after those of a text. characters: what becomes of each that does not stay as it is; a space
     ends a word. prompts: of each of ROLES. golden: (role, text); those of more than MOST_GOLDEN bytes are
     left out.
     """
-    width = tables[0][0][1].shape[1]
-    model, tokens = tokenizer["model"], [""] * len(tables[0][0][1] if weights is None else weights)
+    width = table[0][1].shape[1]
+    model, tokens = tokenizer["model"], [""] * len(table[0][1] if weights is None else weights)
     for token, number in model["vocab"].items():
         tokens[number] = token
     if any("\0" in token for token in tokens):
@@ -78,8 +78,7 @@ def pack(
     longest_first = sorted(added, key=lambda token: -len(token.encode()))
     runs, letters = _runs(characters, set("".join(tokens)))
     halves, exponent = (b"", 0) if weights is None else _halves(weights)
-    packed = [_packed(*table, exponent) for table in tables] + [NONE] * (2 - len(tables))
-    packed.append(_packed(head, None, 0) if head else NONE)
+    packed = [_packed(*table, exponent), _packed(head, None, 0) if head else NONE]
     last = b"" if biases is None else np.asarray(biases.tolist(), "<f4").tobytes()
     parts = [
         np.array([*around[0], *around[1], *chain(*runs), *letters], "<i4").tobytes(),
@@ -190,12 +189,10 @@ class Student:
         self._characters = _Characters(self._take(3 * h.runs, "<i4"), self._take(h.letters, "<i4"))
         self._require(self._characters.sound)
         self._biases = self._take(h.biases, "<f4")
-        table, lexical, self._head = (self._matrix() for _ in range(3))
+        table, self._head = self._matrix(), self._matrix()
         self._require(table[0].codes > 0 or table[0].rows == h.tokens)
-        self._require(lexical[0].codes > 0 or lexical[0].rows == 0)
         self._require(self._head[0].codes == 0 and (self._head[0].rows or h.width) == h.dims)
-        found = [each for each in (table, lexical) if each[0].rows]
-        self._tables = [(each, self._rows(each, slice(None)) if each[0].codes else None) for each in found]
+        self._table = table, self._rows(table, slice(None)) if table[0].codes else None
         self._weights = self._take(h.tokens if table[0].codes else 0, "<f2").astype(np.float32)
         tokens = self._text().split("\0")
         self._require(len(tokens) == h.tokens)
@@ -278,7 +275,7 @@ class Student:
     def encode(self, text: str, role: str = "text") -> np.ndarray:
         """The embedding of a text: (dims,) float32, of unit length."""
         ids = self.tokenize(text, role)
-        rows = sum(self._of_tokens(*table, ids) for table in self._tables)
+        rows = self._of_tokens(*self._table, ids)
         if len(self._weights):
             rows = rows * self._weights[ids, None]
         row = rows.mean(0)

@@ -35,10 +35,10 @@ def opened(folder: Path) -> Any:
         ("w4", {}, 0.999),
         ("w8", {"head": None, "width": 33}, 0.9999),
         (None, {"pq_bytes": 16, "tanh": True}, 0.9999),
-        (None, {"pq_bytes": 16, "lexical": 0.5, "head": None}, 0.9999),
+        (None, {"pq_bytes": 16, "head": None}, 0.9999),
         ("w8", {"pq_bytes": 16, "pq_centroids": 300}, 0.9999),
     ],
-    ids=["head", "rows of an odd width", "PQ codes, tanh", "lexical codes too", "codes of two bytes"],
+    ids=["head", "rows of an odd width", "PQ codes, tanh", "PQ codes alone", "codes of two bytes"],
 )
 def test_a_run(tmp_path: Path, precision: str | None, shape: dict[str, Any], least: float) -> None:
     """It embeds as torch does, with a prompt for queries."""
@@ -53,6 +53,14 @@ def test_a_run(tmp_path: Path, precision: str | None, shape: dict[str, Any], lea
     assert found["precision"] == (precision or "pq")
     assert found["cosine"] == pytest.approx(cosines.min(), abs=2e-6)
     assert "query" in golden.roles and student.tokenize("a", "query") != student.tokenize("a")
+
+
+def test_a_projection_of_words_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "static", lexical=0.5)
+    with pytest.raises(
+        UserError, match="a student static, with a projection of words, and student.bin holds"
+    ):
+        static_file.write(str(run), None, tmp_path / "out", quiet, LINES)
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -138,12 +138,11 @@ def micro(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Path]]:
-    """Bundles and their files: in w8 with a head, a bias, a tanh and prompts; and with PQ codes, alone and
-    with others, which are added."""
+    """Bundles and their files: in w8 with a head, a bias, a tanh and prompts; and with PQ codes."""
     shapes: list[tuple[str | None, dict[str, Any]]] = [
         ("w8", {"tanh": True, "width": 48, "prompt": "the ", "query_prompt": "[SEP] who "}),
         (None, {"pq_bytes": 16, "head": None}),
-        (None, {"pq_bytes": 32, "lexical": 0.5, "width": 96, "query_prompt": "who "}),
+        (None, {"pq_bytes": 32, "width": 96, "query_prompt": "who "}),
     ]
     found = []
     for precision, shape in shapes:

@@ -21,7 +21,7 @@ from edgedistill.runtime import prompts
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Session
-from edgedistill.students import embedding_tables, kinds, static
+from edgedistill.students import embedding_tables, kinds
 from edgedistill.students.head import LEXICAL_CODES
 from edgedistill.students.output import Affine, own
 from edgedistill.teacher.dimension_reduction import ridge
@@ -51,8 +51,6 @@ def find(spec: recipe.Recipe) -> run.Run:
     if student.pq_bytes is not None and (source.kind != "static" or source.shape.get("pq_bytes")):
         fact = f"{name} is no static student with a full table"
         raise UserError(f"student.pq_bytes: {fact}; leave it out, or give the run whose table is whole")
-    if source.kind == "static" and student.lexical is not None and student.pq_bytes is None:
-        raise UserError(f"student.lexical: {name} is a static student, which also needs `pq_bytes`; set it")
     if student.lexical is not None and source.dims < LEXICAL_CODES:
         fact = f"{name} has {source.dims} dimensions, a projection of words needs {LEXICAL_CODES}"
         raise UserError(f"student.lexical: {fact}; leave it out")
@@ -95,9 +93,9 @@ def build(
     weights = finished.state_dict()
     if spec.student.pq_bytes is not None:
         if fitted:
-            static.compress(module, weights["embedding.weight"], spec.student.lexical)
+            module.embedding.fit(weights["embedding.weight"])
         weights = {**module.state_dict(), **_without("embedding.", weights)}
-    elif new_head or spec.student.lexical is not None:
+    if new_head or spec.student.lexical is not None:
         weights = _without("lexical_channel.", weights)
         if spec.student.lexical is not None:
             module.lexical_channel.initialize(None if new_head else finished.head, spec.student.lexical)
