@@ -17,7 +17,7 @@ import java.util.zip.CRC32
 /** A file that is not a whole and sound student, or a text that has no embedding. */
 class StudentException(message: String) : Exception(message)
 
-private const val VERSION = 2
+private const val VERSION = 3
 private const val START = 16 // bytes: magic, version, CRC-32 of all that follows
 private const val NUMBERS = 15 // of the header
 private const val SEQUENCE = 21 // bits of a letter, or of a place in the letters where above them stands how many they are

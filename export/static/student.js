@@ -6,7 +6,7 @@
  */
 
 const MAGIC = "edstudnt";
-const VERSION = 2;
+const VERSION = 3;
 const START = 16; // bytes: magic, version, CRC-32 of all that follows
 const NAMES = "size tokens width dims biases tanh maxTokens longestWord unknown before after added runs letters golden".split(" ");
 const LIMITS = { tokens: 1 << 24, width: 1 << 16, dims: 1 << 16, longestWord: 1000, maxTokens: 1 << 24 };
@@ -55,9 +55,9 @@ export class Student {
     require(this.#soundRuns());
     const biases = this.#take(4 * h.biases);
     this.biases = Float32Array.from({ length: h.biases }, (_, at) => this.#view.getFloat32(biases + 4 * at, true));
-    [this.table, this.lexical, this.head] = [this.#matrix(), this.#matrix(), this.#matrix()];
-    const { table, lexical, head } = this;
-    require((table.codes || table.rows === h.tokens) && (lexical.codes || !lexical.rows) && !head.codes && (head.rows || h.width) === h.dims);
+    [this.table, this.head] = [this.#matrix(), this.#matrix()];
+    const { table, head } = this;
+    require((table.codes || table.rows === h.tokens) && !head.codes && (head.rows || h.width) === h.dims);
     this.weights = table.codes ? this.#take(2 * h.tokens) : 0; // where they start
     const tokens = this.#text().split("\0");
     require(tokens.length === h.tokens);
@@ -98,7 +98,7 @@ export class Student {
     const mean = new Float64Array(width);
     for (const id of ids) {
       const weight = (this.weights ? this.#half(this.weights + 2 * id) : 1) / ids.length;
-      for (let j = 0; j < width; j++) mean[j] += weight * (this.#value(this.table, id, j) + this.#value(this.lexical, id, j));
+      for (let j = 0; j < width; j++) mean[j] += weight * this.#value(this.table, id, j);
     }
     const found = this.head.rows ? new Float64Array(dims) : mean;
     for (let at = 0; at < this.head.rows; at++) {

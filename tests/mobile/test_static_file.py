@@ -86,7 +86,8 @@ def test_the_command(tmp_path: Path) -> None:
     refused = call("export", "nano", "--static", "x", folder=tmp_path)
     assert refused.returncode == 2
     assert " ".join(refused.stderr.split()) == (
-        "nano: a student of kind bert, and student.bin holds one static table; run its bundle with "
+        "nano: a student of kind bert, with a projection of words, and student.bin holds one static table; "
+        "run its bundle with "
         "onnxruntime, see export/README.md"
     )
     assert not (tmp_path / "x").exists() and not list((tmp_path / "mine").iterdir())

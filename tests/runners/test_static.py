@@ -196,20 +196,16 @@ def token_weights(words: Tokenizer) -> np.ndarray:
     return np.random.default_rng(0).normal(size=words.get_vocab_size()) * 1e6
 
 
-def packed_codes(words: Tokenizer, *tables: tuple[int, int]) -> bytes:
-    """A file of product-quantized tables, each of so many blocks and centroids."""
-    made = [random_codes(words, *sizes) for sizes in tables]
-    return _packed(
-        words,
-        tables=[((8, values, scales), codes) for codes, values, scales in made],
-        weights=token_weights(words),
-    )
+def packed_codes(words: Tokenizer, blocks: int, centroids: int) -> bytes:
+    """A file of a product-quantized table."""
+    codes, values, scales = random_codes(words, blocks, centroids)
+    return _packed(words, table=((8, values, scales), codes), weights=token_weights(words))
 
 
 def packed(words: Tokenizer, bits: int, width: int, prompts: Sequence[str] = ("", "", "")) -> bytes:
     """A file of random rows without a head."""
     rows = ((bits, *random_rows(words, bits, width)), None)
-    return _packed(words, tables=[rows], weights=None, prompts=prompts)
+    return _packed(words, table=rows, weights=None, prompts=prompts)
 
 
 def _packed(words: Tokenizer, prompts: Sequence[str] = ("", "", ""), **rows: Any) -> bytes:
@@ -321,17 +317,15 @@ def test_rows_without_a_head(reader: Reader, tmp_path: Path) -> None:
         assert np.allclose(own, unit, atol=1e-3)
 
 
-@pytest.mark.parametrize("tables", [((3, 7),), ((3, 7), (11, 4))], ids=["one table", "two"])
-def test_product_quantized_rows(reader: Reader, tmp_path: Path, tables: tuple[tuple[int, int], ...]) -> None:
+@pytest.mark.parametrize(("blocks", "centroids"), [(3, 7), (11, 4)])
+def test_product_quantized_rows(reader: Reader, tmp_path: Path, blocks: int, centroids: int) -> None:
     """By hand from the codes and integers that were packed: dimension h is of block h mod blocks."""
     tokenizer, texts = words(True), ["the cat", "a dog finds", ""]
-    (tmp_path / "a.bin").write_bytes(packed_codes(tokenizer, *tables))
+    (tmp_path / "a.bin").write_bytes(packed_codes(tokenizer, blocks, centroids))
     ids = [tokenizer.encode(text).ids for text in texts]
-    rows = np.zeros((tokenizer.get_vocab_size(), 33))
-    for blocks, centroids in tables:
-        codes, values, scales = random_codes(tokenizer, blocks, centroids)
-        book = values * np.repeat(scales, 32, 1)[:, :33]
-        rows += [[book[row[h % blocks], h] for h in range(33)] for row in codes]
+    codes, values, scales = random_codes(tokenizer, blocks, centroids)
+    book = values * np.repeat(scales, 32, 1)[:, :33]
+    rows = np.array([[book[row[h % blocks], h] for h in range(33)] for row in codes])
     rows *= token_weights(tokenizer)[:, None]
     sums = np.array([rows[each].sum(0) for each in ids])
     unit = sums / np.linalg.norm(sums, axis=1, keepdims=True)
@@ -378,7 +372,7 @@ def damaged() -> dict[str, tuple[bytes, str]]:
     for name in ("tokens", "width", "dims", "before", "after", "added", "runs", "letters", "golden"):
         other = resealed(data, START + 4 * NAMES.index(name), struct.pack("<i", numbers[name] + 1))
         found[f"{name} and one"] = other, "error damaged: "
-    with_codes = packed_codes(words(True), (3, 7), (11, 4))
+    with_codes = packed_codes(words(True), 11, 4)
     for kind, file in (("rows", data), ("codes", with_codes)):
         for matrix, at in enumerate(matrices(file)):
             before = struct.unpack_from("<5i", file, at)
@@ -387,22 +381,18 @@ def damaged() -> dict[str, tuple[bytes, str]]:
                     if (name, value) != ("exponent", -1) and (name, now, value) != ("group", 1, 2):
                         changed = resealed(file, place, struct.pack("<i", value))
                         found[f"{kind}: {name} {value} of matrix {matrix}"] = changed, "error damaged: "
-    for matrix, centroids in enumerate((7, 4)):
-        code = resealed(with_codes, matrices(with_codes)[matrix] + 20, bytes([centroids]))
-        found[f"a code of no centroid in table {matrix}"] = code, sizes
-    return found
+    code = resealed(with_codes, matrices(with_codes)[0] + 20, bytes([4]))
+    return found | {"a code of no centroid": (code, sizes)}
 
 
 def matrices(data: bytes) -> list[int]:
     """Where the sizes of each matrix stand."""
     h = dict(zip(NAMES, HEADER.unpack_from(data, START), strict=True))
     counts = h["before"] + h["after"] + 3 * h["runs"] + h["letters"] + h["biases"]
-    found = [START + HEADER.size + 4 * counts]
-    for _ in range(2):
-        rows, codes, bits, group, _ = struct.unpack_from("<5i", data, found[-1])
-        size = rows * (2 * -(-h["width"] // group) + -(-h["width"] * bits // 8))
-        found.append(found[-1] + 20 + h["tokens"] * codes + size)
-    return found
+    at = START + HEADER.size + 4 * counts
+    rows, codes, bits, group, _ = struct.unpack_from("<5i", data, at)
+    size = rows * (2 * -(-h["width"] // group) + -(-h["width"] * bits // 8))
+    return [at, at + 20 + h["tokens"] * codes + size]
 
 
 def test_files_that_are_refused(reader: Reader, tmp_path: Path) -> None:
@@ -421,7 +411,7 @@ def test_readers_survive_any_number_anywhere(reader: Reader, tmp_path: Path) -> 
     """Numbers of all sizes written over a file, its checksum right: every reader refuses the same files, none
     of them ends in another way than by an error of its own."""
     draw, paths = random.Random(1), list[Path]()
-    files = packed(words(True), 8, 3, ("the ", "", "")), packed_codes(words(True), (3, 7), (11, 4))
+    files = packed(words(True), 8, 3, ("the ", "", "")), packed_codes(words(True), 11, 4)
     for number in range(200):
         data = files[number % 2]
         at = draw.choice((4 * draw.randrange(4, 60), draw.randrange(START, len(data) - 4)))
