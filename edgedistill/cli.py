@@ -615,6 +615,7 @@ def bench(
     ] = None,
     out: Annotated[Path | None, _option("FILE", "Write the reports to this JSON file.")] = None,
     html: Annotated[Path | None, _option("FILE", "Write a self-contained HTML page.")] = None,
+    png: Annotated[Path | None, _option("FILE", "Write that page as a picture (needs Chromium).")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     compare: Annotated[
         tuple[Path, Path] | None,
@@ -639,7 +640,7 @@ def bench(
 
         print_result(comparison.compare(*compare, log), as_json)
         return
-    for option, file in (("--out", out), ("--html", html)):
+    for option, file in (("--out", out), ("--html", html), ("--png", png)):
         if file is not None and file.is_file():
             _refuse_existing(f"{option} {file}", option, overwrite)
     from edgedistill.data import bm25
@@ -655,7 +656,7 @@ def bench(
     texts_of = _documents(documents, session) if documents else None
     search = scoring.Search(hybrid_weight, texts_of, precisions=tuple(precisions))
     plan = speed.QUICK if quick else replace(speed.PLAN, p99_ms=p99)
-    outputs = benchmark.Outputs(out, html)
+    outputs = benchmark.Outputs(out, html, png)
     found = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runner or [speed.OWN])
     print_result(found, as_json, tables.markdown(found["reports"]) if markdown else "")
 

@@ -35,10 +35,11 @@ LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 
 
 class Outputs(NamedTuple):
-    """The files to write: reports as JSON, and one self-contained HTML page."""
+    """The files to write: reports as JSON, one self-contained HTML page, and a picture of it."""
 
     json: Path | None = None
     html: Path | None = None
+    png: Path | None = None
 
 
 NO_FILES = Outputs()
@@ -102,6 +103,8 @@ def bench(
     for path in outputs:
         if path is not None and path.is_dir():
             raise UserError(f"{path}: a folder; give the name of a file")
+    if outputs.png is not None:
+        page.browser()
     threads = machine.default_threads()
     if session.threads is not None:
         threads = positive(session.threads, "threads", MOST_THREADS)
@@ -141,6 +144,8 @@ def bench(
         report.write(outputs.json, reports)
     if outputs.html is not None:
         page.write(outputs.html, reports)
+    if outputs.png is not None:
+        page.picture(outputs.png, reports)
     session.log(tables.terminal(reports))
     checks = []
     for target, each in zip(measured, reports, strict=True):

@@ -362,7 +362,9 @@ def test_the_reference_is_the_teacher_in_fp32() -> None:
     assert bench.reference([student]) is None
 
 
-def test_bad_input_fails_before_anything_is_measured(shelf: Path, tmp_path: Path) -> None:
+def test_bad_input_fails_before_anything_is_measured(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match="nothing"):
         run(shelf, ["nothing"])
     with pytest.raises(UserError, match="int8"):
@@ -373,6 +375,10 @@ def test_bad_input_fails_before_anything_is_measured(shelf: Path, tmp_path: Path
         run(shelf, ["student"], outputs=bench.Outputs(tmp_path))
     with pytest.raises(UserError, match=r"no suite 'mimi'; did you mean 'mini'\?"):
         bench.bench([str(shelf / "student")], ["mimi"], Session(log=print), plan=PLAN)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CHROMIUM", "no-such-browser")
+    with pytest.raises(UserError, match="--png: no chromium, "):
+        run(shelf, ["nothing"], outputs=bench.Outputs(png=tmp_path / "report.png"))
     assert not list(tmp_path.iterdir())
 
 

@@ -431,4 +431,5 @@ function draw() {
 }
 
 draw();
+document.body.dataset.height = document.documentElement.scrollHeight; // of the picture that page.py takes
 NARROW.onchange = draw;
