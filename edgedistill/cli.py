@@ -770,6 +770,7 @@ def search(
 @_command("edgedistill verify bundles/bert-2x128")
 def verify(
     bundle: Annotated[str, _argument("BUNDLE", "Folder or name of a bundle.")],
+    device: RuntimeDevice = "cpu",
     as_json: Json = False,
 ) -> None:
     """Verify a bundle on this machine.
@@ -779,7 +780,7 @@ def verify(
     """
     from edgedistill.runtime import verify as verification
 
-    found = verification.verify(bundle)
+    found = verification.verify(bundle, device)
     print_result(found, as_json, verification.summary(bundle, found))
 
 
@@ -803,6 +804,7 @@ def serve(
     ] = None,
     workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each."),
     threads: Threads = None,
+    device: RuntimeDevice = "cpu",
     batch_tokens: int = _number(4096, "Estimated tokens of a batch."),
     max_body_mb: int = _number(8, "Megabytes of a request's body, else 413."),
     max_texts: int = _number(2048, "Texts of a request, else 400."),
@@ -825,7 +827,8 @@ def serve(
         *(max_body_mb * 1_000_000, max_texts, max_chars, queue_texts, batch_tokens),
         *(timeout, header_timeout, stop_timeout, tuple(cors or ()), api_key),
     )
-    server.serve(name, host, port, limits, workers, threads, typer.echo)
+    session = Session(device=device, log=typer.echo, threads=threads)
+    server.serve(name, host, port, limits, workers, session)
 
 
 @_command("edgedistill mobile bundles/bert-2x128:int8 --out phone")
