@@ -36,7 +36,7 @@ class BundleSession:
     def __init__(
         self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str
     ) -> None:
-        self._place, self._output = folder, manifest["output"]
+        self._place, self._output, self._device = folder, manifest["output"], device
         self._unit, self._width = not manifest.get("labels"), width(manifest)
         self._session: onnxruntime.InferenceSession | None
         try:
@@ -76,9 +76,10 @@ class BundleSession:
 
     def _failure(self, error: Exception) -> CheckFailed:
         """onnxruntime's own errors are of many classes, and it passes on others, as for want of memory."""
-        return CheckFailed(
-            f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); copy the bundle again"
-        )
+        way_out = "copy the bundle again"
+        if self._device != "cpu":
+            way_out = f"take another precision, or device cpu in place of {self._device}"
+        return CheckFailed(f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); {way_out}")
 
 
 _opened: weakref.WeakSet[onnxruntime.InferenceSession] = weakref.WeakSet()

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 import pytest
 
 from edgedistill import files
-from edgedistill.errors import UserError
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench
 from edgedistill.runtime import bundle, onnx_session, verify
 
@@ -133,3 +134,12 @@ def test_cuda_gives_the_same_embeddings(folder: Path) -> None:
             pytest.skip(str(error))
         cosines = (on_cuda.encode(TEXTS) * bundle.load(folder, precision).encode(TEXTS)).sum(1)
         assert cosines.min() > 0.999, precision
+
+
+def test_a_graph_that_fails_on_another_device(folder: Path) -> None:
+    """The bundle is not to blame, as OpenVINO has shown with int8."""
+    session = bundle.load(folder, "int8")._session
+    session._device = "openvino"
+    wrong = {"input_ids": np.zeros((1, 2), np.float32), "attention_mask": np.ones((1, 2), np.int64)}
+    with pytest.raises(CheckFailed, match="; take another precision, or device cpu in place of openvino"):
+        session.run(wrong)
