@@ -19,6 +19,7 @@ import recipe_reference
 import report_files
 
 from edgedistill import files
+from edgedistill.evaluation import tables
 from edgedistill.recipe import schema
 from edgedistill.runtime.bundle_location import SCORES
 from edgedistill.teacher.embedding_cache import SHARD
@@ -295,6 +296,7 @@ def measured() -> dict[str, str]:
         "processors": measured_tables.processors,
         "mteb": measured_tables.mteb,
         "roofline": measured_tables.roofline,
+        "runners": lambda found: tables.markdown(found["reports"]),
     }
     found = {
         name: make(files.read_json(REPORTS / f"{name}.json"))
@@ -344,6 +346,9 @@ if __name__ == "__main__":
         changed.append("scale")
     if FITS and readme_tables.update(RESULTS, fitted([files.read_json(path) for path in FITS]), "fitted"):
         changed.append("fitted")
+    stored = measured_tables.embedding_bytes(files.read_json(REPORTS / "embedding-bytes.json"))
+    if readme_tables.update(ROOT / "export" / "README.md", stored, "embedding-bytes"):
+        changed.append("embedding-bytes")
     for name, table in measured().items():
         if readme_tables.update(RESULTS, table, name):
             changed.append(name)

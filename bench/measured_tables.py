@@ -1,5 +1,5 @@
 """Tables of bench/RESULTS.md from the reports of processors.py, mteb_scores.py, roofline.py, train_speed.py
-and teacher_speed.py; that of SECURITY.md from tests/faults."""
+and teacher_speed.py; that of export/README.md from embedding_bytes.py, of SECURITY.md from tests/faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def lines(heads: list[str], rows: list[list[str]], words: int, below: list[str])
     """A Markdown table whose first columns hold words, the others numbers, and what stands below it."""
     marks = ["---"] * words + ["---:"] * (len(heads) - words)
     table = [f"| {' | '.join(each)} |" for each in (heads, marks, *rows)]
-    return "\n".join([*table, "", f"<sub>{'<br>'.join(dict.fromkeys(below))}</sub>", ""])
+    notes = ["", f"<sub>{'<br>'.join(dict.fromkeys(below))}</sub>"] if below else []
+    return "\n".join([*table, *notes, ""])
 
 
 def processors(report: Report) -> str:
@@ -41,14 +42,39 @@ def processors(report: Report) -> str:
 
 
 def mteb(report: Report) -> str:
-    """mteb's main score × 100: a row for each bundle, a column for each task."""
-    names = list(report["rows"][0]["tasks"])
-    rows = [
-        [row["bundle"], *(f"{100 * row['tasks'][name]['main_score']:.2f}" for name in names)]
-        for row in report["rows"]
-    ]
+    """mteb's main score × 100, and the share of the teacher's: a row for each bundle, a column for each
+    task."""
+    names, rows = list(report["rows"][0]["tasks"]), list[list[str]]()
+    scores = {
+        row["bundle"]: {name: row["tasks"][name]["main_score"] for name in names} for row in report["rows"]
+    }
+    teacher = next(each for name, each in scores.items() if name.startswith("teacher:"))
+    for bundle, found in scores.items():
+        shares = {name: "" if found is teacher else f" ({found[name] / teacher[name]:.1%})" for name in names}
+        title = f"**{bundle}**" if found is teacher else bundle
+        rows.append([title, *(f"{100 * found[name]:.2f}{shares[name]}" for name in names)])
     measures = dict.fromkeys(each["measure"] for each in report["rows"][0]["tasks"].values())
-    return lines(["bundle", *names], rows, 1, [f"mteb {report['mteb']} · {', '.join(measures)}"])
+    note = f"mteb {report['mteb']} · {', '.join(measures)} · in brackets the share of the teacher's"
+    return lines(["bundle", *names], rows, 1, [note])
+
+
+STORED = {
+    "binary": "binary, the 100 nearest by Hamming distance ranked by query and bits",
+    "binary+int8": "the same, ranked by query and int8",
+}
+
+
+def embedding_bytes(report: Report) -> str:
+    """Scores × 100 of embeddings in fewer bytes: a row for each bundle and precision."""
+    suites, rows = list(report["rows"][0]["embeddings"]["float32"]["scores"]), list[list[str]]()
+    for row in report["rows"]:
+        name = f"`{row['bundle'].partition(':')[0]}`"
+        for precision, found in row["embeddings"].items():
+            scores = [found["scores"].get(suite) for suite in suites]
+            shown = ["" if score is None else f"{100 * score:.2f}" for score in scores]
+            rows.append([name, STORED.get(precision, precision), f"{found['bytes']:,}", *shown])
+            name = ""
+    return lines(["", "embeddings", "bytes", *suites], rows, 2, [])
 
 
 def roofline(report: Report) -> str:

@@ -621,6 +621,7 @@ def bench(
     ] = None,
     out: Annotated[Path | None, _option("FILE", "Write the reports to this JSON file.")] = None,
     html: Annotated[Path | None, _option("FILE", "Write a self-contained HTML page.")] = None,
+    png: Annotated[Path | None, _option("FILE", "Write that page as a picture (needs Chromium).")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     compare: Annotated[
         tuple[Path, Path] | None,
@@ -645,7 +646,7 @@ def bench(
 
         print_result(comparison.compare(*compare, log), as_json)
         return
-    for option, file in (("--out", out), ("--html", html)):
+    for option, file in (("--out", out), ("--html", html), ("--png", png)):
         if file is not None and file.is_file():
             _refuse_existing(f"{option} {file}", option, overwrite)
     from edgedistill.data import bm25
@@ -661,7 +662,7 @@ def bench(
     texts_of = _documents(documents, session) if documents else None
     search = scoring.Search(hybrid_weight, texts_of, precisions=tuple(precisions))
     plan = speed.QUICK if quick else replace(speed.PLAN, p99_ms=p99)
-    outputs = benchmark.Outputs(out, html)
+    outputs = benchmark.Outputs(out, html, png)
     found = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runner or [speed.OWN])
     print_result(found, as_json, tables.markdown(found["reports"]) if markdown else "")
 
@@ -775,6 +776,7 @@ def search(
 @_command("edgedistill verify bundles/bert-2x128")
 def verify(
     bundle: Annotated[str, _argument("BUNDLE", "Folder or name of a bundle.")],
+    device: RuntimeDevice = "cpu",
     as_json: Json = False,
 ) -> None:
     """Verify a bundle on this machine.
@@ -784,7 +786,7 @@ def verify(
     """
     from edgedistill.runtime import verify as verification
 
-    found = verification.verify(bundle)
+    found = verification.verify(bundle, device)
     print_result(found, as_json, verification.summary(bundle, found))
 
 
@@ -808,6 +810,7 @@ def serve(
     ] = None,
     workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each."),
     threads: Threads = None,
+    device: RuntimeDevice = "cpu",
     batch_tokens: int = _number(4096, "Estimated tokens of a batch."),
     max_body_mb: int = _number(8, "Megabytes of a request's body, else 413."),
     max_texts: int = _number(2048, "Texts of a request, else 400."),
@@ -830,7 +833,8 @@ def serve(
         *(max_body_mb * 1_000_000, max_texts, max_chars, queue_texts, batch_tokens),
         *(timeout, header_timeout, stop_timeout, tuple(cors or ()), api_key),
     )
-    server.serve(name, host, port, limits, workers, threads, typer.echo)
+    session = Session(device=device, log=typer.echo, threads=threads)
+    server.serve(name, host, port, limits, workers, session)
 
 
 @_command("edgedistill mobile bundles/bert-2x128:int8 --out phone")

@@ -353,7 +353,7 @@ def test_json_prints_its_object_however_the_command_ends(
     done = call("check", "--json", "--bad", folder=tmp_path)
     assert (done.returncode, last(done)) == (2, {"error": "wrong arguments; see stderr"})
     assert "No such option: --bad" in done.stderr
-    monkeypatch.setattr(verify, "verify", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt()))
+    monkeypatch.setattr(verify, "verify", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     done = call("verify", "bundles/x", "--json", folder=tmp_path)
     assert (done.returncode, last(done)) == (130, {"error": "interrupted"})
     assert done.stderr.splitlines() == ["interrupted"]

@@ -23,6 +23,7 @@ from edgedistill.evaluation import bootstrap, page, report, scoring, slices, spe
 from edgedistill.evaluation.suites import FAMILIES, cosines
 from edgedistill.evaluation.suites.retrieval import by_cosine
 from edgedistill.runtime import bundle as bundles_
+from edgedistill.runtime import onnx_session
 from edgedistill.runtime.arguments import MOST_THREADS, positive
 from edgedistill.runtime.compact import layout
 from edgedistill.session import Log, Session
@@ -35,10 +36,11 @@ LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 
 
 class Outputs(NamedTuple):
-    """The files to write: reports as JSON, and one self-contained HTML page."""
+    """The files to write: reports as JSON, one self-contained HTML page, and a picture of it."""
 
     json: Path | None = None
     html: Path | None = None
+    png: Path | None = None
 
 
 NO_FILES = Outputs()
@@ -102,6 +104,8 @@ def bench(
     for path in outputs:
         if path is not None and path.is_dir():
             raise UserError(f"{path}: a folder; give the name of a file")
+    if outputs.png is not None:
+        page.browser()
     threads = machine.default_threads()
     if session.threads is not None:
         threads = positive(session.threads, "threads", MOST_THREADS)
@@ -112,6 +116,9 @@ def bench(
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
     for target in measured:
+        graph = target.manifest["precisions"][target.precision]
+        if left := onnx_session.fallback(graph.get("operators", ()), session.device):
+            session.log(f"{target.title}: {left}")
         if target.documents is not None:
             of = "{name}:{precision}, {size_bytes:,} bytes".format(**target.documents)
             session.log(
@@ -141,6 +148,8 @@ def bench(
         report.write(outputs.json, reports)
     if outputs.html is not None:
         page.write(outputs.html, reports)
+    if outputs.png is not None:
+        page.picture(outputs.png, reports)
     session.log(tables.terminal(reports))
     checks = []
     for target, each in zip(measured, reports, strict=True):
@@ -274,23 +283,16 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
             "edgedistill bench: some bundles return different labels, or embeddings; measure them in "
             "separate runs"
         )
-    classifies = bool(next(iter(label_sets)))
-    returned = "labels" if classifies else "embeddings"
-    found = []
+    classifies, found = bool(next(iter(label_sets))), []
     for name in names or ["task" if classifies else DEFAULT_SUITE]:
         own, _, file = name.partition(":")
-        is_own = own == "task" and (classifies or not Path(name).exists())
-        suite = None if is_own else scoring.suite(name, data)
-        if classifies and suite is None:
-            suite = scoring.task_suite(measured[0].manifest, file, data)
-        needs_labels = suite is None or suite.kind == "task"
-        if suite is None or needs_labels != classifies:
-            needed, way_out = "embeddings", "use --suite task for labels"
-            if needs_labels:
-                needed, way_out = "labels", "fine-tune it, or choose another suite"
-            raise UserError(
-                f"--suite {name}: needs {needed}, {measured[0].name} returns {returned}; {way_out}"
-            )
+        if classifies != (own == "task"):
+            needed = ["labels", "embeddings; fine-tune it, or choose another suite"]
+            if classifies:
+                needed = ["embeddings", "labels; use --suite task for labels"]
+            raise UserError(f"--suite {name}: needs {needed[0]}, {measured[0].name} returns {needed[1]}")
+        of_task = scoring.task_suite(measured[0].manifest, file, data) if classifies else None
+        suite = of_task or scoring.suite(name, data)
         for target in measured:
             if target.documents is not None and suite.kind != "retrieval":
                 fact = f"its texts are no queries and documents, and {target.name} is a pair of encoders"
@@ -403,7 +405,7 @@ def _accuracy(
         if references is not None and target is not teacher and not opened.labels:
             held_out = references.of(target.manifest, target.name)
             found = teacher_agreement.agreement(
-                opened.encoders[0].encode(held_out.texts), held_out.embeddings, held_out.lengths
+                opened.encoders[0].encode(held_out.texts), held_out.embeddings
             )
             target.agreement = {**found, "source": held_out.source}
 

@@ -112,18 +112,8 @@ def difference(ours: Floats, theirs: Floats, mean: float) -> dict[str, Any]:
     return {"mean": round(mean, 5), "interval95": interval(ours - theirs)}
 
 
-def noise(rounds: Rounds) -> dict[str, Any]:
-    """Compare the rounds of a bundle, each in a fresh process on the same queries.
-
-    Returns {p50_ms_by_round, between, within}, the last two relative (0.05 = 5%): `between` is the slowest
-    round's p50 over the fastest's, minus 1; `within` compares the p50 of a round's second half with that of
-    its first half, for the round where they differ most.
-    """
-    p50 = np.array([np.median(each) for each in rounds])
-    halves = [(each[len(each) // 2 :], each[: len(each) // 2]) for each in rounds if len(each) > 1]
-    within = [0.0, *(float(np.median(later) / np.median(before) - 1) for later, before in halves)]
-    return {
-        "p50_ms_by_round": [round(float(value), 4) for value in p50],
-        "between": round(float(p50.max() / p50.min() - 1), 4),
-        "within": round(within[int(np.argmax(np.abs(within)))], 4),
-    }
+def noise(rounds: Rounds) -> float:
+    """Return how much the rounds of a bundle differ, each in a fresh process on the same queries: the slowest
+    round's p50 over the fastest's, minus 1."""
+    p50 = [np.median(each) for each in rounds]
+    return round(float(max(p50) / min(p50) - 1), 4)

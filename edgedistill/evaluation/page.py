@@ -1,12 +1,18 @@
 """Reports as one self-contained HTML file with plots and tables, light and dark: html/page.js draws it in the
-browser from the reports."""
+browser from the reports; and as a picture of that page."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from edgedistill import files
+from edgedistill.errors import UserError
 from edgedistill.evaluation import tables
 from edgedistill.evaluation.report import (
     Report,
@@ -20,6 +26,9 @@ from edgedistill.evaluation.report import (
 from edgedistill.evaluation.suites import FAMILIES
 
 TEMPLATES = Path(__file__).with_name("html")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")  # on the path, unless $CHROMIUM names one
+OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+PICTURE_WIDTH, PATIENCE_S = 1200, 120  # pixels; for the browser to draw
 SHOWN_SAMPLES = 1000  # of each bundle's latencies, for its distribution
 PARTS = {  # a mark in a template: the file that takes its place
     "/*CSS*/": "page.css",
@@ -33,6 +42,33 @@ PARTS = {  # a mark in a template: the file that takes its place
 def write(path: Path, reports: list[Report]) -> None:
     """Write the page atomically."""
     files.write_text(path, filled(TEMPLATES / "page.html", data(reports)))
+
+
+def browser() -> str:
+    """Return the Chromium that takes pictures. Raises UserError where there is none."""
+    found = next(filter(None, map(shutil.which, [os.environ.get("CHROMIUM", ""), *BROWSERS])), None)
+    if found is None:
+        way_out = "install Chromium, name it in CHROMIUM, or open the page of --html and print it"
+        raise UserError(f"--png: no {', '.join(BROWSERS)} on the path, which draws the page; {way_out}")
+    return found
+
+
+def picture(path: Path, reports: list[Report]) -> None:
+    """Write the whole page as a PNG, in light colours. Raises UserError where there is no browser, or it does
+    not draw."""
+    with files.new_file(path) as new:
+        page, shot, height = new.with_name("page.html"), new.with_name("page.png"), PICTURE_WIDTH
+        own = f"--user-data-dir={new.with_name('profile')}"  # a profile in use would take the page over
+        write(page, reports)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for option in ("--dump-dom", f"--screenshot={shot}"):  # the first tells how high it is
+                size = f"--window-size={PICTURE_WIDTH},{height}"
+                command = [browser(), *OPTIONS, own, size, option, page.as_uri()]
+                drawn = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE_S)
+                height = max(map(int, re.findall(r'data-height="(\d+)"', drawn.stdout)), default=height)
+        if not shot.exists():
+            raise UserError(f"--png: {browser()} did not draw the page; open the page of --html and print it")
+        shot.replace(new)
 
 
 def filled(template: Path, data: Any) -> str:

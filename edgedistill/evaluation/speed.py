@@ -305,7 +305,6 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
         "offline": {
             "texts_s": by_batch[best],
             "batch": best,
-            "tokenize_texts_s": median("tokenize_texts_s"),
             "by_batch": by_batch,
             "samples_texts_s": batches,
         },
@@ -321,7 +320,7 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
         "peak_rss_bytes": memory["peak_rss_bytes"],
         "memory": memory,
         "noise": {
-            **bootstrap.noise(single),
+            "between": bootstrap.noise(single),
             "pressure": {key: [each["pressure"][key] for each in rounds] for key in rounds[0]["pressure"]},
         },
     }

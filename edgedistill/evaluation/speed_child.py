@@ -100,7 +100,6 @@ def _time(request: Request) -> dict[str, Any]:
         "tokens_mean": tokens / len(total),
         "by_length": {} if opened.labels else _by_length(opened, request),
         "texts_s": rates,
-        "tokenize_texts_s": _rate(tokenize, texts, len(texts), seconds / 4),
         "threads": opened.threads,
         "device": request["device"],
     }

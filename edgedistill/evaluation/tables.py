@@ -28,7 +28,6 @@ from edgedistill.evaluation.suites.retrieval import by_cosine
 
 WIDTH = 100  # columns of the terminal
 LONGEST_WORD = 12  # of the head of a column in the terminal
-ONLY_IN_TERMINAL = ("load ms", "batch sens.")  # columns that Markdown leaves out
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
 TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")
 
@@ -48,8 +47,7 @@ def cells(report: Report, names: list[str], shares: bool) -> list[Cell]:
     """
     parameters, graph = report["parameters"]["total"], report["size_bytes"]["graph"]
     p50, p99 = report["single"]["p50_ms"], report["single"]["p99_ms"]
-    rate, load, peak = report["offline"]["texts_s"], report["load_ms"], report["peak_rss_bytes"]
-    lowest = report["drift"]["min"]
+    rate, peak = report["offline"]["texts_s"], report["peak_rss_bytes"]
     return [
         Cell("params", f"{parameters / 1e6:.2f}M", parameters),
         Cell("MB", f"{graph / 1e6:.{2 if graph < 1e8 else 0}f}", graph),
@@ -57,9 +55,7 @@ def cells(report: Report, names: list[str], shares: bool) -> list[Cell]:
         Cell("p50 ms", ("~" if noisy(report) else "") + milliseconds(p50), p50),
         Cell("p99 ms", milliseconds(p99), p99),
         Cell("texts/s", f"{rate:,.0f}", rate),
-        Cell("load ms", "–" if load is None else f"{load:,.0f}", load),
         Cell("RSS MB", "–" if peak is None else f"{peak / 1e6:,.0f}", peak),
-        Cell("batch sens.", _batch_sensitivity(lowest), None if lowest is None else 1 - lowest),
     ]
 
 
@@ -106,13 +102,6 @@ def milliseconds(value: float) -> str:
     if value < 1:
         return f"{value:.3f}"
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
-
-
-def _batch_sensitivity(lowest: float | None) -> str:
-    """Show the largest 1 − cosine between a text's embedding encoded alone and in a batch."""
-    if lowest is None:
-        return "–"
-    return "0" if lowest > 1 - 5e-5 else f"{1 - lowest:.4f}"
 
 
 def shorten(text: str, width: int) -> str:
@@ -166,10 +155,7 @@ def markdown(reports: list[Report]) -> str:
     """Return the README's table, one row per report, and below it the conditions; it has `retained` columns
     only where a teacher was measured."""
     names, shares = suites(reports), compared(reports)
-    kept = [
-        [cell for cell in cells(report, names, shares) if cell.head not in ONLY_IN_TERMINAL]
-        for report in reports
-    ]
+    kept = [cells(report, names, shares) for report in reports]
     heads = ["bundle", *(cell.head for cell in kept[0])]
     rows = [heads, ["---", *["---:"] * len(kept[0])]]
     for report, row in zip(reports, kept, strict=True):
@@ -218,8 +204,8 @@ def bm25_alone(reports: list[Report]) -> list[str]:
 def _notes(reports: list[Report]) -> list[str]:
     """Return the conditions and what the columns mean, each line at most WIDTH characters."""
     notes = [shorten(line, WIDTH) for line in [*places(reports), *bm25_alone(reports)]]
-    legend = "batch sens.: largest 1 − cosine, single vs. batched."
-    notes.append(f"{legend} retained: share of the teacher's score." if compared(reports) else legend)
+    if compared(reports):
+        notes.append("retained: share of the teacher's score.")
     if tied := tie_note(reports):
         notes += textwrap.wrap(tied, WIDTH)
     if disturbed := disturbances(reports):

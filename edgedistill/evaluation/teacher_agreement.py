@@ -20,36 +20,24 @@ from edgedistill.runtime.similarity import search
 from edgedistill.session import Session
 
 MAX_TEXTS = 5000  # drawn evenly from the held-out texts, because the teacher has to encode them
-LENGTH_BUCKETS = ((0, 8), (9, 16), (17, 32), (33, 64), (65, None))  # tokens, both ends included
-MIN_BUCKET_TEXTS = 2
 # Mean cosine of a text's embeddings by two encoders, below which they have not learned the same space. Of
 # unrelated encoders it is near 0; to their teacher, on Cranfield's queries, `nano` has 0.80 and `micro` 0.51.
 SAME_SPACE = 0.25
 
 
 def agreement(
-    student: Floats,
-    teacher: Floats,
-    lengths: Ints | None = None,
-    pairs: int = 50_000,
-    queries: int = 2_000,
-    seed: int = 0,
+    student: Floats, teacher: Floats, pairs: int = 50_000, queries: int = 2_000, seed: int = 0
 ) -> dict[str, Any]:
-    """Compare two sets of embeddings of the same texts, student (n, d) and teacher (n, e), where given of
-    lengths (n,) in tokens.
+    """Compare two sets of embeddings of the same texts, student (n, d) and teacher (n, e).
 
-    Returns `spearman`, the rank correlation of the pairwise cosines of at most `pairs` sampled pairs;
-    `cosine_mean` and `cosine_min` between the two embeddings of a text, None where d != e; `top10_overlap`,
-    the share of the teacher's ten nearest neighbours that are also among the student's, over `queries`
-    sampled texts; and `by_length`, the same per bucket of token counts, where pairs are within a bucket and
-    neighbours from all texts. Raises ValueError where the three differ in length, CheckFailed for embeddings
-    that are not finite.
+    Returns the number of `texts` and of `pairs`; `spearman`, the rank correlation of the pairwise cosines of
+    at most `pairs` sampled pairs; `cosine_mean` between the two embeddings of a text, None where d != e; and
+    `top10_overlap`, the share of the teacher's ten nearest neighbours that are also among the student's, over
+    `queries` sampled texts. Raises ValueError where the two differ in length, CheckFailed for embeddings that
+    are not finite.
     """
-    lengths = np.zeros(len(student), np.int64) if lengths is None else np.asarray(lengths)
-    if len(student) != len(teacher) or len(student) != len(lengths):
-        raise ValueError(
-            f"{len(student)} student embeddings, {len(teacher)} teacher embeddings, {len(lengths)} lengths"
-        )
+    if len(student) != len(teacher):
+        raise ValueError(f"{len(student)} student embeddings, {len(teacher)} teacher embeddings")
     for whose, embeddings in (("student", student), ("teacher", teacher)):
         if not np.isfinite(embeddings).all():
             raise CheckFailed(
@@ -60,29 +48,14 @@ def agreement(
     random = np.random.default_rng(seed)
     sampled = np.sort(random.permutation(len(student))[:queries])
     overlap = _neighbour_overlap(student, teacher, sampled, 10)
-    cosines = dot(student, teacher) if student.shape[1] == teacher.shape[1] else None
-    all_rows = np.arange(len(student))
-
-    def measures(rows: Ints) -> dict[str, Any]:
-        i, j = _sample_pairs(rows, pairs, random)
-        overlaps = overlap[np.isin(sampled, rows)]
-        return {
-            "texts": len(rows),
-            "spearman": spearman(dot(student[i], student[j]), dot(teacher[i], teacher[j])),
-            "cosine_mean": float(cosines[rows].mean()) if cosines is not None else None,
-            "cosine_min": float(cosines[rows].min()) if cosines is not None else None,
-            "top10_overlap": float(overlaps.mean()) if len(overlaps) else None,
-        }
-
-    buckets = {}
-    for low, high in LENGTH_BUCKETS:
-        rows = all_rows[(lengths >= low) & (lengths <= (high or lengths.max(initial=0)))]
-        if len(rows) >= MIN_BUCKET_TEXTS:
-            buckets[f"{low}-{high}" if high else f"{low}+"] = measures(rows)
+    i, j = _sample_pairs(len(student), pairs, random)
+    comparable = student.shape[1] == teacher.shape[1]
     return {
-        **measures(all_rows),
-        "pairs": min(pairs, len(student) * (len(student) - 1) // 2),
-        "by_length": buckets,
+        "texts": len(student),
+        "spearman": spearman(dot(student[i], student[j]), dot(teacher[i], teacher[j])),
+        "cosine_mean": float(dot(student, teacher).mean()) if comparable else None,
+        "top10_overlap": float(overlap.mean()),
+        "pairs": len(i),
     }
 
 
@@ -99,14 +72,12 @@ def space(queries: Floats, expected: Floats) -> tuple[float, str | None]:
     return cosine, f"{fact}, so they are not in one space"
 
 
-def _sample_pairs(rows: Ints, count: int, random: np.random.Generator) -> tuple[Ints, Ints]:
+def _sample_pairs(rows: int, count: int, random: np.random.Generator) -> tuple[Ints, Ints]:
     """Draw `count` pairs of different rows; all pairs where there are no more than that."""
-    if len(rows) * (len(rows) - 1) // 2 <= count:
-        i, j = np.triu_indices(len(rows), 1)
-    else:
-        i = random.integers(0, len(rows), count)
-        j = (i + random.integers(1, len(rows), count)) % len(rows)
-    return rows[i], rows[j]
+    if rows * (rows - 1) // 2 <= count:
+        return np.triu_indices(rows, 1)
+    i = random.integers(0, rows, count)
+    return i, (i + random.integers(1, rows, count)) % rows
 
 
 def _neighbour_overlap(x: Floats, y: Floats, sampled: Ints, k: int) -> Floats:
@@ -124,12 +95,10 @@ def _neighbour_overlap(x: Floats, y: Floats, sampled: Ints, k: int) -> Floats:
 
 
 class Reference(NamedTuple):
-    """n texts with the teacher's embeddings (n, d), their lengths (n,) in the teacher's tokens, and where
-    they come from."""
+    """n texts with the teacher's embeddings (n, d), and where they come from."""
 
     texts: list[str]
     embeddings: np.ndarray
-    lengths: np.ndarray
     source: str
 
 
@@ -151,9 +120,7 @@ class ReferenceEmbeddings:
         if key not in self.by_corpus:
             texts, source = self._texts(described, name)
             self.session.log(f"agreement of {name} with the teacher: {len(texts):,} {source}")
-            teacher = self.open_teacher()
-            lengths = np.array([len(ids) for ids in teacher.tokenize(texts)])
-            self.by_corpus[key] = Reference(texts, teacher.encode(texts), lengths, source)
+            self.by_corpus[key] = Reference(texts, self.open_teacher().encode(texts), source)
         return self.by_corpus[key]
 
     def _texts(self, described: dict[str, Any], name: str) -> tuple[list[str], str]:

@@ -7,7 +7,7 @@ import ctypes
 import io
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -36,7 +36,7 @@ class BundleSession:
     def __init__(
         self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str
     ) -> None:
-        self._place, self._output = folder, manifest["output"]
+        self._place, self._output, self._device = folder, manifest["output"], device
         self._unit, self._width = not manifest.get("labels"), width(manifest)
         self._session: onnxruntime.InferenceSession | None
         try:
@@ -76,9 +76,10 @@ class BundleSession:
 
     def _failure(self, error: Exception) -> CheckFailed:
         """onnxruntime's own errors are of many classes, and it passes on others, as for want of memory."""
-        return CheckFailed(
-            f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); copy the bundle again"
-        )
+        way_out = "copy the bundle again"
+        if self._device != "cpu":
+            way_out = f"take another precision, or device cpu in place of {self._device}"
+        return CheckFailed(f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); {way_out}")
 
 
 _opened: weakref.WeakSet[onnxruntime.InferenceSession] = weakref.WeakSet()
@@ -154,6 +155,13 @@ def offered() -> dict[str, str]:
     """The devices that this onnxruntime was built for, by their names here, such as cpu, cuda or openvino."""
     names = [name for name in onnxruntime.get_available_providers() if not name.startswith("Azure")]
     return {name.removesuffix("ExecutionProvider").lower(): name for name in names}
+
+
+def fallback(operators: Sequence[str], device: str) -> str:
+    """Return which int8 products of a graph with these operators run on the processor, since CUDA has no
+    kernel for them; nothing on other devices."""
+    products = [name for name in operators if "MatMulInteger" in name and device == "cuda"]
+    return f"{', '.join(products)} has no CUDA kernel and runs on the processor" if products else ""
 
 
 def check_device(device: str) -> None:

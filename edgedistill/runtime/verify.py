@@ -10,6 +10,7 @@ from edgedistill.runtime import golden_file
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.bundle import SIDES, kind_of, load
 from edgedistill.runtime.bundle_location import locate
+from edgedistill.runtime.onnx_session import fallback
 from edgedistill.runtime.trust import GET_AGAIN
 
 OTHER_TOKENIZERS = (
@@ -18,20 +19,21 @@ OTHER_TOKENIZERS = (
 )
 
 
-def verify(name: str | Path) -> dict[str, Any]:
+def verify(name: str | Path, device: str = "cpu") -> dict[str, Any]:
     """Check the sha256 of every file, then the token ids and embeddings of the golden texts, in every
-    precision.
+    precision on a device.
 
     Of a pair, of both encoders, whose precisions are then called query/int8 and the like. Returns {bundle,
-    files, texts, precisions}, where a precision has {cosine_min, text, threshold}: the
-    lowest cosine to the embeddings stored at export, the number of its text from 1, and the lowest allowed. A
-    classifier has {apart_max, text, threshold}: the largest difference of a probability. Raises CheckFailed
-    with everything that differs, UserError where there is no such bundle.
+    files, texts, precisions}, where a precision has {cosine_min, text, threshold}: the lowest cosine to the
+    embeddings stored at export, the number of its text from 1, and the lowest allowed; also `fallback` where
+    products run on the processor all the same. A classifier has {apart_max, text, threshold}: the largest
+    difference of a probability. Raises CheckFailed with everything that differs, UserError where there is no
+    such bundle or device.
     """
     folder, _ = locate(name)
     manifest = manifests.read(folder)
     if manifest["kind"] == manifests.PAIR:
-        return _verify_pair(folder, manifest)
+        return _verify_pair(folder, manifest, device)
     needed = {"parity.json", "tokenizer.json", *(entry["file"] for entry in manifest["precisions"].values())}
     problems = _changes(folder, manifest, needed)
     problems += [
@@ -43,7 +45,7 @@ def verify(name: str | Path) -> dict[str, Any]:
     golden = golden_file.read(folder, manifest)
     found: dict[str, Any] = {}
     for precision, entry in manifest["precisions"].items():
-        opened = load(folder, precision=precision)
+        opened = load(folder, precision=precision, device=device)
         if not found:  # all precisions share the tokenizer
             different = golden_file.different_ids(opened, golden)
             problems += [
@@ -56,6 +58,8 @@ def verify(name: str | Path) -> dict[str, Any]:
             problems.append(f"{folder}: {golden.name(at)} {fact}")
         worst = {f"{measure.name}_{measure.worst}": round(float(values[at]), 6)}
         found[precision] = {**worst, "text": at + 1, "threshold": threshold}
+        if left := fallback(entry.get("operators", ()), device):
+            found[precision]["fallback"] = left
     raise_failed(problems, precisions=found)
     return {
         "bundle": str(folder),
@@ -65,10 +69,10 @@ def verify(name: str | Path) -> dict[str, Any]:
     }
 
 
-def _verify_pair(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+def _verify_pair(folder: Path, manifest: dict[str, Any], device: str) -> dict[str, Any]:
     raise_failed(_changes(folder, manifest, {f"{side}/manifest.json" for side in SIDES}))
     load(folder)  # two encoders of the same dimensions
-    found = {side: verify(folder / side) for side in SIDES}
+    found = {side: verify(folder / side, device) for side in SIDES}
     return {
         "bundle": str(folder),
         "files": len(manifest["files"]),
@@ -102,7 +106,8 @@ def summary(name: str, found: dict[str, Any]) -> str:
         f"worst {measure.about} {precisions[at][key]:.5f}, of {measure.item} {precisions[at]['text']} in {at}"
     )
     place = name if Path(name) == Path(found["bundle"]) else f"{name} ({found['bundle']})"
+    left = dict.fromkeys(f"; {each['fallback']}" for each in precisions.values() if "fallback" in each)
     return (
         f"{place}: OK, {found['files']} files match their hashes, {found['texts']} golden texts match "
-        f"({worst})"
+        f"({worst}){''.join(left)}"
     )

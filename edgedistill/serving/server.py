@@ -41,7 +41,7 @@ from edgedistill.runtime.bundle import Bundle
 from edgedistill.serving import openai_schema
 from edgedistill.serving.openai_schema import EmbeddingRequest, Refusal, RequestReader
 from edgedistill.serving.request_queue import QueueFull, RequestQueue
-from edgedistill.session import Log
+from edgedistill.session import Session
 
 LARGEST_BODIES = 8  # held in memory at the same time, or as many bytes in smaller bodies
 # the rest of a refused body is read and thrown away for this long, so that the client gets to read the answer
@@ -409,20 +409,23 @@ class GracefulServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(
-    name: str, host: str, port: int, limits: Limits, workers: int, threads: int | None, log: Log
-) -> None:
-    """Serve a bundle until SIGTERM or SIGINT. `log` is called once, when it listens. Port 0 is any free one.
+def serve(name: str, host: str, port: int, limits: Limits, workers: int, session: Session) -> None:
+    """Serve a bundle until SIGTERM or SIGINT. The session logs once, when it listens. Port 0 is any free one.
 
-    A copy of the bundle is opened for each of the workers; `threads` is of one of them. Raises UserError for
-    what is not an encoder's bundle, an address that cannot be listened on, an empty key, and as
-    `bundle.load`.
+    A copy of the bundle is opened for each of the workers; the session's threads are of one of them. Raises
+    UserError for what is not an encoder's bundle, an address that cannot be listened on, an empty key, and
+    as `bundle.load`.
     """
     if limits.api_key is not None and not limits.api_key.strip():
         raise UserError("--api-key: empty; give a key, or leave it out (and unset EDGEDISTILL_API_KEY)")
+    threads = session.threads
     if threads is None:
         threads = max(1, machine.default_threads() // workers)
-    bundles = _open(name, workers, threads)
+    bundles = [bundle.load(name, threads=threads, device=session.device) for _ in range(workers)]
+    first = bundles[0]
+    if first.labels:
+        fact = f"a classifier ({', '.join(first.labels)}), which has no embeddings"
+        raise UserError(f"{name}: {fact}; serve an encoder")
     listener = listen(host, port)
     server = EmbeddingServer(bundles, limits)
     sys.setswitchinterval(SWITCH_S)
@@ -440,20 +443,10 @@ def serve(
         backlog=BACKLOG,
     )
     at, found = listener.getsockname()[:2]
-    first = bundles[0]
     about = f"{first.dims[0]} dimensions, up to {first.max_tokens} tokens"
     place = f"http://{f'[{at}]' if ':' in at else at}:{found}/v1"
-    log(f"{server.name}:{first.precision}, {about}, on {place}")
+    session.log(f"{server.name}:{first.precision}, {about}, on {place}")
     GracefulServer(config, server).run(sockets=[listener])
-
-
-def _open(name: str, workers: int, threads: int) -> list[Bundle]:
-    """One bundle for each worker."""
-    opened = [bundle.load(name, threads=threads) for _ in range(workers)]
-    if labels := opened[0].labels:
-        fact = f"a classifier ({', '.join(labels)}), which has no embeddings"
-        raise UserError(f"{name}: {fact}; serve an encoder")
-    return opened
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -266,14 +266,13 @@ def test_agreement_is_on_the_held_out_texts_of_the_recipe(
     suites = [scoring.suite(shelf / "suite" / "suite.yaml")]
     lines: list[str] = []
     session = Session(data=tmp_path / "data", log=lines.append)
-    texts, embeddings, lengths, source = ReferenceEmbeddings(
+    texts, embeddings, source = ReferenceEmbeddings(
         lambda: teacher.open(Session(threads=1)), suites, session
     ).of(manifest, "x")
     assert len(texts) == len(set(texts)) == len(embeddings) == 7
-    assert lengths.tolist() == [3] * 7
     assert source == "held-out texts of its recipe's corpus"
     session = Session(data=tmp_path / "nowhere", log=lines.append)
-    texts, _, _, source = ReferenceEmbeddings(lambda: teacher.open(Session(threads=1)), suites, session).of(
+    texts, _, source = ReferenceEmbeddings(lambda: teacher.open(Session(threads=1)), suites, session).of(
         manifest, "x"
     )
     assert sorted(texts) == sorted(WORDS)
@@ -362,7 +361,9 @@ def test_the_reference_is_the_teacher_in_fp32() -> None:
     assert bench.reference([student]) is None
 
 
-def test_bad_input_fails_before_anything_is_measured(shelf: Path, tmp_path: Path) -> None:
+def test_bad_input_fails_before_anything_is_measured(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match="nothing"):
         run(shelf, ["nothing"])
     with pytest.raises(UserError, match="int8"):
@@ -373,6 +374,10 @@ def test_bad_input_fails_before_anything_is_measured(shelf: Path, tmp_path: Path
         run(shelf, ["student"], outputs=bench.Outputs(tmp_path))
     with pytest.raises(UserError, match=r"no suite 'mimi'; did you mean 'mini'\?"):
         bench.bench([str(shelf / "student")], ["mimi"], Session(log=print), plan=PLAN)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CHROMIUM", "no-such-browser")
+    with pytest.raises(UserError, match="--png: no chromium, "):
+        run(shelf, ["nothing"], outputs=bench.Outputs(png=tmp_path / "report.png"))
     assert not list(tmp_path.iterdir())
 
 

@@ -4,14 +4,18 @@ where it does."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnxruntime
 import pytest
 
-from edgedistill.errors import UserError
+from edgedistill import files
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench
-from edgedistill.runtime import bundle, onnx_session
+from edgedistill.runtime import bundle, onnx_session, verify
 
 OFFERED = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 TEXTS = ["the cat eats", "who paints the garden wall in the morning?", ""]
@@ -19,7 +23,12 @@ TEXTS = ["the cat eats", "who paints the garden wall in the morning?", ""]
 
 def test_a_device_that_does_not_exist(folder: Path) -> None:
     onnx_session.check_device("cpu")
-    for fails in (lambda: onnx_session.check_device("cdua"), lambda: bundle.load(folder, device="cdua")):
+    openings: list[Callable[[], Any]] = [
+        lambda: onnx_session.check_device("cdua"),
+        lambda: bundle.load(folder, device="cdua"),
+        lambda: verify.verify(folder, "cdua"),
+    ]
+    for fails in openings:
         with pytest.raises(UserError, match=r"device: no device 'cdua'; did you mean 'cuda'\? \(cpu, cuda\)"):
             fails()
 
@@ -32,6 +41,19 @@ def test_other_providers_are_devices_where_they_are_installed(monkeypatch: pytes
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
     onnx_session.check_device("openvino")
     assert onnx_session.offered() == {"openvino": names[0], "cpu": names[2]}
+
+
+def test_int8_products_that_the_processor_computes_all_the_same(folder: Path) -> None:
+    """MatMulIntegerToFloat has no CUDA kernel; without it, and on other devices, there is nothing to tell."""
+    precisions = files.read_json(folder / "manifest.json")["precisions"]
+    said = "com.microsoft.MatMulIntegerToFloat has no CUDA kernel and runs on the processor"
+    assert onnx_session.fallback(precisions["int8"]["operators"], "cuda") == said
+    assert onnx_session.fallback(precisions["int8"]["operators"], "cpu") == ""
+    assert onnx_session.fallback(precisions["fp32"]["operators"], "cuda") == ""
+    found = verify.verify(folder)
+    assert said not in verify.summary("x", found)
+    found["precisions"]["int8"]["fallback"] = said
+    assert verify.summary("x", found).endswith(f"in int8); {said}")
 
 
 @pytest.mark.skipif(OFFERED, reason="this onnxruntime is built for CUDA")
@@ -112,3 +134,12 @@ def test_cuda_gives_the_same_embeddings(folder: Path) -> None:
             pytest.skip(str(error))
         cosines = (on_cuda.encode(TEXTS) * bundle.load(folder, precision).encode(TEXTS)).sum(1)
         assert cosines.min() > 0.999, precision
+
+
+def test_a_graph_that_fails_on_another_device(folder: Path) -> None:
+    """The bundle is not to blame, as OpenVINO has shown with int8."""
+    session = bundle.load(folder, "int8")._session
+    session._device = "openvino"
+    wrong = {"input_ids": np.zeros((1, 2), np.float32), "attention_mask": np.ones((1, 2), np.int64)}
+    with pytest.raises(CheckFailed, match="; take another precision, or device cpu in place of openvino"):
+        session.run(wrong)

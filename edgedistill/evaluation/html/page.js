@@ -10,8 +10,7 @@ const CROWDED = 10; // reports above which the accuracy plot names a bundle once
 const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
   + 'bundle, with 95% bootstrap intervals over rounds and texts. Memory: the peak of a separate process, after texts of many lengths. '
   + 'Throughput: at the best batch size. Server: texts arrive at random, and all that wait are embedded at once. Cold start: from the start '
-  + 'of the process to its first embedding. The first bundle was measured twice in every round, which shows what the run can resolve. Retained: the score as a share of the teacher’s. Batch sensitivity: '
-  + 'the largest 1 − cosine between a text’s embedding encoded alone and in a batch.';
+  + 'of the process to its first embedding. The first bundle was measured twice in every round, which shows what the run can resolve. Retained: the score as a share of the teacher’s.';
 
 const section = (title, ...parts) => el('section', {}, el('h2', {}, title), ...parts.filter(Boolean));
 const scroll = (...parts) => el('div', {class: 'scroll', tabindex: 0}, ...parts);
@@ -277,19 +276,18 @@ function embeddings() {
   return section('Embeddings in fewer bytes', table(['', ...rows[0].cells.map(({head}) => head)], rows));
 }
 
-/** Agreement with the teacher, over all texts and by length; null where it was not measured. */
+/** Agreement with the teacher; null where it was not measured. */
 function agreement() {
   const measured = reports.filter((report) => report.agreement);
   if (!measured.length) return null;
-  const lengths = distinct(measured.flatMap((report) => Object.keys(report.agreement.by_length)));
   const rows = measured.map((report) => {
-    const {spearman, cosine_mean: cosine, top10_overlap: neighbours, by_length: buckets} = report.agreement;
-    const cells = [[spearman, 4], [cosine, 4], [neighbours, 3], ...lengths.map((length) => [buckets[length]?.spearman, 4])];
+    const {spearman, cosine_mean: cosine, top10_overlap: neighbours} = report.agreement;
+    const cells = [[spearman, 4], [cosine, 4], [neighbours, 3]];
     return {report, cells: cells.map(([value, digits]) => ({shown: typeof value === 'number' ? value.toFixed(digits) : '–'}))};
   });
   const {texts, source} = measured[0].agreement;
-  const about = `On ${count(texts)} unlabelled texts (${source ?? ''}). Columns by length: Spearman of cosines.`;
-  const heads = ['', 'Spearman of cosines', 'mean cosine', 'top-10 overlap', ...lengths.map((length) => `${length} tokens`)];
+  const about = `On ${count(texts)} unlabelled texts (${source ?? ''}).`;
+  const heads = ['', 'Spearman of cosines', 'mean cosine', 'top-10 overlap'];
   return section('Agreement with the teacher', el('p', {}, about), table(heads, rows));
 }
 
@@ -431,4 +429,5 @@ function draw() {
 }
 
 draw();
+document.body.dataset.height = document.documentElement.scrollHeight; // of the picture that page.py takes
 NARROW.onchange = draw;

@@ -8,31 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from edgedistill import recipe
 from edgedistill.data import labelled_tasks
 from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task
+from edgedistill.evaluation.suites.suite_files import Family, Task
 from edgedistill.recipe import recorded
 
 Classify = Callable[[list[Any]], tuple[list[str], Any]]  # texts or pairs -> (predicted labels, probabilities)
-
-
-class TaskTable(Task):
-    """A table of labelled texts or pairs: .tsv, .csv, .jsonl or .parquet, each also .gz."""
-
-    file: str = Field(description="next to suite.yaml, else under --data")
-    texts: list[str] = Field(
-        ["sentence"], min_length=1, max_length=2, description="the column of the text, or the two of a pair"
-    )
-    label: str = "label"
-
-
-def read(part: TaskTable, find: Find, rows: Rows) -> LabelledRows:
-    """Read a table of labelled texts; none is added to the suite's rows, because nothing is embedded."""
-    return labelled_tasks.read_table(find(part.file), part.texts, part.label, part.name)
 
 
 def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[str, LabelledRows]:
@@ -72,7 +56,7 @@ def check(labels: list[str], tasks: dict[str, LabelledRows]) -> None:
 
 
 def score(task: LabelledRows, classify: Classify) -> dict[str, Any]:
-    """Return `accuracy`, `f1`, `macro_f1`, and the number of `rows` and `labels`."""
+    """Return `accuracy`, `f1`, and the number of `rows` and `labels`."""
     predicted, _ = classify(task.items)
     names = labelled_tasks.ordered_labels(task.labels + predicted, "the task's and the predicted labels")
     index = {name: at for at, name in enumerate(names)}
@@ -85,14 +69,12 @@ def score(task: LabelledRows, classify: Classify) -> dict[str, Any]:
 
 
 def scores(predicted: np.ndarray, gold: np.ndarray, labels: list[str]) -> dict[str, float]:
-    """Return {accuracy, f1, macro_f1} of predicted label ids (n,) against gold ones (n,); an id is an index
+    """Return {accuracy, f1} of predicted label ids (n,) against gold ones (n,); an id is an index
     in `labels`. `f1` is, of two labels, that of the last (as in 0 and 1) and, of more, the macro average."""
     each = [_f1(predicted == label, gold == label) for label in range(len(labels))]
-    macro = float(np.mean(each))
     return {
         "accuracy": float((predicted == gold).mean()),
-        "f1": each[-1] if len(labels) == 2 else macro,
-        "macro_f1": macro,
+        "f1": each[-1] if len(labels) == 2 else float(np.mean(each)),
     }
 
 
@@ -102,4 +84,4 @@ def _f1(predicted: np.ndarray, gold: np.ndarray) -> float:
     return 2 * int((predicted & gold).sum()) / total if total else 0.0
 
 
-FAMILY = Family(TaskTable, read, score)
+FAMILY = Family(Task, None, score)  # read by `of_recipe`

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from edgedistill.data import readers
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Floats, Ints, pair_cosines, spearman
 from edgedistill.evaluation.suites.suite_files import (
@@ -39,43 +38,33 @@ class StsFile(Task):
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """One STS task: pairs as rows of the suite's texts, with gold score and subset of each pair."""
+    """One STS task: pairs as rows of the suite's texts, with the gold score of each pair."""
 
     pairs: Ints  # (n, 2) into Suite.texts
     gold: npt.NDArray[np.float64]  # (n,)
-    subset: npt.NDArray[np.str_]  # (n,)
 
 
 def read(part: StsFile, find: Find, rows: Rows) -> ScoredPairs:
     """Read a table of pairs; those without a score, and of other subsets than the chosen ones, are left
     out."""
     path = find(part.file)
-    names = [part.sentence1, part.sentence2, part.score]
-    if part.subset is not None or _has_column(path, "subset"):
-        names.append("subset")
+    names = [part.sentence1, part.sentence2, part.score, *(["subset"] if part.subset is not None else [])]
     table = list(columns(path, names, (part.score,)))
     seconds = [row[1] for row in table]
     if part.translation is not None:
         seconds = _translations(path, [row[2] for row in table], find(part.translation), part)
-    texts, gold, subsets = list[str](), list[float](), list[str]()
+    texts, gold = list[str](), list[float]()
     for number, ((first, _, score, *subset), second) in enumerate(zip(table, seconds, strict=True), 1):
         if score and part.subset in (None, *subset):
             gold.append(_number(score, path, number))
             texts += [first, second]
-            subsets += subset or [""]
     if len(set(gold)) < 2:
         fact = "no pair has a score" if part.subset is None else f"no pairs of subset {part.subset}"
         if gold:
             fact = f"pairs: {len(gold):,}, scores: {gold[0]:g} alone, and a rank correlation needs two"
         raise UserError(f"{path}: {fact}; check the suite, or give another --data")
     pairs = add_texts(texts, rows).reshape(-1, 2)
-    return ScoredPairs(pairs, np.array(gold), np.array(subsets, dtype=np.str_))
-
-
-def _has_column(path: Path, name: str) -> bool:
-    """Return whether the header of a .tsv or .csv file has a column; other tables have no header to ask."""
-    table = readers.numbered_rows(path)
-    return table is not None and name in next(table, (0, []))[1]
+    return ScoredPairs(pairs, np.array(gold))
 
 
 def _translations(path: Path, scores: list[str], other: Path, part: StsFile) -> list[str]:
@@ -105,21 +94,11 @@ def _number(cell: str, path: Path, row: int) -> float:
 
 
 def score(task: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
-    """Return `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; by their pairs)."""
+    """Return `all`, one Spearman correlation over all `pairs`."""
     cosine = pair_cosines(embeddings, task.pairs)
-    subsets, weights = dict[str, float](), list[int]()
-    for name in dict.fromkeys(task.subset.tolist()):
-        rows = task.subset == name
-        if len(set(task.gold[rows])) > 1:  # a subset with a single gold value has no ranking
-            subsets[name] = spearman(cosine[rows], task.gold[rows]) or 0.0
-            weights.append(int(rows.sum()))
-    values = list(subsets.values()) or [0.0]
     return {
         "all": spearman(cosine, task.gold) or 0.0,
-        "mean": float(np.mean(values)),
-        "wmean": float(np.average(values, weights=weights or None)),
         "pairs": len(task.gold),
-        "subsets": subsets,
         "samples": {"cosines": np.round(cosine, 4).tolist(), "gold": task.gold.tolist()},
     }
 

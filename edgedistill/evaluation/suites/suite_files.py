@@ -29,7 +29,8 @@ class Family(NamedTuple):
     """One kind of suite: a task's section of suite.yaml, how its files are read, and how an encoder is
     scored.
 
-    `read` adds the texts of a task to the rows of the suite, and returns what `score` takes. `score` takes a
+    `read` adds the texts of a task to the rows of the suite, and returns what `score` takes; None where no
+    suite.yaml can be of this kind. `score` takes a
     task and what embeds texts, and returns the task's measures: where a family has `roles` the whole
     `Encoder`, where it `shares_embeddings` the unit embeddings of all texts of the suite. The mean of the
     measure `averaged` over tasks is the suite's score; `title` is the name of that in tables and plots. A
@@ -38,7 +39,7 @@ class Family(NamedTuple):
     """
 
     task: type[Task]
-    read: Callable[[Any, Find, Rows], Any]
+    read: Callable[[Any, Find, Rows], Any] | None
     score: Callable[[Any, Any], dict[str, Any]]
     averaged: str = "accuracy"
     title: str = "accuracy × 100"
