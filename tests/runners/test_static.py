@@ -508,7 +508,7 @@ const server = createServer(({ url }, answer) => {
   answer.end(url === "/" ? page : readFileSync(folder + url));
 });
 server.listen(0, "127.0.0.1", () => {
-  const flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--dump-dom"];
+  const flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=600000", "--dump-dom"];
   execFile(chromium, [...flags, `http://127.0.0.1:${server.address().port}/`], (error, out) => {
     console.log(out);
     server.close();
