@@ -7,12 +7,12 @@ import { join } from "node:path";
 import { chromium } from "../export/web/node_modules/playwright-core/index.mjs";
 
 const [folder, rounds = "11"] = process.argv.slice(2);
-const PAGE = `<!doctype html><link rel="icon" href="data:,"><link rel="preload" href="student.bin" as="fetch" crossorigin>
+const PAGE = `<!doctype html><link rel="icon" href="data:,"><script>const file = fetch("student.bin");</script>
 <link rel="modulepreload" href="student.js"><body><script type="module">
   const marks = { script: performance.now() };
-  const [{ Student }, bytes] = await Promise.all([import("./student.js"), fetch("student.bin").then((answer) => answer.arrayBuffer())]);
-  marks.fetched = performance.now();
-  const student = new Student(bytes);
+  const [{ Student }, answer] = await Promise.all([import("./student.js"), file]);
+  marks.answered = performance.now();
+  const student = await Student.read(answer);
   marks.opened = performance.now();
   document.body.textContent = student.encode("How do I reset it?")[0];
   marks.first = performance.now();

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from edgedistill import files
 from edgedistill.data.input_file import KINDS
@@ -29,8 +30,32 @@ Command = Callable[..., None]
 UNWRAPPED = "\b\n"  # in front of a paragraph of help: keep its line ends
 DEVICES = ("auto", "cpu", "cuda")
 
+# What strangers try, and what it is here.
+SYNONYMS = {
+    "encode": "embed: edgedistill embed nano texts.csv --column body",
+    "load": "embed, or in Python edgedistill.load('nano').encode(texts)",
+    "convert": "export",
+    "quantize": "export",
+    "distill": "train",
+    "finetune": "adapt",
+    "evaluate": "bench",
+}
+
+
+class _Commands(TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Raises UserError for a command that there is not."""
+        if (name := args[0]) not in self.commands:
+            if name in SYNONYMS:
+                raise UserError(f"edgedistill {name}: no such command; use {SYNONYMS[name]}")
+            way_out = "edgedistill --help describes them"
+            raise UserError(f"edgedistill: {unknown_name('command', name, self.commands)}; {way_out}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="edgedistill",
+    cls=_Commands,
     help="Distil a sentence encoder into a small one, export it to ONNX, and measure what it retains.",
     epilog=f"{DEBUG}=1 in the environment prints the traceback of every error.\n\n{UNWRAPPED}Exit codes:\n"
     "  0    success\n"
@@ -156,6 +181,12 @@ def _session(
     return Session(data=data, device=device, log=log, progress=progress, remote_code=remote_code)
 
 
+def _require_torch(command: str, model: object) -> None:
+    """Raises UserError, without torch, with the extra that has all that the command needs of a model, or of
+    recipes."""
+    require("torch", command, "demo" if "packaged:" in str(model) else "train")
+
+
 @contextmanager
 def _resumable(place: Path, begun: Path, lost: str = "a minute of work") -> Iterator[None]:
     """Say on Ctrl-C how to go on, once there is something to go on with. `begun` is what is there then,
@@ -247,7 +278,7 @@ def check(
 
     specs = [recipe.read(name, changes or []) for name in names]
     preflight.check_all(specs, data)
-    require("torch", "check", "train")
+    _require_torch("check", specs)
     from edgedistill.planning import cost
 
     found = cost.costs(specs, _session(data, device, remote_code, quiet=True))
@@ -298,7 +329,7 @@ def cache(
     if parquet is not None and parquet.exists():
         raise UserError(f"--parquet {parquet}: exists already; choose another folder, or delete it")
     preflight.check_all([spec], data)
-    require("torch", "cache", "train")
+    _require_torch("cache", spec)
     from edgedistill.teacher.embedding_cache import Share
     from edgedistill.training import teacher_cache
 
@@ -329,7 +360,7 @@ def train(
 
     spec = recipe.read(name, changes or [])
     preflight.check_all([spec], data)
-    require("torch", "train", "train")
+    _require_torch("train", spec)
     session = _session(data, device, remote_code)
     from edgedistill.resolve import unfinished_run
     from edgedistill.training import train as training
@@ -439,10 +470,6 @@ def fit(
         float,
         _option("MINUTES", "For all of it, reading to measuring.", min=0.05),
     ] = 60.0,
-    min_kept: Annotated[
-        float | None,
-        _option("SHARE", "Exit with 1 where less of the teacher's score on the suite is kept.", min=0),
-    ] = None,
     suite: Annotated[
         str, _option("SUITE", "By name or path: what the winner keeps on it is measured at the end.")
     ] = "mini",
@@ -462,14 +489,14 @@ def fit(
     Candidates are built, exported and measured before training; those that fit are raced on your texts.
     Writes a bundle, its recipe mine.yaml, and the page fit.html, which shows every candidate and why it fell.
     """
-    require("torch", "fit", "train")
+    _require_torch("fit", teacher)
     from edgedistill.fitting import fit as fitting
     from edgedistill.fitting.cost import Budget
     from edgedistill.fitting.record import FitRequest
 
     budget, taught = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
     given = tuple(texts or ())
-    asked = FitRequest(taught, given, budget, minutes, column, min_kept, suite, seed, data)
+    asked = FitRequest(taught, given, budget, minutes, column, suite, seed, data)
     with _resumable(out, out):
         found = fitting.fit(asked, out, _session(data, device, remote_code, quiet=as_json), resume)
     print_result(found, as_json, fitting.summary(found))
@@ -527,7 +554,7 @@ def export(
         others = {"--out": out, "--documents": documents, "--explain": explain}
         if unused := [option for option, value in others.items() if value]:
             raise UserError(f"--static {static}: writes no bundle; leave {' and '.join(unused)} out")
-        require("torch", "export", "train")
+        _require_torch("export --static", source)
         from edgedistill.mobile import static_file
 
         if (static / static_file.FILE).exists():  # what is no such folder is never replaced
@@ -544,7 +571,7 @@ def export(
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     if (out / "manifest.json").exists() and not explain:  # what is not a bundle is never replaced
         _refuse_existing(str(out), "--out", overwrite)
-    require("torch", "export", "train")
+    _require_torch("export", source)
     from edgedistill.export import bundle_writer, explanation, model_source, pair_bundle
 
     given = model_source.Source(source, pooling, revision, remote_code)
@@ -743,10 +770,14 @@ def embed(
 def search(
     name: OneBundle,
     paths: Annotated[
-        list[str],
-        _argument("PATH", "Files of texts as for embed, globs, and folders."),
-    ],
-    question: Annotated[str, _argument("QUESTION", "What to look for, in quotes.")],
+        list[str] | None,
+        _argument(
+            "PATH",
+            "Files of texts as for embed, globs, folders; node_modules and what is hidden are skipped.",
+            show_default=False,
+        ),
+    ] = None,
+    question: Annotated[str, _argument("QUESTION", "What to look for, in quotes.", show_default=False)] = "",
     top: Annotated[int, _option("N", "How many texts to show.")] = 10,
     column: Column = "text",
     weight: Annotated[
@@ -762,6 +793,9 @@ def search(
     'edgedistill[search]', by BM25 too. Embeddings are kept in the cache: only what has changed is embedded
     again.
     """
+    if not paths:
+        way_out = f"for example: edgedistill search {name} 'docs/**/*.md' 'how do I reset it?'"
+        raise UserError(f"edgedistill search {name}: needs files and, behind them, a question; {way_out}")
     from edgedistill import search_files
     from edgedistill.data import bm25
     from edgedistill.runtime.bundle import load
@@ -898,7 +932,7 @@ def trim(
     Texts whose tokens are all known and kept (with --min-count 1, every text of the corpus without unknown
     words) are tokenized and embedded as before; this is checked before the model is written.
     """
-    require("torch", "trim", "train")
+    _require_torch("trim", model)
     from edgedistill.vocabulary import trim_model
 
     corpus = trim_model.TrimCorpus(texts, others or [], min_count)

@@ -43,8 +43,29 @@ AGAIN = "copy the run again, or train it again"
 PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
+class Shaped:
+    """What a student's shape, the content of student.json, says about its texts."""
+
+    shape: dict[str, Any]
+
+    @property
+    def max_tokens(self) -> int:
+        """Longer texts are truncated."""
+        return int(self.shape["max_tokens"])
+
+    @property
+    def prompts(self) -> Prompts:
+        """What is put before a text, a query, a document; empty for most students."""
+        return prompts.read(self.shape)
+
+    @property
+    def prompt(self) -> str:
+        """What is put before a text without a role."""
+        return self.prompts.text
+
+
 @dataclass(eq=False)
-class Run:
+class Run(Shaped):
     """An opened run: the student, its tokenizer, its recipe; `shape` is student.json and `info` is run.json.
 
     With `remote_code` Python code that comes with a teacher's own model may run.
@@ -62,19 +83,6 @@ class Run:
     @property
     def kind(self) -> str:
         return str(self.shape["kind"])
-
-    @property
-    def max_tokens(self) -> int:
-        return int(self.shape["max_tokens"])
-
-    @property
-    def prompts(self) -> Prompts:
-        """What is put before a text, a query, a document."""
-        return prompts.read(self.shape)
-
-    @property
-    def prompt(self) -> str:
-        return self.prompts.text
 
     @property
     def dims(self) -> int:

@@ -26,6 +26,9 @@ from edgedistill.training import train
 from tests.conftest import World
 
 ROOT = Path(__file__).resolve().parent.parent
+NO_NANOO = (
+    "no bundle 'nanoo'; did you mean 'nano'? (micro, multi, nano); `edgedistill export MODEL` makes one"
+)
 COMMANDS = (
     "recipes",
     "check",
@@ -296,7 +299,7 @@ def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path) -> None:
         done = call(command, "nanoo", folder=tmp_path)
         assert (done.returncode, done.stderr) == (
             2,
-            "no bundle 'nanoo'; did you mean 'nano'? (micro, multi, nano)\n",
+            f"{NO_NANOO}\n",
         )
 
 
@@ -308,10 +311,26 @@ def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
             ["--documents", "nano"],
             "--documents: none of the suites (mini) is of kind retrieval; add --suite retrieval",
         ),
-        (["--documents", "nanoo"], "no bundle 'nanoo'; did you mean 'nano'? (micro, multi, nano)"),
+        (["--documents", "nanoo"], NO_NANOO),
     ):
         done = call("bench", "nano", *options, folder=tmp_path)
         assert (done.returncode, done.stderr) == (2, f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("encode nano x.txt", "edgedistill encode: no such command; use embed: edgedistill embed nano "),
+        ("load nano", "edgedistill load: no such command; use embed, or in Python edgedistill.load('nano')"),
+        ("embedd nano", "edgedistill: no command 'embedd'; did you mean 'embed'? (adapt, bench, "),
+        ("search nano", "edgedistill search nano: needs files and, behind them, a question; for example: "),
+        ("search nano how", "edgedistill search nano: needs files and, behind them, a question; for example"),
+    ],
+)
+def test_what_strangers_try_is_answered_with_a_way_out(tmp_path: Path, arguments: str, line: str) -> None:
+    done = call(*arguments.split(), "--json", folder=tmp_path)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1) and done.stderr.startswith(line)
+    assert last(done)["error"] == done.stderr.strip()  # type: ignore[index, call-overload]
 
 
 def test_recipes_lists_and_prints(tmp_path: Path) -> None:
@@ -324,7 +343,11 @@ def test_recipes_lists_and_prints(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "module", "extra"),
-    [("train teacher-minilm", "torch", "train"), ("serve nano", "uvicorn", "server")],
+    [
+        ("train teacher-minilm", "torch", "demo"),  # with its teacher, packaged:all-MiniLM-L6-v2
+        ("export runs/x", "torch", "train"),
+        ("serve nano", "uvicorn", "server"),
+    ],
 )
 def test_a_missing_extra_is_named(tmp_path: Path, command: str, module: str, extra: str) -> None:
     missing = f"raise ModuleNotFoundError(\"No module named '{module}'\", name='{module}')\n"

@@ -14,8 +14,9 @@ from edgedistill.errors import UserError
 
 def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
     """The files that match any of the globs, in order, each once. Relative globs start from the folder
-    `data`; `**` stands for a folder and all below it, linked ones too. A folder is all that is text in it,
-    WHOLE_TEXT and packed files of these, but for what hides behind a dot, and tables.
+    `data`; `**` stands for a folder and all below it, linked ones too, but for node_modules. A folder is all
+    that is text in it, WHOLE_TEXT and packed files of these, and no tables. What hides behind a dot is found
+    only where a pattern has that dot.
 
     The option `place` names the globs, for errors. Raises UserError: no file matches, unknown file type, no
     data folder.
@@ -44,7 +45,7 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
 
 def expanded(path: Path) -> list[Path]:
     """The files that a path or a glob stands for, whatever their type, sorted."""
-    parts = path.relative_to(path.anchor).parts if path.is_absolute() else path.parts
+    parts = path.parts[bool(path.anchor) :]
     return sorted(each for each in set(_expanded(Path(path.anchor), parts)) if os.path.isfile(each))
 
 
@@ -66,22 +67,12 @@ def from_here(patterns: list[str]) -> list[str]:
 
 def texts_below(folder: Path) -> list[Path]:
     """What a folder stands for: its files that are text, and those of the folders in it."""
-    return [each for below in _folders(folder) for each in _texts_in(below, folder)]
+    paths = [below / name for below in _folders(folder) for name in sorted(os.listdir(below))]
+    return [path for path in paths if _is_text(path.name) and path.is_file()]
 
 
-def _texts_in(folder: Path, top: Path) -> Iterator[Path]:
-    """The files of a folder below `top` that are text, by their endings."""
-    below = folder.relative_to(top).parts
-    if any(part.startswith(".") or part == "node_modules" for part in below):
-        return
-    for name in sorted(os.listdir(folder)):
-        plain = name.lower().removesuffix(".gz")
-        if (
-            plain.endswith(input_file.WHOLE_TEXT)
-            and not name.startswith(".")
-            and os.path.isfile(folder / name)
-        ):
-            yield folder / name
+def _is_text(name: str) -> bool:
+    return name.lower().removesuffix(".gz").endswith(input_file.WHOLE_TEXT) and not name.startswith(".")
 
 
 def _expanded(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
@@ -95,13 +86,16 @@ def _expanded(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
         yield from _expanded(folder / parts[0], parts[1:])
     elif any(sign in parts[0] for sign in "*?[") and os.path.isdir(folder):
         literal_brackets = parts[0].replace("[", "[[]")
+        hidden = parts[0].startswith(".")
         for name in os.listdir(folder):
-            if fnmatchcase(name, parts[0]) or fnmatchcase(name, literal_brackets):
+            matches = fnmatchcase(name, parts[0]) or fnmatchcase(name, literal_brackets)
+            if matches and (hidden or not name.startswith(".")):
                 yield from _expanded(folder / name, parts[1:])
 
 
 def _folders(top: Path) -> list[Path]:
-    """A folder and every folder below it, each once; what is reached only by a link comes last."""
+    """A folder and every folder below it, each once; what is reached only by a link comes last. No folder
+    that hides behind a dot, and none of npm's packages."""
     found, links, seen = list[Path](), [top], set[str]()
     while links:
         for folder, names, _ in os.walk(links.pop(0)):
@@ -111,6 +105,6 @@ def _folders(top: Path) -> list[Path]:
                 continue
             seen.add(real)
             found.append(Path(folder))
-            names.sort()
+            names[:] = sorted(name for name in names if not name.startswith(".") and name != "node_modules")
             links += [Path(folder, name) for name in names if os.path.islink(os.path.join(folder, name))]
     return found

@@ -29,8 +29,7 @@ TEMPLATE = Path(__file__).with_name("fit.html")
 class FitRequest:
     """What a user asks of a fit.
 
-    `texts` are globs, or `documentation`. `min_kept` is a share of the teacher's score on the `suite`.
-    Relative paths start from `data`.
+    `texts` are globs, or `documentation`. Relative paths start from `data`.
     """
 
     teacher: recipe.Teacher
@@ -38,7 +37,6 @@ class FitRequest:
     budget: Budget
     minutes: float = 60.0
     column: str = "text"
-    min_kept: float | None = None
     suite: str = "mini"
     seed: int = 0
     data: Path | None = field(default=None, compare=False)

@@ -35,6 +35,10 @@ MANIFEST, README = "mobile.json", Path(__file__).with_name("readme.md.jinja")
 SAME_COSINE = 0.9999  # a graph in the package and the bundle's own, for the same text
 SMALL_TYPES = {"INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1"}
 BUNDLED, CALLERS = ("tokenizer.json", "parity.json"), ("Encoder.kt", "Encoder.swift")  # files that are copied
+OWN_TOKENIZER = (
+    "add --ids for a graph that takes token ids, and tokenize on the phone with the tokenizers library and "
+    "tokenizer.json"
+)
 CONFIG, USABILITY = "required_operators.config", "mobile_usability.txt"
 TEXTS_MODEL, IDS_MODEL = "model_with_tokenizer.onnx", "model.onnx"
 
@@ -118,14 +122,12 @@ class _Package:
     def _refuse_small_types(self, encoder: onnx.ModelProto) -> None:
         types = {onnx.TensorProto.DataType.Name(each.data_type) for each in encoder.graph.initializer}
         if small := types & SMALL_TYPES:
-            others = [name for name in self.opened.manifest["precisions"] if name != self.opened.precision]
-            way_out = "export it from its run with --precision int8"
-            if others:
-                way_out = f"choose {' or '.join(others)}"
             fact = (
                 f"precision {self.opened.precision} has {', '.join(sorted(small))} tensors, for which the "
                 "ORT format has no type"
             )
+            others = self.opened.manifest["precisions"].keys() - {self.opened.precision}
+            way_out = f"choose {' or '.join(sorted(others)) or 'int8, exported from its run'}"
             raise UserError(f"{self.opened.manifest['name']}: {fact}; {way_out}")
 
     def _add_tokenizer(self, encoder: onnx.ModelProto) -> dict[str, Any]:
@@ -151,11 +153,7 @@ class _Package:
         operators = {node.op_type for node in graph.nodes if node.domain == EXTENSIONS}
         return {"texts": count, "operators": sorted(operators)}
 
-    def _refused(self, fact: str, **details: Any) -> CheckFailed:
-        way_out = (
-            "add --ids for a graph that takes token ids, and tokenize on the phone with the tokenizers "
-            "library and tokenizer.json"
-        )
+    def _refused(self, fact: str, way_out: str = OWN_TOKENIZER, **details: Any) -> CheckFailed:
         return CheckFailed(f"{self.out} was not written: {fact}; {way_out}", details)
 
     def _check(self, path: Path) -> float:
@@ -181,10 +179,7 @@ class _Package:
                 f"{path.name}: {text} came back at cosine {cosines[at]:.6f} to the bundle's own "
                 f"embedding, {SAME_COSINE} is needed"
             )
-            raise CheckFailed(
-                f"{self.out} was not written: {fact}; another precision may convert better",
-                {"cosine": float(cosines[at])},
-            )
+            raise self._refused(fact, "another precision may convert better", cosine=float(cosines[at]))
         self.log(
             f"{path.name}: {path.stat().st_size / 1e6:.2f} MB; cosine to the bundle's embeddings "
             f"{cosines[at]:.6f} at least"

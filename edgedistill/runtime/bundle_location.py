@@ -83,12 +83,11 @@ def _not_found(name: str) -> str:
     if name.startswith("packaged:"):
         return f"{name}: a model, not a bundle; export it first: edgedistill export {name} --out bundles/NAME"
     known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("[!.]*/manifest.json"))}
+    fact = unknown_name("bundle", name, known)
     if len(Path(name).parts) > 1:
-        return (
-            f"{name}: no such folder; give a bundle's folder, or the name of a bundle "
-            f"({closest_names(name, known)})"
-        )
-    return unknown_name("bundle", name, known)
+        names = closest_names(name, known)
+        fact = f"{name}: no such folder; give a bundle's folder, or the name of a bundle ({names})"
+    return f"{fact}; `edgedistill export MODEL` makes one"
 
 
 def shipped() -> list[dict[str, Any]]:

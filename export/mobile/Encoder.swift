@@ -1,5 +1,5 @@
 // Texts in, embeddings out, with onnxruntime and onnxruntime-extensions: the README.md of a package that `edgedistill mobile`
-// makes says where everything goes. Not compiled in the tests: repeat the golden texts of parity.json on a phone.
+// makes says where everything goes. Compiled in the tests, not run: repeat the golden texts of parity.json on a phone.
 
 import Foundation
 

@@ -1,7 +1,7 @@
 /**
  * Reads a static student from one file, in Node and in browsers, without any library; README.md beside this has the format.
  *
- *     const student = new Student(await (await fetch("student.bin")).arrayBuffer());
+ *     const student = await Student.read(await fetch("student.bin")); // in Node: new Student(readFileSync("student.bin"))
  *     student.encode("how do I reset it?"); // Float32Array of student.dims numbers, of unit length
  */
 
@@ -33,8 +33,24 @@ export class Student {
   #become = new Map(); // by character
   #header = {};
 
-  /** data: an ArrayBuffer or a Uint8Array. */
-  constructor(data) {
+  /** From a Response, as fetch gives it: the checksum is computed while the bytes arrive. */
+  static async read(response) {
+    const { ok, body, url, status } = response;
+    if (!ok || !body) throw new StudentError(`${url}: the server answered ${status}; check the address`);
+    const [stream, chunks] = [body.getReader(), []];
+    let [size, checksum] = [0, -1];
+    for (let chunk = await stream.read(); !chunk.done; chunk = await stream.read()) {
+      checksum = crc32(checksum, chunk.value.subarray(Math.min(Math.max(START - size, 0), chunk.value.length)));
+      chunks.push(chunk.value);
+      size += chunk.value.length;
+    }
+    const bytes = new Uint8Array(size);
+    for (const chunk of chunks.reverse()) bytes.set(chunk, (size -= chunk.length));
+    return new Student(bytes, checksum);
+  }
+
+  /** data: an ArrayBuffer or a Uint8Array. checksum: what `crc32` found of all behind the start, where that is known. */
+  constructor(data, checksum) {
     const bytes = (this.#bytes = data instanceof Uint8Array ? data : new Uint8Array(data));
     this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     if (String.fromCharCode(...bytes.subarray(0, MAGIC.length)) !== MAGIC) throw new StudentError(`not a student file; ${ENDS}`);
@@ -45,7 +61,7 @@ export class Student {
     const numbers = this.#integers(NAMES.length);
     const h = (this.#header = Object.fromEntries(NAMES.map((name, at) => [name, numbers[at]])));
     require(h.size === bytes.length, "cut off");
-    require(this.#view.getUint32(12, true) === crc32(this.#view), "its checksum is wrong");
+    require(this.#view.getUint32(12, true) === ~(checksum ?? crc32(-1, bytes.subarray(START))) >>> 0, "its checksum is wrong");
     require(Object.entries(LIMITS).every(([name, most]) => h[name] > 0 && h[name] <= most));
     require([0, h.dims].includes(h.biases) && Math.min(...numbers.slice(9)) >= 0);
     require(h.unknown >= 0 && h.unknown < h.tokens && h.before + h.after < h.maxTokens);
@@ -136,12 +152,8 @@ export class Student {
   #text() {
     const [size] = this.#integers(1);
     const start = this.#take(size);
-    return this.#decoded(start, start + size);
-  }
-
-  #decoded(start, end) {
     try {
-      return UTF8.decode(this.#bytes.subarray(start, end));
+      return UTF8.decode(this.#bytes.subarray(start, start + size));
     } catch {
       throw new StudentError(`damaged: a text that is not UTF-8; ${ENDS}`);
     }
@@ -245,25 +257,23 @@ export class Student {
 }
 
 // Of a byte, and of one that 1, 2 or 3 others follow: four bytes at a time take a third of the time.
-const CRC = Array.from({ length: 4 }, () => new Uint32Array(256));
+const CRC = Array.from({ length: 4 }, () => new Int32Array(256));
 for (let byte = 0; byte < 256; byte++) {
-  let rest = byte;
-  for (let bit = 0; bit < 8; bit++) rest = rest & 1 ? 0xedb88320 ^ (rest >>> 1) : rest >>> 1;
-  CRC[0][byte] = rest;
-}
-for (let at = 256; at < 1024; at++) {
-  const before = CRC[(at >> 8) - 1][at & 255];
-  CRC[at >> 8][at & 255] = CRC[0][before & 255] ^ (before >>> 8);
+  for (let table = 0, rest = byte; table < CRC.length; table++) {
+    for (let bit = 0; bit < 8; bit++) rest = rest & 1 ? 0xedb88320 ^ (rest >>> 1) : rest >>> 1;
+    CRC[table][byte] = rest;
+  }
 }
 
-/** The CRC-32 of what stands behind the start of a file. */
-function crc32(view) {
+/** The CRC-32, not yet inverted, of bytes that follow those of `found`. */
+function crc32(found, bytes) {
   const [one, two, three, four] = CRC;
-  let [found, at] = [-1, START];
-  for (; at + 4 <= view.byteLength; at += 4) {
-    found ^= view.getUint32(at, true);
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  let at = 0;
+  for (; at + 4 <= bytes.length; at += 4) {
+    found ^= view.getInt32(at, true);
     found = four[found & 255] ^ three[(found >>> 8) & 255] ^ two[(found >>> 16) & 255] ^ one[found >>> 24];
   }
-  for (; at < view.byteLength; at++) found = one[(found ^ view.getUint8(at)) & 255] ^ (found >>> 8);
-  return ~found >>> 0;
+  for (; at < bytes.length; at++) found = one[(found ^ bytes[at]) & 255] ^ (found >>> 8);
+  return found;
 }

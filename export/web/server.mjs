@@ -78,6 +78,6 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
     process.exit(2);
   });
   server.listen(port, "127.0.0.1", () => {
-    console.log(`http://localhost:${port}/${bundle ? "?bundle=/bundle/" : ""}`);
+    console.log(`http://localhost:${server.address().port}/${bundle ? "?bundle=/bundle/" : ""}`);
   });
 }

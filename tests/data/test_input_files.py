@@ -346,6 +346,10 @@ def test_a_folder_is_all_that_is_text_in_it(tree: Path) -> None:
     assert sorted(found(tree / "plain", ".")) == sorted(
         name.removeprefix("plain/") for name in every if name.startswith("plain/")
     )
+    assert sorted(found(tree, "**/*.[mM][dD]")) == ["plain/h.MD"], "no hidden folder, no package of npm"
+    assert "plain/.c.txt" not in found(tree, "plain/**/*.txt")
+    assert found(tree, "plain/.c*", ".git/*.md") == ["plain/.c.txt", ".git/d.md"]
+    assert found(tree / "node_modules", "**/*.md") == ["e/f.md"]
     (tree / "tables").mkdir()
     (tree / "tables" / "a.csv").write_text("text\na\n")
     with pytest.raises(UserError, match=r"--texts: 'tables' is a folder without texts \(\.txt, .* '"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import re
 import shutil
@@ -433,6 +434,29 @@ def test_the_page_shows_the_key_columns_first_and_none_of_zeros(tmp_path: Path) 
     assert "mini: a small English similarity suite that ships" in text
     shown[1]["peak_rss_bytes"] = 90_000_000
     assert "<button>RSS MB</button>" in drawn_page(tmp_path, shown)
+
+
+@chromium
+def test_the_page_of_several_bundles_without_a_teacher_names_the_best_of_each_figure(tmp_path: Path) -> None:
+    text = drawn_page(tmp_path, [made("a", "bert", "w8", 4, 1, 0.7), made("b", "bert", "w8", 2, 3.1, 0.6)])
+    tiles = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text)
+    assert [re.sub(r"(on|at) .*:|, .*:", "…", what) for what, _ in tiles][:3] == [
+        "highest … a w8",
+        "smallest graph… b w8",
+        "fastest per text … a w8",
+    ]
+    assert [best for _, best in tiles][:2] == ["70.00", "2.00 MB"]
+
+
+@chromium
+def test_ticks_keep_their_distance(tmp_path: Path) -> None:
+    """In the distributions of latencies from 0.02 to 40 ms: those of 1, 2 and 5 times the powers of ten."""
+    text = drawn_page(tmp_path, [made("a", "bert", "w8", 4, 0.02, 0.7), made("b", "bert", "w8", 4, 40, 0.7)])
+    plot = text.split("Latency distributions</h2>")[1]
+    places = [
+        float(x) for x in re.findall(r'<text class="tick" x="([\d.]+)" y="[\d.]+" text-anchor="middle"', plot)
+    ]
+    assert len(places) > 3 and min(b - a for a, b in itertools.pairwise(places)) >= 34
 
 
 @chromium

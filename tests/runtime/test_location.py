@@ -38,20 +38,20 @@ def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     for name in ("nanoo", "nanoo:w8"):
         with pytest.raises(
-            UserError, match=r"^no bundle 'nanoo'; did you mean 'nano'\? \(micro, multi, nano\)$"
+            UserError, match=r"^no bundle 'nanoo'; did you mean 'nano'\? \(micro, multi, nano\); `edgedistill"
         ):
             bundle.load(name)
     for name in ("mine", ".mine.x1y2"):  # the second is being written
         (tmp_path / "bundles" / name).mkdir(parents=True)
         (tmp_path / "bundles" / name / "manifest.json").touch()
     with pytest.raises(
-        UserError, match=r"^no bundle 'mien'; did you mean 'mine'\? \(micro, mine, multi, nano\)$"
+        UserError, match=r"^no bundle 'mien'; did you mean 'mine'\? \(micro, mine, multi, nano\); "
     ):
         bundle.load("mien")
     with pytest.raises(
         UserError,
         match=r"nothing: no such folder; give a bundle's folder, or the name of a bundle \(micro, mine, "
-        r"multi, nano\)$",
+        r"multi, nano\); `edgedistill export MODEL` makes one$",
     ):
         bundle.load(tmp_path / "nothing")
 

@@ -3,6 +3,7 @@
 const SVG = new Set('svg g line path rect circle text tspan desc'.split(' '));
 const MIN_DECADES = 0.5; // width of a log scale, so that noise does not look like distance
 const MIN_POINTS = 2; // height of a linear scale
+const CLOSEST = 34; // distance of two ticks, so that their labels do not overlap
 
 /** An element; attributes that are null or false are left out; children are elements or texts. In an <svg>, `drawn` is its <title>. */
 function el(tag, attributes = {}, ...children) {
@@ -22,18 +23,23 @@ function drawing(wide, high, title, description, parts) {
 }
 
 /** Map the range of positive values to left … right, at least MIN_DECADES. Returns {scale, ticks}: round values, closer together where
- * the range is below 12 to 1. */
+ * the range is below 12 to 1, but not below CLOSEST. */
 function logScale(values, left, right) {
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const wider = Math.max(0, MIN_DECADES - Math.log10(most / least)) / 2;
   const low = Math.log10(least) - wider, high = Math.log10(most) + wider;
   const digits = most / least < 12 ? [1, 1.5, 2, 3, 4, 5, 7] : [1, 2, 5];
   const powers = Array.from({length: 11}, (_, at) => at - 4);
-  const ticks = powers.flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`)));
-  return {
-    scale: (value) => left + (Math.log10(value) - low) / (high - low) * (right - left),
-    ticks: ticks.filter((tick) => least / 1.9 <= tick && tick <= most * 1.9),
-  };
+  const scale = (value) => left + (Math.log10(value) - low) / (high - low) * (right - left);
+  const ticks = digits.flatMap((digit) => powers.map((power) => Number(`${digit}e${power}`))); // those of digit 1 come first
+  return {scale, ticks: apart(ticks.filter((tick) => least / 1.9 <= tick && tick <= most * 1.9), scale)};
+}
+
+/** The ticks that are not too close to an earlier one, in ascending order. */
+function apart(ticks, scale) {
+  const found = [];
+  for (const tick of ticks) if (found.every((other) => Math.abs(scale(other) - scale(tick)) >= CLOSEST)) found.push(tick);
+  return found.sort((a, b) => a - b);
 }
 
 /** Map the range of values to bottom … top, at least MIN_POINTS. Returns {scale, ticks}. */

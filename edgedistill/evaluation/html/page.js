@@ -70,7 +70,7 @@ function header() {
   const heading = best
     ? [el('span', {style: `color:${colour(best)}`}, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`]
     : [`${subject}, measured`];
-  const figures = (best ? tiles(best, teacher) : tilesAlone(reports[0], suite)).map(([big, small]) => el('div', {}, el('dt', {}, small), el('dd', {}, big)));
+  const figures = (best ? tiles(best, teacher) : tilesAlone(suite)).map(([big, small]) => el('div', {}, el('dt', {}, small), el('dd', {}, big)));
   return el('header', {},
     el('p', {class: 'brand'}, 'edgedistill bench'),
     el('h1', {}, ...heading),
@@ -80,14 +80,17 @@ function header() {
     data.noise ? el('p', {class: 'noise'}, data.noise) : null);
 }
 
-/** The figures of a page without a teacher to compare with: of its first bundle. */
-function tilesAlone(report, suite) {
-  const score = report.quality[suite], p50 = report.single.interval95?.p50_ms, many = reports.length > 1 ? `, ${title(report)}` : '';
+/** The figures of a page without a teacher to compare with: of each kind the best, with the name of its bundle where there are several. */
+function tilesAlone(suite) {
+  const several = reports.length > 1, least = (of) => reports.reduce((best, each) => (of(each) < of(best) ? each : best));
+  const named = (best, what, report) => (several ? `${best} ${what}: ${title(report)}` : what);
+  const accurate = least(({quality}) => -(quality[suite]?.average ?? -1)), small = least(({size_bytes: {graph}}) => graph), quick = least(({single}) => single.p50_ms);
+  const busy = least(({offline}) => -offline.texts_s), score = accurate.quality[suite], p50 = quick.single.interval95?.p50_ms;
   return [
-    score ? [shown(report, suite), `${suite}${score.interval95 ? `, ${between(hundredfold(score.interval95))}` : ''}${many}`] : null,
-    [`${shown(report, 'MB')} MB`, `graph, ${shown(report, 'params')} parameters`],
-    [`${milliseconds(report, 'p50 ms')} ms`, `per text at p50${p50 ? `, ${between(p50)}` : ''}`],
-    [shown(report, 'texts/s'), 'texts/s'],
+    score ? [shown(accurate, suite), named('highest on', `${suite}${score.interval95 ? `, ${between(hundredfold(score.interval95))}` : ''}`, accurate)] : null,
+    [`${shown(small, 'MB')} MB`, named('smallest', `graph, ${shown(small, 'params')} parameters`, small)],
+    [`${milliseconds(quick, 'p50 ms')} ms`, named('fastest', `per text at p50${p50 ? `, ${between(p50)}` : ''}`, quick)],
+    [shown(busy, 'texts/s'), named('most', 'texts/s', busy)],
   ].filter(Boolean);
 }
 
@@ -302,7 +305,7 @@ function byLength() {
   const points = lines.flatMap((each) => each.points), narrow = NARROW.matches;
   const [wide, high] = narrow ? [390, 340] : [1120, 420], frame = {left: 56, top: 16, right: wide - (narrow ? 12 : 230), bottom: high - 50};
   const x = logScale(points.map(({tokens}) => tokens), frame.left + 16, frame.right - 16), y = logScale(points.map(({ms}) => ms), frame.bottom - 14, frame.top + 14);
-  x.ticks = distinct(points.map(({tokens}) => tokens)).filter((tick, at, ticks) => !ticks.some((other) => other > tick && other < 1.5 * tick));
+  x.ticks = apart(distinct(points.map(({tokens}) => tokens)).sort((a, b) => b - a), x.scale);
   const parts = grid(x, y, frame);
   const ends = lines.map(({report, points: its}) => ({report, last: its.at(-1), y: y.scale(its.at(-1).ms)})).sort((a, b) => a.y - b.y);
   ends.forEach((end, at) => { if (at) end.y = Math.max(end.y, ends[at - 1].y + 16); });

@@ -16,7 +16,7 @@ from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache, tokenize
-from edgedistill.runtime import prompts
+from edgedistill.run import Shaped
 from edgedistill.runtime.prompts import Prompts
 from edgedistill.session import Session
 
@@ -59,7 +59,7 @@ class StudentTokenizer:
 
 
 @dataclass(frozen=True)
-class PreparedStudent:
+class PreparedStudent(Shaped):
     """A student's module, its shape (the content of student.json) and its tokenizer.
 
     `origin` says which run or bundle a finished student comes from, for run.json; `earlier` what the run was
@@ -76,21 +76,6 @@ class PreparedStudent:
     drops_head: bool = False
     earlier: Sequence[dict[str, Any]] = ()
     model_folder: Path | None = None
-
-    @property
-    def max_tokens(self) -> int:
-        """Its maximum number of input tokens."""
-        return int(self.shape["max_tokens"])
-
-    @property
-    def prompts(self) -> Prompts:
-        """What is put before a text, a query, a document; empty for most students."""
-        return prompts.read(self.shape)
-
-    @property
-    def prompt(self) -> str:
-        """What is put before a text without a role."""
-        return self.prompts.text
 
     @property
     def limited_tokenizer(self) -> StudentTokenizer:
