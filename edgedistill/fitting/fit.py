@@ -49,7 +49,7 @@ def fit(
     _check_request(request)
     _check_folder(out, resume)
     new = record.read(out) is None
-    with files.full_disk_as_user_error(out), record.held(out), _nothing_left_of(out, new):
+    with files.full_disk_as_user_error(out), files.held(out, "works on this fit"), _nothing_left_of(out, new):
         done = _find(request, out, session, pace, started)
     check_kept(done["winner"], request.min_kept, done)
     return done
@@ -78,7 +78,7 @@ def _check_folder(out: Path, resume: bool) -> None:
         return
     if resume:
         raise UserError(f"{out}: nothing to resume; leave --resume out")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and not (out.is_dir() and {each.name for each in out.iterdir()} <= {files.LOCK}):
         raise UserError(f"{out}: exists already and is not a fit; give another --out")
 
 

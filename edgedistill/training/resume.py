@@ -7,7 +7,6 @@ are done (`stage_in_progress.stages_done`), and where the next one goes on (`Sta
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -63,8 +62,7 @@ def unfinished(spec: recipe.Recipe, out: Path, resume: bool, processes: Processe
             f"{partial}: started from another recipe ({difference}); give that recipe, or another --out, or "
             "delete it"
         )
-    partial.mkdir(parents=True, exist_ok=True)
-    with _alone(partial):
+    with files.held(partial, "trains it"):
         files.write_text(written, text)
         try:
             yield partial
@@ -72,29 +70,6 @@ def unfinished(spec: recipe.Recipe, out: Path, resume: bool, processes: Processe
             if not (partial / "checkpoints").exists():
                 shutil.rmtree(partial, ignore_errors=True)
             raise
-
-
-@contextmanager
-def _alone(partial: Path) -> Iterator[None]:
-    """Hold the lock of the unfinished run. Raises UserError where another process does: the first one done
-    would delete what the other one copies."""
-    if os.name != "posix":  # folders cannot be locked there
-        yield
-        return
-    import fcntl
-
-    lock = os.open(partial, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_there = os.path.samestat(os.fstat(lock), partial.stat())
-        except (BlockingIOError, FileNotFoundError):
-            is_there = False
-        if not is_there:
-            raise UserError(f"{partial}: another process trains it; wait for that, or give another --out")
-        yield
-    finally:
-        os.close(lock)
 
 
 def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> None:

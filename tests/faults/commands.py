@@ -119,7 +119,7 @@ COMMANDS: dict[str, Command] = {
         ("fit/bundle",),
         "--resume",
         of_any_bundle,
-        unfinished=("fit",),
+        unfinished=("fit/state.json",),
     ),
 }
 
