@@ -75,7 +75,9 @@ class BundleSession:
         return CheckFailed(f"{self._place}: its graph returns {found}; {GET_AGAIN}")
 
     def _failure(self, error: Exception) -> CheckFailed:
-        """onnxruntime's own errors are of many classes, and it passes on others, as for want of memory."""
+        """onnxruntime's own errors are of many classes. Raises the error where it is for want of memory."""
+        if wants_memory(error):
+            raise error
         return CheckFailed(
             f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); copy the bundle again"
         )

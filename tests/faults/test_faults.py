@@ -11,13 +11,28 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgedistill import recipe
+from edgedistill.errors import UserError
+from edgedistill.session import Session, silent
+from edgedistill.training import train
 from tests.conftest import World
-from tests.faults.commands import COMMANDS, Contents, Started, prepare, run, stable, timed, to_go_on
+from tests.faults.commands import (
+    COMMANDS,
+    Contents,
+    Started,
+    of_a_run,
+    prepare,
+    run,
+    stable,
+    timed,
+    to_go_on,
+)
 from tests.faults.record import record
 
 NAMES = ("train", "export", "embed", "trim", "search")
@@ -182,19 +197,43 @@ def damage_truncated(cache: Path) -> None:
             os.truncate(path, path.stat().st_size // 2)
 
 
-CUT = pytest.mark.xfail(
-    strict=False, reason="a file that is cut within a mapped page reads as zeros, unseen until the next run"
+@pytest.mark.parametrize(
+    ("file", "moment"),
+    [
+        ("corpora/*/texts.bin", "tokenizing"),
+        ("tokens/*/ids.bin", "teacher: embedding"),
+        ("teachers/*/00000.npy", "teacher: 440"),
+    ],
 )
+def test_a_cached_file_that_is_cut_while_a_training_reads_it(
+    file: str, moment: str, world: World, tmp_path: Path
+) -> None:
+    """Within its last page of memory it reads as zeros: no run is made of these, and the next one is as
+    ever."""
+
+    def log(line: str) -> None:
+        if line.startswith(moment):
+            (path,) = session.cache.glob(file)
+            os.truncate(path, path.stat().st_size - 8)
+
+    session = Session(data=world.data, cache_folder=tmp_path / "cache", log=log)
+    spec = recipe.parse(world.recipe(), "x")
+    with pytest.raises(UserError, match=f"{Path(file).name}: cut while it was used; run the command again"):
+        train.train(spec, tmp_path / "run", session)
+    assert not (tmp_path / "run").exists()
+    train.train(spec, tmp_path / "run", replace(session, log=silent))
+    train.train(spec, tmp_path / "alone", Session(data=world.data))
+    assert of_a_run(tmp_path / "run") == of_a_run(tmp_path / "alone")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [damage_deleted, pytest.param(damage_truncated, marks=CUT)])
+@pytest.mark.parametrize("damage", [damage_deleted, damage_truncated])
 @pytest.mark.parametrize("moment", ["tokenizing", "teacher: embedding", "distil"])
 def test_a_cache_that_vanishes_in_use(
     damage: Callable[[Path], Any], moment: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]
 ) -> None:
-    """Files that are mapped and cut take the process with them (SIGBUS), as a kill does; the next one notices
-    and makes them again."""
+    """What is cut in the moment in which it is read ends the process (SIGBUS), as a kill does; else it is
+    noticed in time. The next one makes the file again."""
     started = Started("train", given, tmp_path)
     while moment not in (started.log.read_text() if started.log.exists() else "") and not started.ended(0.01):
         pass
@@ -207,12 +246,10 @@ def test_a_cache_that_vanishes_in_use(
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=False, reason="oneDNN says 'could not create a primitive', of which memory is one cause"
-)
 @pytest.mark.parametrize("name", ["train", "export", "embed", "trim"])
 def test_not_enough_memory(name: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]) -> None:
-    """The address space is bounded a little above what the process has when it starts."""
+    """The address space is bounded a little above what the process has when it starts. Some libraries crash
+    then (a negative exit code): as after a kill, nothing is lost."""
     ended = []
     for megabytes in (0, 2, 8, 30, 100, 400):
         place = tmp_path / str(megabytes)
@@ -222,7 +259,7 @@ def test_not_enough_memory(name: str, given: Path, tmp_path: Path, whole: Callab
             assert stable(name, place) == whole(name)
             continue
         assert not any((place / out).exists() for out in COMMANDS[name].outputs), log
-        assert (code == 2 and "not enough memory" in log.splitlines()[-1]) or code < 0, log
+        assert (code == 2 and "not enough memory" in log.splitlines()[-1]) or (code or 0) < 0, log
         repeated(name, given, place, whole(name))
     record("faults", f"out of memory: {name}", tried=len(ended), wrong=0, exit_codes=ended)
 
