@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from edgedistill.errors import CheckFailed, UserError, first_line, unknown_name
+from edgedistill.errors import CheckFailed, UserError, first_line, unknown_name, wants_memory
 from edgedistill.runtime.manifest import width
 from edgedistill.runtime.trust import GET_AGAIN
 
