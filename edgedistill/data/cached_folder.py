@@ -75,12 +75,12 @@ def intact(folder: Path, log: Log) -> bool:
     if not folder.exists():
         return False
     hashes = recorded(folder / RECORD)
-    changed = next((name for name, sha256 in hashes.items() if not is_unchanged(folder / name, sha256)), None)
-    if changed is not None:
-        log(f"{folder / changed}: damaged or missing; making it again")
-    elif not hashes:
-        log(f"{folder / RECORD}: damaged or missing; making its folder again")
-    return bool(hashes) and changed is None
+    changed = [
+        name for name, sha256 in (hashes or {RECORD: ""}).items() if not is_unchanged(folder / name, sha256)
+    ]
+    if changed:
+        log(f"{folder / changed[0]}: damaged or missing; making it again")
+    return not changed
 
 
 def recorded(path: Path) -> dict[str, str]:

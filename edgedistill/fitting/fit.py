@@ -45,7 +45,7 @@ def fit(
     folder of another fit, a full disk; CheckFailed where no finalist passes its checks, or where the winner
     keeps less than `min_kept`, after all is written.
     """
-    started = time.time()
+    started = time.monotonic()
     _check_request(request)
     _check_folder(out, resume)
     new = record.read(out) is None
@@ -116,7 +116,7 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
     at_work.record(settings=settings)
     plan.make(at_work, started)
     race.run_race(at_work)
-    chosen = time.time()
+    chosen = time.monotonic()
     won = choose(at_work)
     done = {
         "winner": won,
@@ -129,7 +129,7 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
         "texts": state.texts,
         "candidates": record.standings(state.candidates),
         "not_raced": record.not_raced(state, request.budget),
-        "seconds": round(race.spent_seconds(at_work) + time.time() - chosen, 1),
+        "seconds": round(race.spent_seconds(at_work) + time.monotonic() - chosen, 1),
     }
     at_work.write_page(won)
     files.write_json(out / record.RESULT, done)

@@ -130,10 +130,9 @@ def result(folder: Path) -> dict[str, Any] | None:
 
 def agree(known: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
     """Raise UserError where a fit was begun with other settings. Only its minutes may grow."""
-    for key, value in settings.items():
-        if known[key] != value and not (key == "minutes" and value > known[key]):
-            fact = f"{key} was {known[key]!r}, is now {value!r}"
-            raise UserError(f"{folder}: a fit with other settings ({fact}); give another --out, or delete it")
+    more = max(known["minutes"], settings["minutes"])
+    if fact := files.difference({**known, "minutes": more}, settings):
+        raise UserError(f"{folder}: a fit with other settings ({fact}); give another --out, or delete it")
 
 
 def empty(folder: Path) -> None:

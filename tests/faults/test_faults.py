@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from edgedistill import recipe
+from edgedistill import files, recipe
 from edgedistill.errors import UserError
 from edgedistill.session import Session, silent
 from edgedistill.training import train
@@ -127,9 +128,41 @@ def test_a_disk_that_cannot_be_written(name: str, given: Path, tmp_path: Path) -
         record("faults", f"read-only disk: {name}", tried=1, wrong=0)
 
 
-def command(words: list[str], place: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    import sys
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+JUMPS = ("-400d", "+400d", "-1h", "+0")
 
+
+@pytest.mark.slow
+@pytest.mark.skipif(FAKETIME is None, reason="needs Debian's libfaketime")
+@pytest.mark.parametrize("name", ["train", "export", "cache", "adapt"])
+def test_a_clock_that_jumps(name: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]) -> None:
+    """Years back and forth, several times a second, as long as a command runs."""
+    place, clock = tmp_path / "x", tmp_path / "clock"
+    place.mkdir()
+    clock.write_text("+0")
+    faked = {"LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_NO_CACHE": "1"}
+    faked |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "EDGEDISTILL_CACHE": str(place / "cache")}
+    words = COMMANDS[name].arguments.replace("{in}", str(given)).split()
+    with subprocess.Popen(
+        [sys.executable, "-m", "edgedistill", *words],
+        cwd=place,
+        env={**os.environ, **faked},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        jumps = 0
+        while process.poll() is None:
+            jumps += 1
+            files.write_text(clock, JUMPS[jumps % len(JUMPS)])
+            time.sleep(0.2)
+        assert process.stderr is not None
+        log = process.stderr.read()
+    assert process.returncode == 0, log
+    assert stable(name, place) == whole(name)
+    record("faults", f"clock jumps: {name}", tried=jumps, wrong=0)
+
+
+def command(words: list[str], place: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "edgedistill", *words],
         cwd=place,
@@ -289,3 +322,4 @@ def test_a_teacher_that_changes_between_interruption_and_resuming(
         assert stable("train", tmp_path / "x") == timed("train", own, tmp_path / "y")[1]
     else:
         assert (code, "teacher" in log.splitlines()[-1]) == (2, True), log
+    record("faults", "teacher changed half-way: train", tried=1, wrong=0)
