@@ -115,7 +115,7 @@ COMMANDS: dict[str, Command] = {
         unfinished=("runs/adapted.partial/recipe.yaml", "runs/adapted"),
     ),
     "fit": Command(
-        f"fit {TEACHER} --max-mb 1 --max-p50-ms 9 --minutes 3 --out fit",
+        f"fit {TEACHER} --max-mb 1 --max-p50-ms 9 --minutes 8 --out fit",
         ("fit/bundle",),
         "--resume",
         of_any_bundle,
