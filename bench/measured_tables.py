@@ -106,7 +106,7 @@ def faults(found: Report) -> str:
         table.append(f"| kill -9, `{name}` | {each['kills']} | {', '.join(left)} | {each['date']} |")
     for name, each in found.get("determinism", {}).items():
         table.append(f"| {name} | {each['tried']} | {each['wrong']} with other bytes | {each['date']} |")
-    for name, each in found.get("faults", {}).items():
+    for name, each in sorted(found.get("faults", {}).items()):
         table.append(f"| {name} | {each['tried']} | {each['wrong']} wrong | {each['date']} |")
     for name, each in found.get("fuzz", {}).items():
         came = f"{each['refused']:,} refused, {each['failures']} kinds of failures"
