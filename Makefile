@@ -137,7 +137,7 @@ wheel: $(RELEASE)/installed  ## the wheel, of the same bytes each time, and what
 	rm dist/base.txt
 
 audit: $(RELEASE)/installed  ## known vulnerabilities of the packages in .ci/*.txt (needs a network)
-	$(RELEASE)/bin/pip-audit --require-hashes --disable-pip -r .ci/locked.txt -r .ci/release.txt
+	$(RELEASE)/bin/pip-audit --strict --require-hashes --disable-pip -r .ci/locked.txt -r .ci/release.txt
 
 locked: $(RELEASE)/installed  ## after changing constraints.txt or pyproject.toml: what CI installs, each package by its hashes
 	$(COMPILE) --extra demo --extra dev -o .ci/locked.txt

@@ -117,7 +117,8 @@ def training(train: Report, teacher: Report) -> str:
 
 
 def faults(found: Report) -> str:
-    """The table of SECURITY.md: kills, faults, fuzzed inputs and soaks, each with what came of it."""
+    """The table of SECURITY.md: kills, runs made twice, faults, fuzzed inputs and soaks, each with what came
+    of it."""
     sums = {
         "kills survived": sum(each["kills"] for each in found.get("kills", {}).values()),
         "faults": sum(each["tried"] for each in found.get("faults", {}).values()),
@@ -129,7 +130,9 @@ def faults(found: Report) -> str:
     for name, each in found.get("kills", {}).items():
         left = [f"{each[state]} {state}" for state in ("absent", "resumable", "whole") if state in each]
         table.append(f"| kill -9, `{name}` | {each['kills']} | {', '.join(left)} | {each['date']} |")
-    for name, each in found.get("faults", {}).items():
+    for name, each in found.get("determinism", {}).items():
+        table.append(f"| {name} | {each['tried']} | {each['wrong']} with other bytes | {each['date']} |")
+    for name, each in sorted(found.get("faults", {}).items()):
         table.append(f"| {name} | {each['tried']} | {each['wrong']} wrong | {each['date']} |")
     for name, each in found.get("fuzz", {}).items():
         came = f"{each['refused']:,} refused, {each['failures']} kinds of failures"

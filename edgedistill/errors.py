@@ -72,9 +72,10 @@ _WAYS_OUT = {getattr(errno, name): advice for names, advice in _ADVICE.items() f
 # Rust's errors and numpy's tofile carry the reason only in their message.
 _RUST = re.compile(r"\(os error (\d+)\)")
 _NUMPY = re.compile(r"^\d+ requested and \d+ written$")
-# MemoryError is Python's and numpy's; torch and onnxruntime raise a RuntimeError or one of their own.
+# MemoryError is Python's and numpy's; torch, onnxruntime, oneDNN and the loader have errors of their own.
 _MEMORY = re.compile(
-    r"can't allocate memory|not enough memory|out of memory|failed to allocate|bad_alloc|bad allocation",
+    r"can(no|')t allocate memory|not enough memory|out of memory|failed to allocate|bad_alloc|bad allocation"
+    r"|failed to map segment|can't start new thread|could not create a primitive$",
     re.IGNORECASE,
 )
 
@@ -110,11 +111,9 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
         if place is not None:
             return kind(f"{place}: {fact}; {_WAYS_OUT[number]}")
         return kind(f"{first_line(error)}; {_WAYS_OUT[number]} ({DEBUG}=1 shows where)")
-    if isinstance(error, MemoryError) or "Errno 12]" in str(error) or _MEMORY.search(str(error)):
+    if wants_memory(error):
         size = f" ({first_line(error)})" if str(error) else ""
-        return UserError(
-            f"not enough memory{size}; make what is computed at once smaller, or take a machine with more"
-        )
+        return UserError(f"not enough memory{size}; free some, take a smaller batch, or a machine with more")
     if isinstance(error, UnicodeEncodeError):
         letter, near = error.object[error.start], error.object[max(0, error.start - 20) : error.end + 20]
         if "\ud800" <= letter <= "\udfff":
@@ -127,6 +126,11 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
             f"{first_line(error)}; correct what it names ({DEBUG}=1 shows where)"
         )  # a library's: hub, model, archive
     return None
+
+
+def wants_memory(error: BaseException) -> bool:
+    """Whether memory has run out, in the words of Python or of a library."""
+    return isinstance(error, MemoryError) or _MEMORY.search(str(error)) is not None
 
 
 def _system_error(error: BaseException) -> int | None:

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +267,38 @@ def _flush(path: Path) -> None:
     os.chmod(path, 0o644)
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+LOCK = ".lock"
+
+
+@contextmanager
+def held(folder: Path, work: str) -> Iterator[None]:
+    """Keep other processes from the same `work` in a folder, which is made where it is not there.
+
+    SQLite's lock of a file ends with the process that holds it, however that one ends, on every system; the
+    file is deleted with it. Raises UserError where another process holds the lock.
+    """
+    import sqlite3
+
+    path = folder / LOCK
+    with border():
+        folder.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        before = path.stat()
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as lock:
+        try:
+            lock.executescript("PRAGMA journal_mode = OFF; BEGIN EXCLUSIVE")  # no file but this one
+            is_free = os.path.samestat(before, path.stat())  # not one that its holder has deleted meanwhile
+        except (sqlite3.OperationalError, FileNotFoundError):
+            is_free = False
+        if not is_free:
+            raise UserError(f"{folder}: another process {work}; wait for that, or give another --out")
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # the folder has gone, or the system keeps what is open
+                path.unlink()
 
 
 def difference(before: Any, now: Any) -> str | None:

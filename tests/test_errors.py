@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from tokenizers import Tokenizer
 import edgedistill
 from edgedistill import cli
 from edgedistill.errors import UserError, border, user_error
+from edgedistill.students.model_folder import opening
 from tests.test_cli import call, last
 
 
@@ -74,11 +76,20 @@ def test_whatever_cannot_be_read_is_the_users_in_every_library(
         lambda: np.empty(1 << 60, np.uint8),
         lambda: torch.empty(1 << 60, dtype=torch.uint8),
         lambda: bytearray(1 << 62),
+        lambda: raises(RuntimeError("could not create a primitive")),  # oneDNN's
+        lambda: raises(RuntimeError("unable to mmap 92376 bytes from file <x>: Cannot allocate memory (12)")),
+        lambda: raises(ImportError("x.so: failed to map segment from shared object")),
     ],
 )
-def test_want_of_memory_is_named_with_its_size(allocate: Callable[[], object]) -> None:
-    with pytest.raises(UserError, match="not enough memory"), border():
-        allocate()
+def test_want_of_memory_is_named_with_its_size(allocate: Callable[[], object], tmp_path: Path) -> None:
+    """Also where a library opens a file: it is not the file's fault."""
+    for place in (nullcontext(), opening(tmp_path, "its weights do not open")):
+        with pytest.raises(UserError, match="^not enough memory.*take a smaller batch"), border(), place:
+            allocate()
+
+
+def raises(error: Exception) -> None:
+    raise error
 
 
 @pytest.mark.parametrize(

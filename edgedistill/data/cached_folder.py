@@ -1,4 +1,5 @@
-"""Cached files are those that were written: their hashes are recorded, and compared when they are opened."""
+"""Cached files are those that were written: their hashes are recorded, and compared when they are opened; and
+while they are mapped, whether they have been cut."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from edgedistill import files
 from edgedistill.errors import UserError
@@ -30,6 +34,7 @@ def written(folder: Path, write: Callable[[Path], Any]) -> Path:
         record = temporary / RECORD
         record.touch()
         write(temporary)
+        check_uncut()
         if not record.exists():
             raise UserError(f"{folder}: deleted while it was written; run the command again")
         found = sorted(path for path in temporary.rglob("*") if path.is_file() and path != record)
@@ -38,17 +43,44 @@ def written(folder: Path, write: Callable[[Path], Any]) -> Path:
     return folder
 
 
+_mapped: WeakKeyDictionary[Any, Path] = WeakKeyDictionary()  # maps of memory that are in use: their files
+
+
+def mapped(path: Path, dtype: type | np.dtype | None = None) -> np.ndarray:
+    """The numbers of a file, mapped into memory; without `dtype` of an .npy file. Raises UserError where it
+    is shorter than it should be."""
+    try:
+        found: Any = np.load(path, "r") if dtype is None else np.memmap(path, dtype, "r")
+    except ValueError as error:
+        raise _cut(path) from error
+    _mapped[found.base] = path
+    return np.asarray(found)
+
+
+def check_uncut() -> None:
+    """Raise UserError where a file has been cut since it was mapped: what was read of it may be zeros, and
+    reading on ends the process. Called before reading, and before what was made of it is written. A file that
+    was deleted or replaced stays in the map as it was."""
+    for each, path in list(_mapped.items()):
+        if each.size() < len(each):
+            raise _cut(path)
+
+
+def _cut(path: Path) -> UserError:
+    return UserError(f"{path}: cut while it was used; run the command again, which makes that file again")
+
+
 def intact(folder: Path, log: Log) -> bool:
     """Whether the folder is there with its files as they were written; what is damaged is named."""
     if not folder.exists():
         return False
     hashes = recorded(folder / RECORD)
-    changed = next((name for name, sha256 in hashes.items() if not is_unchanged(folder / name, sha256)), None)
-    if changed is not None:
-        log(f"{folder / changed}: damaged or missing; making it again")
-    elif not hashes:
-        log(f"{folder / RECORD}: damaged or missing; making its folder again")
-    return bool(hashes) and changed is None
+    changed = [
+        name for name, sha256 in (hashes or {RECORD: ""}).items() if not is_unchanged(folder / name, sha256)
+    ]
+    if changed:
+        log(f"{folder / changed[0]}: damaged or missing; making it again")
+    return not changed
 
 
 def recorded(path: Path) -> dict[str, str]:

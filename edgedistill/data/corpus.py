@@ -16,7 +16,7 @@ import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import added_texts, deduplicate, file_patterns, readers
-from edgedistill.data.cached_folder import cached_folder
+from edgedistill.data.cached_folder import cached_folder, check_uncut, mapped
 from edgedistill.data.deduplicate import Spool
 from edgedistill.errors import UserError
 from edgedistill.session import Session, progress_bar
@@ -47,8 +47,8 @@ class Corpus:
         self.fingerprint: str = meta["fingerprint"]
         self.sources: list[dict[str, Any]] = meta["sources"]
         self.training_count: int = meta["trained"]
-        self.offsets = np.memmap(folder / "offsets.bin", dtype=np.int64, mode="r")
-        self.bytes = np.memmap(folder / "texts.bin", dtype=np.uint8, mode="r")
+        self.offsets = mapped(folder / "offsets.bin", np.int64)
+        self.bytes = mapped(folder / "texts.bin", np.uint8)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -84,6 +84,7 @@ class Corpus:
 
     def between(self, start: int, end: int) -> list[str]:
         """The texts of the rows from `start` up to `end`, as far as there are any."""
+        check_uncut()
         offsets = np.asarray(self.offsets[start : end + 1])
         data = self.bytes[offsets[0] : offsets[-1]].tobytes()
         spans = pairwise((offsets - offsets[0]).tolist())

@@ -20,7 +20,7 @@ import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import corpus, deduplicate, file_patterns, readers
-from edgedistill.data.cached_folder import cached_folder
+from edgedistill.data.cached_folder import cached_folder, mapped
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.deduplicate import Row, Spool
 from edgedistill.errors import UserError
@@ -46,7 +46,7 @@ class ParallelCorpus:
         self.fingerprint: str = meta["fingerprint"]
         self.sources: list[dict[str, Any]] = meta["sources"]
         self.training_count: int = meta["trained"]
-        flat = np.memmap(folder / "index.bin", dtype=np.int64, mode="r")
+        flat = mapped(folder / "index.bin", np.int64)
         self.index = flat.reshape(meta["pairs"], -1)
         self.scores: np.ndarray | None = None
         if (folder / "scores.bin").exists():

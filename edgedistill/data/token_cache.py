@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgedistill import files
-from edgedistill.data.cached_folder import cached_folder
+from edgedistill.data.cached_folder import cached_folder, mapped
 from edgedistill.data.corpus import Corpus
 from edgedistill.session import QUIET, Session
 
@@ -23,10 +23,8 @@ class TokenCache:
     1]]."""
 
     def __init__(self, folder: Path, pad_id: int) -> None:
-        self.ids = np.memmap(
-            folder / "ids.bin", dtype=np.dtype(files.read_json(folder / "tokens.json")["dtype"]), mode="r"
-        )
-        self.offsets = np.memmap(folder / "offsets.bin", dtype=np.int64, mode="r")
+        self.ids = mapped(folder / "ids.bin", np.dtype(files.read_json(folder / "tokens.json")["dtype"]))
+        self.offsets = mapped(folder / "offsets.bin", np.int64)
         self.pad_id = pad_id
 
     def __len__(self) -> int:

@@ -44,11 +44,11 @@ def fit(
     more minutes. Raises UserError for what the request lacks, a budget that nothing meets, minutes too few, a
     folder of another fit, a full disk; CheckFailed where no finalist passes its checks.
     """
-    started = time.time()
+    started = time.monotonic()
     _check_request(request)
     _check_folder(out, resume)
     new = record.read(out) is None
-    with files.full_disk_as_user_error(out), record.held(out), _nothing_left_of(out, new):
+    with files.full_disk_as_user_error(out), files.held(out, "works on this fit"), _nothing_left_of(out, new):
         return _find(request, out, session, pace, started)
 
 
@@ -75,7 +75,7 @@ def _check_folder(out: Path, resume: bool) -> None:
         return
     if resume:
         raise UserError(f"{out}: nothing to resume; leave --resume out")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and not (out.is_dir() and {each.name for each in out.iterdir()} <= {files.LOCK}):
         raise UserError(f"{out}: exists already and is not a fit; give another --out")
 
 
@@ -113,7 +113,7 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
     at_work.record(settings=settings)
     plan.make(at_work, started)
     race.run_race(at_work)
-    chosen = time.time()
+    chosen = time.monotonic()
     won = choose(at_work)
     done = {
         "winner": won,
@@ -126,7 +126,7 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
         "texts": state.texts,
         "candidates": record.standings(state.candidates),
         "not_raced": record.not_raced(state, request.budget),
-        "seconds": round(race.spent_seconds(at_work) + time.time() - chosen, 1),
+        "seconds": round(race.spent_seconds(at_work) + time.monotonic() - chosen, 1),
     }
     at_work.write_page(won)
     files.write_json(out / record.RESULT, done)

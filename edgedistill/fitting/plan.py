@@ -160,7 +160,7 @@ class Fit:
 
 
 def make(fit: Fit, started: float) -> None:
-    """Decide everything that is not decided yet. The fit began at `started`, by time.time().
+    """Decide everything that is not decided yet. The fit began at `started`, by time.monotonic().
 
     Raises UserError as its parts do.
     """
@@ -227,7 +227,7 @@ def _schedule(fit: Fit, started: float) -> None:
     # a transformer takes longest: its layers and its table are fitted
     slowest = next((choice for choice in ranked if choice.kind == "bert"), ranked[0])
     setup, step = _setup_seconds(fit, slowest), _step_seconds(fit, slowest)
-    left = fit.racing_seconds - (time.time() - started) - fit.pace.timing_s * len(ranked)
+    left = fit.racing_seconds - (time.monotonic() - started) - fit.pace.timing_s * len(ranked)
     found = pace.schedule(len(ranked), fit.request.minutes, left, setup, step, fit.pace)
     minutes = f"{found.seconds / 60:.1f} minutes of training for one that gets to the end"
     fit.session.log(
@@ -243,7 +243,7 @@ def _schedule(fit: Fit, started: float) -> None:
         weak += f"; give --minutes {found.enough}, or adapt a shipped student: `edgedistill adapt`"
         fit.session.log(f"weak: {weak}")
         fit.state.texts["weak"].append(weak)
-    fit.record(planned_s=time.time() - started, schedule=found)
+    fit.record(planned_s=time.monotonic() - started, schedule=found)
 
 
 def enter(fit: Fit, choice: Choice, schedule: Schedule) -> None:

@@ -4,9 +4,7 @@ things are found, so that a killed fit goes on where it was."""
 from __future__ import annotations
 
 import shutil
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from edgedistill.fitting.candidates import Choice
 from edgedistill.fitting.cost import Budget, Cost
 from edgedistill.fitting.pace import SHARES, Schedule
 
-STATE, LOCK, RESULT, RECIPE, PAGE = "state.json", "fit.lock", "fit.json", "mine.yaml", "fit.html"
+STATE, RESULT, RECIPE, PAGE = "state.json", "fit.json", "mine.yaml", "fit.html"
 TRIALS, VOCABULARIES = "trials", "vocabularies"  # the folders of the candidates' runs, of their tokenizers
 TEMPLATE = Path(__file__).with_name("fit.html")
 
@@ -128,30 +126,11 @@ def result(folder: Path) -> dict[str, Any] | None:
     return dict(files.read_json(path)) if path.exists() else None
 
 
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a fit's folder. SQLite's lock ends with the process that holds it, however
-    that one ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = sqlite3.connect(folder / LOCK, timeout=0, isolation_level=None)
-    try:
-        lock.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError:
-        lock.close()
-        fact = "another process works on this fit; wait for it, or give another --out"
-        raise UserError(f"{folder}: {fact}") from None
-    try:
-        yield
-    finally:
-        lock.close()
-
-
 def agree(known: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
     """Raise UserError where a fit was begun with other settings. Only its minutes may grow."""
-    for key, value in settings.items():
-        if known[key] != value and not (key == "minutes" and value > known[key]):
-            fact = f"{key} was {known[key]!r}, is now {value!r}"
-            raise UserError(f"{folder}: a fit with other settings ({fact}); give another --out, or delete it")
+    more = max(known["minutes"], settings["minutes"])
+    if fact := files.difference({**known, "minutes": more}, settings):
+        raise UserError(f"{folder}: a fit with other settings ({fact}); give another --out, or delete it")
 
 
 def empty(folder: Path) -> None:

@@ -17,7 +17,7 @@ from transformers import CONFIG_MAPPING
 from transformers.utils.versions import require_version
 
 from edgedistill import files
-from edgedistill.errors import UserError, first_line, unknown_name
+from edgedistill.errors import UserError, first_line, unknown_name, wants_memory
 
 ELSEWHERE = "embed with sentence-transformers, and give the file as teacher.embeddings"
 INSTALL = "install what it names, or give a model that opens without"
@@ -298,14 +298,14 @@ def opening(place: Path | str, what: str, way_out: str = DOWNLOAD, install: str 
     """The border to the libraries that open weights and tokenizers: torch, transformers, tokenizers,
     safetensors.
 
-    Raises UserError for whatever they raise: it is about the files, and their exceptions have no common
-    class. `install` is the way out where a package is missing.
+    Raises UserError for whatever they raise but for want of memory: it is about the files, and their
+    exceptions have no common class. `install` is the way out where a package is missing.
     """
     try:
         yield
-    except (UserError, MemoryError):
-        raise
     except Exception as error:
+        if isinstance(error, UserError) or wants_memory(error):
+            raise
         fact, advice = _explained(error, place) or (
             first_line(str(error).strip() or type(error).__name__),
             way_out,

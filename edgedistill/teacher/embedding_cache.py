@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from edgedistill import files
-from edgedistill.data.cached_folder import is_unchanged, recorded
+from edgedistill.data.cached_folder import check_uncut, is_unchanged, mapped, recorded
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, quote, require
 from edgedistill.session import QUIET, Session, progress_bar
@@ -86,7 +86,7 @@ class CachedEmbeddings:
 
     def __init__(self, folder: Path, shards: int) -> None:
         self.folder = folder
-        self.parts = [np.load(_shard(folder, number), mmap_mode="r") for number in range(shards)]
+        self.parts = [mapped(_shard(folder, number)) for number in range(shards)]
         self.shard = len(self.parts[0])  # the length of every shard but the last
         self.dims = int(self.parts[0].shape[1])
 
@@ -100,12 +100,6 @@ class CachedEmbeddings:
         for shard in np.unique(shards):
             here = shards == shard
             out[here] = self.parts[shard][rows[here] - shard * self.shard]
-        if not np.isfinite(out).all():
-            row = int(rows[np.argmin(np.isfinite(out).all(1))])
-            raise UserError(
-                f"{self.folder}: the embedding of text {row + 1:,} is not finite; delete that folder, it is "
-                "made again"
-            )
         return out
 
 
@@ -239,6 +233,7 @@ class TeacherPass:
 
     def _write(self, path: Path, hashes: np.ndarray, embeddings: np.ndarray) -> None:
         """Write a shard or a part, next to it the hashes of its texts, and last its mark."""
+        check_uncut()
         files.write_json(self.folder / "teacher.json", {"teacher": self.key})
         written = {}
         for place, array in ((_hashes_of(path), hashes), (path, embeddings)):
@@ -323,7 +318,7 @@ class Pool:
         shards = np.searchsorted(self._starts, found, side="right") - 1  # −1 where a hash is missing
         for shard in np.unique(shards[found >= 0]):
             here = shards == shard
-            out[here] = np.load(self._shards[shard], mmap_mode="r")[found[here] - self._starts[shard]]
+            out[here] = mapped(self._shards[shard])[found[here] - self._starts[shard]]
         self.reused += int((found >= 0).sum())
         return found >= 0
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from edgedistill import files, recipe, resolve
 from edgedistill.data import bm25
-from edgedistill.data.cached_folder import cached_folder
+from edgedistill.data.cached_folder import cached_folder, mapped
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.session import Session, progress_bar
@@ -100,7 +100,7 @@ def build(
         folder = cached_folder(
             session.cache / "negatives" / key, lambda new: draw.write(new / "index.npy", session), session.log
         )
-        index = np.load(folder / "index.npy", mmap_mode="r")
+        index = mapped(folder / "index.npy")
     if not scored:
         return ScoredTuples(index)
     if of.columns is not None:

@@ -88,7 +88,7 @@ def write_run(
             if (partial / name).exists():
                 shutil.copy(partial / name, folder)
         files.write_json(folder / "run.json", info)
-    shutil.rmtree(partial)
+    shutil.rmtree(partial, ignore_errors=True)  # of which the lock may be held open
 
 
 def provenance(

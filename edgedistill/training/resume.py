@@ -7,7 +7,6 @@ are done (`stage_in_progress.stages_done`), and where the next one goes on (`Sta
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -27,11 +26,7 @@ def finished(spec: recipe.Recipe, out: Path, session: Session) -> dict[str, Any]
     """The content of run.json of a run that is finished. Raises UserError where it is a run of another
     recipe."""
     found = run.open_run(out)
-    if recipe.dump(found.recipe) != recipe.dump(spec):
-        difference = _difference(recipe.dump(found.recipe), recipe.dump(spec))
-        raise UserError(
-            f"{out}: a finished run of another recipe ({difference}); give another --out, or delete it"
-        )
+    _check_recipe(f"{out}: a finished run", recipe.dump(found.recipe), spec)
     shutil.rmtree(resolve.unfinished_run(out), ignore_errors=True)  # what a kill left of it
     session.log(f"{out}: finished already")
     return found.info
@@ -56,45 +51,16 @@ def unfinished(spec: recipe.Recipe, out: Path, resume: bool, processes: Processe
     check_unfinished(out, resume)
     partial = resolve.unfinished_run(out)
     written = partial / "recipe.yaml"
-    text = recipe.dump(spec)
-    if resume and written.read_text(encoding="utf-8") != text:
-        difference = _difference(written.read_text(encoding="utf-8"), text)
-        raise UserError(
-            f"{partial}: started from another recipe ({difference}); give that recipe, or another --out, or "
-            "delete it"
-        )
-    partial.mkdir(parents=True, exist_ok=True)
-    with _alone(partial):
-        files.write_text(written, text)
+    if resume:
+        _check_recipe(f"{partial}: an unfinished run", written.read_text(encoding="utf-8"), spec)
+    with files.held(partial, "trains it"):
+        files.write_text(written, recipe.dump(spec))
         try:
             yield partial
         except UserError:
             if not (partial / "checkpoints").exists():
                 shutil.rmtree(partial, ignore_errors=True)
             raise
-
-
-@contextmanager
-def _alone(partial: Path) -> Iterator[None]:
-    """Hold the lock of the unfinished run. Raises UserError where another process does: the first one done
-    would delete what the other one copies."""
-    if os.name != "posix":  # folders cannot be locked there
-        yield
-        return
-    import fcntl
-
-    lock = os.open(partial, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_there = os.path.samestat(os.fstat(lock), partial.stat())
-        except (BlockingIOError, FileNotFoundError):
-            is_there = False
-        if not is_there:
-            raise UserError(f"{partial}: another process trains it; wait for that, or give another --out")
-        yield
-    finally:
-        os.close(lock)
 
 
 def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> None:
@@ -108,6 +74,10 @@ def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> Non
         raise UserError(f"{partial}: nothing to resume; leave --resume out")
 
 
-def _difference(before: str, now: str) -> str:
-    """The first key in which two recipes differ, with both values."""
-    return files.difference(yaml.safe_load(before), yaml.safe_load(now)) or "its keys were in another order"
+def _check_recipe(what: str, before: str, spec: recipe.Recipe) -> None:
+    """Raise UserError, with the first key that differs, where a run's recipe is not this one."""
+    if (now := recipe.dump(spec)) != before:
+        fact = (
+            files.difference(yaml.safe_load(before), yaml.safe_load(now)) or "its keys were in another order"
+        )
+        raise UserError(f"{what} of another recipe ({fact}); give another --out, or delete it")

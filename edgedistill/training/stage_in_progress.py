@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from edgedistill import objectives, recipe
+from edgedistill.data.cached_folder import check_uncut
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.students.output import own
@@ -63,6 +64,7 @@ class RunInProgress:
 
     def save(self, found: Checkpoint) -> None:
         """Write a checkpoint, in the first process."""
+        check_uncut()
         if self.accelerator.processes.number == 0:
             checkpoint.save(self.folder, found)
 
@@ -192,6 +194,7 @@ class StageInProgress:
     def batch(self) -> tuple[list[tuple[Tensor, Tensor]], Targets]:
         """The batch of this step: (ids, mask) of each view, (B, T) each, and what it is compared with:
         targets (B, d), a ranking, or None."""
+        check_uncut()
         ids, targets = self.batches.batch(*self.order.at(self.step))
         views = [(self._on_device(each), self._on_device(mask)) for each, mask in ids]
         if isinstance(targets, objectives.Ranking):

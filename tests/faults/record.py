@@ -23,11 +23,13 @@ def record(section: str, name: str, **found: Any) -> None:
     if not (target := os.environ.get("EDGEDISTILL_FAULTS")):
         return
     path = Path(target)
-    with path.with_suffix(".lock").open("w") as lock:
+    lock = os.open(path.parent, os.O_RDONLY)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         report = files.read_json(path) if path.exists() else {"schema": SCHEMA}
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         report.setdefault(section, {})[name] = {**found, "date": today}
         report |= {"machine": machine.here(), "versions": machine.versions()}
         files.write_json(path, {key: report[key] for key in sorted(report)})
-    path.with_suffix(".lock").unlink(missing_ok=True)
+    finally:
+        os.close(lock)

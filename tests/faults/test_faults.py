@@ -8,16 +8,32 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgedistill import files, recipe
+from edgedistill.errors import UserError
+from edgedistill.session import Session, silent
+from edgedistill.training import train
 from tests.conftest import World
-from tests.faults.commands import COMMANDS, Contents, Started, prepare, run, stable, timed, to_go_on
+from tests.faults.commands import (
+    COMMANDS,
+    Contents,
+    Started,
+    of_a_run,
+    prepare,
+    run,
+    stable,
+    timed,
+    to_go_on,
+)
 from tests.faults.record import record
 
 NAMES = ("train", "export", "embed", "trim", "search")
@@ -112,9 +128,41 @@ def test_a_disk_that_cannot_be_written(name: str, given: Path, tmp_path: Path) -
         record("faults", f"read-only disk: {name}", tried=1, wrong=0)
 
 
-def command(words: list[str], place: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    import sys
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+JUMPS = ("-400d", "+400d", "-1h", "+0")
 
+
+@pytest.mark.slow
+@pytest.mark.skipif(FAKETIME is None, reason="needs Debian's libfaketime")
+@pytest.mark.parametrize("name", ["train", "export", "cache", "adapt"])
+def test_a_clock_that_jumps(name: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]) -> None:
+    """Years back and forth, several times a second, as long as a command runs."""
+    place, clock = tmp_path / "x", tmp_path / "clock"
+    place.mkdir()
+    clock.write_text("+0")
+    faked = {"LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_NO_CACHE": "1"}
+    faked |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "EDGEDISTILL_CACHE": str(place / "cache")}
+    words = COMMANDS[name].arguments.replace("{in}", str(given)).split()
+    with subprocess.Popen(
+        [sys.executable, "-m", "edgedistill", *words],
+        cwd=place,
+        env={**os.environ, **faked},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        jumps = 0
+        while process.poll() is None:
+            jumps += 1
+            files.write_text(clock, JUMPS[jumps % len(JUMPS)])
+            time.sleep(0.2)
+        assert process.stderr is not None
+        log = process.stderr.read()
+    assert process.returncode == 0, log
+    assert stable(name, place) == whole(name)
+    record("faults", f"clock that jumps: {name}", tried=1, wrong=0, jumps=jumps)
+
+
+def command(words: list[str], place: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "edgedistill", *words],
         cwd=place,
@@ -182,19 +230,43 @@ def damage_truncated(cache: Path) -> None:
             os.truncate(path, path.stat().st_size // 2)
 
 
-CUT = pytest.mark.xfail(
-    strict=False, reason="a file that is cut within a mapped page reads as zeros, unseen until the next run"
+@pytest.mark.parametrize(
+    ("file", "moment"),
+    [
+        ("corpora/*/texts.bin", "tokenizing"),
+        ("tokens/*/ids.bin", "teacher: embedding"),
+        ("teachers/*/00000.npy", "teacher: 440"),
+    ],
 )
+def test_a_cached_file_that_is_cut_while_a_training_reads_it(
+    file: str, moment: str, world: World, tmp_path: Path
+) -> None:
+    """Within its last page of memory it reads as zeros: no run is made of these, and the next one is as
+    ever."""
+
+    def log(line: str) -> None:
+        if line.startswith(moment):
+            (path,) = session.cache.glob(file)
+            os.truncate(path, path.stat().st_size - 8)
+
+    session = Session(data=world.data, cache_folder=tmp_path / "cache", log=log)
+    spec = recipe.parse(world.recipe(), "x")
+    with pytest.raises(UserError, match=f"{Path(file).name}: cut while it was used; run the command again"):
+        train.train(spec, tmp_path / "run", session)
+    assert not (tmp_path / "run").exists()
+    train.train(spec, tmp_path / "run", replace(session, log=silent))
+    train.train(spec, tmp_path / "alone", Session(data=world.data))
+    assert of_a_run(tmp_path / "run") == of_a_run(tmp_path / "alone")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [damage_deleted, pytest.param(damage_truncated, marks=CUT)])
+@pytest.mark.parametrize("damage", [damage_deleted, damage_truncated])
 @pytest.mark.parametrize("moment", ["tokenizing", "teacher: embedding", "distil"])
 def test_a_cache_that_vanishes_in_use(
     damage: Callable[[Path], Any], moment: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]
 ) -> None:
-    """Files that are mapped and cut take the process with them (SIGBUS), as a kill does; the next one notices
-    and makes them again."""
+    """What is cut in the moment in which it is read ends the process (SIGBUS), as a kill does; else it is
+    noticed in time. The next one makes the file again."""
     started = Started("train", given, tmp_path)
     while moment not in (started.log.read_text() if started.log.exists() else "") and not started.ended(0.01):
         pass
@@ -207,12 +279,10 @@ def test_a_cache_that_vanishes_in_use(
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=False, reason="oneDNN says 'could not create a primitive', of which memory is one cause"
-)
 @pytest.mark.parametrize("name", ["train", "export", "embed", "trim"])
 def test_not_enough_memory(name: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]) -> None:
-    """The address space is bounded a little above what the process has when it starts."""
+    """The address space is bounded a little above what the process has when it starts. Some libraries crash
+    then (a negative exit code): as after a kill, nothing is lost."""
     ended = []
     for megabytes in (0, 2, 8, 30, 100, 400):
         place = tmp_path / str(megabytes)
@@ -222,7 +292,7 @@ def test_not_enough_memory(name: str, given: Path, tmp_path: Path, whole: Callab
             assert stable(name, place) == whole(name)
             continue
         assert not any((place / out).exists() for out in COMMANDS[name].outputs), log
-        assert (code == 2 and "not enough memory" in log.splitlines()[-1]) or code < 0, log
+        assert (code == 2 and "not enough memory" in log.splitlines()[-1]) or (code or 0) < 0, log
         repeated(name, given, place, whole(name))
     record("faults", f"out of memory: {name}", tried=len(ended), wrong=0, exit_codes=ended)
 
@@ -252,3 +322,4 @@ def test_a_teacher_that_changes_between_interruption_and_resuming(
         assert stable("train", tmp_path / "x") == timed("train", own, tmp_path / "y")[1]
     else:
         assert (code, "teacher" in log.splitlines()[-1]) == (2, True), log
+    record("faults", "teacher changed half-way: train", tried=1, wrong=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedistill import recipe
+from edgedistill import files, recipe
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.fitting import fit, record
@@ -113,11 +113,16 @@ def test_folders_that_are_no_fit(world: World, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="new: nothing to resume; leave --resume out"):
         fit.fit(request(world), tmp_path / "new", Session(), resume=True)
     (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / files.LOCK).touch()  # what a kill leaves before anything is found
+    with pytest.raises(UserError, match="begun: nothing to resume; leave --resume out"):
+        fit.fit(request(world), tmp_path / "begun", Session(), resume=True)
+    held = files.held(tmp_path / "begun", "works on this fit")
+    with held, pytest.raises(UserError, match="begun: another process works on this fit; wait for that"):
+        fit.fit(request(world), tmp_path / "begun", Session())
     record.State(request(world).settings()).write(tmp_path / "begun")
     with pytest.raises(UserError, match="begun: an unfinished fit; continue it with --resume, or delete it"):
         fit.fit(request(world), tmp_path / "begun", Session())
-    with (
-        record.held(tmp_path / "begun"),
-        pytest.raises(UserError, match="begun: another process works on this fit; wait for it"),
-    ):
+    held = files.held(tmp_path / "begun", "works on this fit")
+    with held, pytest.raises(UserError, match="begun: another process works on this fit; wait for that"):
         fit.fit(request(world), tmp_path / "begun", Session(), resume=True)
+    assert not (tmp_path / "begun" / files.LOCK).exists()

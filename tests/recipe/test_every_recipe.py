@@ -23,6 +23,8 @@ from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import train
 from tests.conftest import make_tokenizer, sentences
+from tests.faults.commands import PROCESSES, contents, of_a_run
+from tests.faults.record import record
 from tests.views.test_made_views import make_translator
 from tests.vocabulary.test_trim_tokenizer import unigram
 
@@ -368,3 +370,36 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
         assert report["single"]["p50_ms"] > 0
         found = report["quality"][suite]
     assert np.isfinite(found["average"])
+
+
+def _again(name: str, folder: Path, cache: Path) -> None:
+    """Train what a run records and export it, in a process of its own."""
+    os.chdir(folder)
+    os.environ["EDGEDISTILL_CACHE"] = str(cache)
+    out = folder / "again" / name
+    train.train(recipe.read_file(folder / "runs" / name / "recipe.yaml"), out, Session(data=folder / "data"))
+    bundle_writer.export(out, ["fp32"], folder / "again-bundles" / name, quiet)
+
+
+@pytest.mark.slow
+def test_the_same_bytes_in_another_process(tiny: Tiny) -> None:
+    """Of every run and bundle, from an empty cache, with another seed for Python's hashes."""
+    tried, differ = 0, list[str]()
+    for name in sorted(files.shipped("recipe")):
+        out = tiny.made(name)
+        if out.is_symlink():  # trained as that of another name
+            continue
+        process = PROCESSES.Process(target=_again, args=(name, tiny.folder, tiny.folder / "second-cache"))
+        process.start()
+        process.join()
+        assert process.exitcode == 0, name
+        bundle_writer.export(out, ["fp32"], tiny.folder / "first-bundles" / name, quiet)
+        tried += 1
+        runs = [of_a_run(tiny.folder / each / name) for each in ("runs", "again")]
+        timed = ("README.md", "manifest.json")  # both name when the run was made
+        bundles = [contents(tiny.folder / f"{each}-bundles" / name, timed) for each in ("first", "again")]
+        if runs[0] != runs[1] or bundles[0] != bundles[1]:
+            differ.append(name)
+        record("determinism", "recipes that ship, trained twice", tried=tried, wrong=len(differ))
+    assert not differ
+    assert tried > 20

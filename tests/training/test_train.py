@@ -628,7 +628,7 @@ def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_
     (resolve.unfinished_run(tmp_path / "b") / "recipe.yaml").write_text("name: other\n", encoding="utf-8")
     with pytest.raises(UserError, match="an unfinished run; continue it with --resume"):
         go(world, tmp_path / "b")
-    with pytest.raises(UserError, match=r"started from another recipe \(name was 'other', is now 'tiny'\)"):
+    with pytest.raises(UserError, match=r"run of another recipe \(name was 'other', is now 'tiny'\)"):
         go(world, tmp_path / "b", resume=True)
     with pytest.raises(UserError, match="its training has not finished"):
         run.open_run(tmp_path / "b")
