@@ -144,41 +144,35 @@ def _compare(
     before: a bug in the trimming. Only a word that was unknown, because its longest beginning led nowhere,
     may become known where that beginning goes.
     """
-    new_ids = np.full(old_ids.max() + 1, -1)
+    new_ids = np.full(max(before.get_vocab().values()) + 1, -1, np.int32)
     new_ids[old_ids] = np.arange(len(old_ids))
-    unknown = -1 if before.unk_token_id is None else before.unk_token_id
     reports, examples = [], list[str]()
     for number, (name, read) in enumerate(sources):
         texts, unchanged = 0, 0
         for chunk in chunks(read()):
             texts += len(chunk)
             if number < counted:
-                old, lengths = np.load(tokenized), np.load(tokenized)
+                old, starts = np.load(tokenized), np.load(tokenized)
             else:
-                old, lengths = _tokens(before.backend_tokenizer, chunk)
-            new, new_lengths = _tokens(after.backend_tokenizer, chunk)
-            expected = np.where(old < len(new_ids), new_ids[old.clip(max=len(new_ids) - 1)], -1)
-            text_of = np.repeat(np.arange(len(chunk)), lengths)
-            same = lengths == new_lengths
-            differs = expected[same[text_of]] != new[np.repeat(same, new_lengths)]
-            same[text_of[same[text_of]][differs]] = False
-            kept = np.ones(len(chunk), bool)
-            kept[text_of[(expected < 0) | (old == unknown)]] = False
-            for row in np.flatnonzero(kept & ~same):
-                fact = "a text of kept tokens is tokenized otherwise than before"
-                raise RuntimeError(f"{fact}: {chunk[row][:200]!r}")
-            examples += [chunk[row] for row in np.flatnonzero(same)[: max(0, EXAMPLES - unchanged)]]
-            unchanged += int(same.sum())
+                old, starts = _tokens(before.backend_tokenizer, chunk)
+            parts = np.split(new_ids[old], starts), np.split(*_tokens(after.backend_tokenizer, chunk))
+            for text, expected, new in zip(chunk, *parts, strict=True):
+                if expected.tobytes() == new.tobytes():
+                    examples += [text] if unchanged < EXAMPLES else []
+                    unchanged += 1
+                elif after.unk_token_id not in expected and (expected >= 0).all():
+                    fact = "a text of kept tokens is tokenized otherwise than before"
+                    raise RuntimeError(f"{fact}: {text[:200]!r}")
         identical = round(unchanged / texts, 6) if texts else None
         reports.append({"name": name, "texts": texts, "identical": identical})
     return reports, examples
 
 
 def _tokens(backend: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of all texts, one text behind the other, and how many each has, (n,)."""
+    """The tokens of all texts, one text behind the other, int32, and where each but the first begins."""
     rows = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
-    lengths = np.array([len(row) for row in rows])
-    return np.fromiter(itertools.chain.from_iterable(rows), np.int64, lengths.sum()), lengths
+    whole = np.array([token for row in rows for token in row], np.int32)
+    return whole, np.cumsum([len(row) for row in rows])[:-1]
 
 
 def _check_special(
@@ -217,10 +211,10 @@ def _count(backend: Tokenizer, sources: list[NamedTexts], tokenized: IO[bytes]) 
     read = 0
     for chunk in itertools.chain.from_iterable(chunks(source.read()) for source in sources):
         read += len(chunk)
-        found, lengths = _tokens(backend, chunk)
-        np.save(tokenized, found.astype(np.int32))
-        np.save(tokenized, lengths)
-        counts += np.bincount(found, minlength=len(counts))
+        found = _tokens(backend, chunk)
+        for each in found:
+            np.save(tokenized, each)
+        counts += np.bincount(found[0], minlength=len(counts))
     if not read:
         raise UserError("corpus: no texts, so the tokens to keep cannot be determined; give some")
     return counts
