@@ -17,7 +17,7 @@ from typing import Any
 from edgedistill import files
 from edgedistill.errors import FULL_DISK, UserError, first_line, require, unknown_name
 
-PLACES = "object-stores"  # in the cache: protocol/bucket/path of what is there
+PLACES = ".object-stores"  # in the cache: protocol/bucket/path of what is there
 EXTRA = "remote"
 # Not all that fsspec knows: an address may come with a stranger's recipe. memory is that of this process.
 PROTOCOLS = ("gs", "hf", "memory", "s3")
