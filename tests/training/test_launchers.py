@@ -43,9 +43,10 @@ if "RANK" in os.environ:
 """
 
 
-def losses(run: Path) -> list[float]:
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [value for line in lines for key, value in json.loads(line).items() if key == "loss"]
+def mean_loss(log: str) -> float:
+    """That of the stage, as a process that trains alone, or the first of several, logs it."""
+    (found,) = re.findall(r"mean loss ([\d.]+)", log)
+    return float(found)
 
 
 @pytest.mark.slow
@@ -93,6 +94,4 @@ def test_a_launcher_trains_as_one_process_and_goes_on_after_a_kill(
     assert found["killed"].read_bytes() == found["whole"].read_bytes()
     one, two = (load_file(found[name]) for name in ("alone", "whole"))
     assert torch.cat([(one[key] - two[key]).abs().flatten() for key in one]).mean() < 1e-4
-    assert all(
-        abs(a - b) < 1e-4 for a, b in zip(losses(tmp_path / "alone"), losses(tmp_path / "whole"), strict=True)
-    )
+    assert abs(mean_loss(alone.stderr) - mean_loss(whole.stderr)) < 2e-4
