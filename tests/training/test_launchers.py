@@ -54,7 +54,7 @@ def mean_loss(log: str) -> float:
 def test_a_launcher_trains_as_one_process_and_goes_on_after_a_kill(
     world: World, tmp_path: Path, launcher: str
 ) -> None:
-    """torchrun starts both again by itself; after accelerate launch has ended, `--resume` goes on."""
+    """The killed process ends the command; the same command with `--resume` goes on."""
     path, custom = tmp_path / "mine.yaml", tmp_path / "custom"
     custom.mkdir()
     (custom / "sitecustomize.py").write_text(CUSTOM, encoding="utf-8")
@@ -78,14 +78,11 @@ def test_a_launcher_trains_as_one_process_and_goes_on_after_a_kill(
     command = [str(world.data) if each == "~/texts" else each for each in command]
     command = [str(path) if each == "mine.yaml" else each for each in command]
     command[0] = str(Path(sys.executable).with_name(launcher))
-    if launcher == "torchrun":
-        command[1:1] = ["--max-restarts", "1", "--master-port", str(20_000 + os.getpid() % 10_000)]
-        killed = run(command, "killed")
-    else:
-        command[2:2] = ["--main_process_port", str(20_000 + os.getpid() % 10_000)]
-        killed = run(command, "killed")
-        assert killed.returncode and (tmp_path / "killed.partial" / "checkpoints").exists(), killed.stderr
-        killed = run([*command, "--resume"], "killed")
+    port = {"torchrun": (1, "--master-port"), "accelerate": (2, "--main_process_port")}[launcher]
+    command[port[0] : port[0]] = [port[1], str(20_000 + os.getpid() % 10_000)]
+    killed = run(command, "killed")
+    assert killed.returncode and (tmp_path / "killed.partial" / "checkpoints").exists(), killed.stderr
+    killed = run([*command, "--resume"], "killed")
     assert killed.returncode == 0 and (tmp_path / "was-killed").exists(), killed.stderr
     whole = run(command, "whole")
     alone = run([sys.executable, *command[command.index("-m") :]], "alone", RANK="0", WORLD_SIZE="1")
