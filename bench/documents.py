@@ -235,6 +235,8 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
     total, alone = sum(tb.values()), hours["read"] + hours["tokenize"]
     of = f"Bytes a text on disk: {per_text['corpora']:.0f} texts, {per_text['tokens']:.0f} tokens, "
     lines += ["", f"{of}{per_text['teachers']:.0f} embeddings ({found['dims']} dimensions in float16)."]
+    peaks = [each["stages"]["read"]["peak_rss_bytes"] for each in sizes[-2:]]
+    in_memory = (peaks[1] - peaks[0]) / (texts - sizes[-2]["texts"])
     head = f"**A billion texts on {MACHINES} machines**, from the last column; by arithmetic, not measured:"
     lines += ["", head, "", "| | hours | on |", "| --- | ---: | --- |"]
     lines += [f"| {STAGES[stage]} | {hours[stage]:.1f} | one process |" for stage in ("read", "tokenize")]
@@ -252,8 +254,8 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
         f"On disk {total:.2f} TB: {on_disk}, in {-(-TEXTS // SHARD):,} shards. What breaks first:",
         "",
         f"1. **Time in one process**: {alone:.1f} hours to read and tokenize; {MACHINES} machines wait.",
-        f"2. **Memory of deduplication**: 8 bytes a text, {8 * TEXTS / 1e9:.0f} GB, sorted at once, with "
-        "about twice as much beside them.",
+        f"2. **Memory of deduplication**: {in_memory:.0f} bytes a text between the last two columns, "
+        f"{in_memory * TEXTS / 1e9:.0f} GB, in that process.",
         f"3. **The start of a training**: every process compares the hashes of {total:.2f} TB.",
         f"4. **Maps of memory**: a shard is one; Linux allows {MAPS:,} by default, "
         f"{MAPS * SHARD / 1e9:.1f} billion texts.",

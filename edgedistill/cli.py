@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from edgedistill import files
+from edgedistill import files, object_store
 from edgedistill.data.input_file import KINDS
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS
@@ -342,7 +342,9 @@ def cache(
 @_command("edgedistill train bert-2x128 --data ~/texts --set stages.0.epochs=1")
 def train(
     name: Annotated[str, _argument("RECIPE", "Path of a recipe, or the name of a shipped one.")],
-    out: Annotated[Path | None, _option("DIR", "Folder of the run. Default: runs/NAME.")] = None,
+    out: Annotated[
+        str | None, _option("DIR", "Folder of the run, also s3://bucket/folder. Default: runs/NAME.")
+    ] = None,
     data: Data = None,
     changes: Changes = None,
     resume: Resume = False,
@@ -365,16 +367,19 @@ def train(
     from edgedistill.resolve import unfinished_run
     from edgedistill.training import train as training
 
-    out = out or Path("runs") / spec.name
+    out = out or f"runs/{spec.name}"
+    folder = object_store.place_of(out)
+    object_store.pull(folder, "run.json")
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # by torchrun, after a process died
-    resume = resume or (restarted and unfinished_run(out).exists())
+    resume = resume or (restarted and unfinished_run(folder).exists())
     lost = "a minute of work"
     if spec.finetuning is not None:
         lost = "the finetune stage's training at one learning rate"
-    with _resumable(out, unfinished_run(out), lost):
-        info = training.train(spec, out, session, resume)
+    with _resumable(folder, unfinished_run(folder), lost):
+        info = training.train(spec, folder, session, resume)
     if process()[0] == 0:
-        print_result({"run": str(out), **info}, as_json, str(out))
+        object_store.push(folder, "run.json")
+        print_result({"run": out, **info}, as_json, out)
 
 
 @_command("edgedistill adapt nano --texts 'docs/**/*.txt' --out bundles/mine")

@@ -70,10 +70,11 @@ def find(what: str, name: str | Path) -> Path:
     raise UserError(unknown_name(what, str(name), known) + listed)
 
 
-def cache_folder() -> Path:
-    """The folder that caches corpora, tokens and teacher embeddings: $EDGEDISTILL_CACHE, otherwise
+def own_cache() -> Path:
+    """The cache of this machine: $EDGEDISTILL_CACHE, where that is no address in an object store, otherwise
     ~/.cache/edgedistill."""
-    return Path(os.environ.get("EDGEDISTILL_CACHE") or Path.home() / ".cache" / "edgedistill")
+    given = os.environ.get("EDGEDISTILL_CACHE") or "://"
+    return Path.home() / ".cache" / "edgedistill" if "://" in given else Path(given)
 
 
 def sha256_file(path: Path) -> str:

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedistill import files, recipe
+from edgedistill import files, object_store, recipe
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.runtime import bundle_location
 
@@ -80,8 +80,9 @@ Resolved = RunFolder | BundleFolder | ModelFolder | Packaged | HubId
 
 def resolve(name: str) -> Resolved:
     """What a name is. The first that fits wins, in this order: run, packaged model, bundle, folder, hub
-    id."""
-    folder = Path(name)
+    id. A run in an object store is copied here; nothing else is found by its address."""
+    folder = object_store.place_of(name)
+    object_store.pull(folder, "run.json")
     if (folder / "run.json").exists() or unfinished_run(folder).exists():
         return RunFolder(name, folder)
     if name.startswith("packaged:"):

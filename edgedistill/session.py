@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedistill import files
+from edgedistill import object_store
 from edgedistill.errors import UserError
+from edgedistill.files import own_cache
 
 # the time left is estimated from the steps of this long, of which there are few where each takes a minute
 SPEED_PERIOD_S = 600.0
@@ -45,7 +46,7 @@ class Session:
     @property
     def cache(self) -> Path:
         """The cache's folder."""
-        return self.cache_folder or files.cache_folder()
+        return self.cache_folder or object_store.place_of(os.environ.get("EDGEDISTILL_CACHE") or own_cache())
 
 
 QUIET = Session()

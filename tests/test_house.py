@@ -25,7 +25,7 @@ from edgedistill.evaluation import scoring
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
-GROUND = ["__init__", "errors", "files", "machine", "precisions", "session"]
+GROUND = ["__init__", "errors", "files", "object_store", "machine", "precisions", "session"]
 EDGE = [
     "recipe",
     "runtime",
@@ -39,7 +39,7 @@ EDGE = [
     "serving",
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
-TORCH += ["teacher", "vocabulary", "training", "views", "export", "mobile", "fitting"]
+TORCH += ["teacher", "vocabulary", "training", "export", "mobile", "fitting"]
 TORCH += [f"classification.{name}" for name in ("classifier", "export", "finetune", "labelled_rows")]
 TORCH += ["classification.transfer_set", "classification.tuning"]
 TORCH += ["adapting", "demo", "planning.cost", "planning.training_time"]
@@ -62,7 +62,6 @@ ROOMS = [
         "teacher",
         "vocabulary",
         "training",
-        "views",
         "export",
         "classification",
         "mobile",
@@ -75,7 +74,6 @@ ROOMS = [
 ]
 
 DOORS = {  # where the line enters a room beside it
-    ("training.inputs.text_batches", "views"),
     ("export.bundle_writer", "classification"),
     ("runtime.bundle", "classification"),
     ("training.train", "classification"),
@@ -402,7 +400,7 @@ def test_constraints_name_every_direct_dependency() -> None:
     extras = project["optional-dependencies"]
     wanted = [
         *project["dependencies"],
-        *(d for extra in set(extras) - {"augment", "optimum", "views"} for d in extras[extra]),
+        *(d for extra in set(extras) - {"augment", "optimum", "remote"} for d in extras[extra]),
     ]
     names = {re.split(r"[\[<>=~! ]", each)[0].lower().replace("_", "-") for each in wanted} - {"edgedistill"}
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-").splitlines()

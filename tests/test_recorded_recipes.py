@@ -181,6 +181,7 @@ CORPORA = [
     {"texts": ["texts.txt"], "exclude": ["../../private/*.txt"], "held_out": 5},
     {"texts": ["sub/../../x.txt"], "held_out": 5},
     {"texts": ["~/x.txt"], "held_out": 5},
+    {"texts": ["s3://bucket/x.txt"], "held_out": 5},
     {"texts": ["{data}/../x.txt"], "held_out": 5},
     {"texts": ["\\\\host\\share\\x.txt"], "held_out": 5},
     {"kind": "hub", "dataset": "owner/name", "revision": "main", "held_out": 5},

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from edgedistill import files
+from edgedistill import files, object_store
 from edgedistill.errors import UserError
 from edgedistill.session import Log
 
@@ -24,6 +24,8 @@ def cached_folder(folder: Path, write: Callable[[Path], Any], log: Log) -> Path:
     `write` is called with an empty folder to fill where there is none yet, and again where a file has changed
     since.
     """
+    if not folder.exists():
+        object_store.pull(folder, RECORD)
     return folder if intact(folder, log) else written(folder, write)
 
 
@@ -40,6 +42,7 @@ def written(folder: Path, write: Callable[[Path], Any]) -> Path:
         found = sorted(path for path in temporary.rglob("*") if path.is_file() and path != record)
         hashes = {path.relative_to(temporary).as_posix(): files.sha256_file(path) for path in found}
         files.write_json(record, hashes)
+    object_store.push(folder, RECORD)
     return folder
 
 

@@ -8,39 +8,59 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from edgedistill import files, object_store
 from edgedistill.data import input_file
+from edgedistill.data.cached_folder import cached_folder
 from edgedistill.errors import UserError
+from edgedistill.session import silent
 
 
 def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
     """The files that match any of the globs, in order, each once. Relative globs start from the folder
-    `data`; `**` stands for a folder and all below it, linked ones too, but for node_modules. A folder is all
-    that is text in it, WHOLE_TEXT and packed files of these, and no tables. What hides behind a dot is found
-    only where a pattern has that dot.
+    `data`; `**` stands for a folder and all below it, linked ones too, but for node_modules. An address in an
+    object store, such as s3://bucket/texts/*.txt, stands for copies of the files there. A folder is all that
+    is text in it, WHOLE_TEXT and packed files of these, and no tables. What hides behind a dot is found only
+    where a pattern has that dot.
 
     The option `place` names the globs, for errors. Raises UserError: no file matches, unknown file type, no
     data folder.
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
-        path = in_data(pattern, data, place)
-        paths = expanded(path)
-        if not paths and os.path.isdir(path):
-            paths = texts_below(path)
-            if not paths:
-                tables = str(Path(pattern) / "**/*.csv")
-                fact = f"{pattern!r} is a folder without texts ({', '.join(input_file.WHOLE_TEXT)})"
-                raise UserError(
-                    f"{place}: {fact}; give files of other types by a pattern, such as {tables!r}"
-                )
-        if not paths and Path(pattern).is_absolute():
-            raise UserError(f"{place}: no file matches {pattern!r}; check the pattern")
+        where = "; check the pattern"
+        if object_store.is_address(pattern):
+            paths = [copy_of(each) for each in object_store.listed(pattern)]
+        else:
+            path = in_data(pattern, data, place)
+            paths = expanded(path)
+            if not paths and os.path.isdir(path):
+                paths = texts_below(path)
+                if not paths:
+                    tables = str(Path(pattern) / "**/*.csv")
+                    fact = f"{pattern!r} is a folder without texts ({', '.join(input_file.WHOLE_TEXT)})"
+                    raise UserError(
+                        f"{place}: {fact}; give files of other types by a pattern, such as {tables!r}"
+                    )
+            if not Path(pattern).is_absolute():
+                where = f" in {data}; check the pattern and --data"
         if not paths:
-            raise UserError(f"{place}: no file matches {pattern!r} in {data}; check the pattern and --data")
+            raise UserError(f"{place}: no file matches {pattern!r}{where}")
         for each in paths:
             input_file.kind(each)
         found |= dict.fromkeys(paths)
     return list(found)
+
+
+def copy_of(address: str | Path) -> Path:
+    """The file of a path; of one in an object store a copy, which is made again when that has changed. Raises
+    UserError where it cannot be copied whole."""
+    if not object_store.is_address(address):
+        return Path(address)
+    of = object_store.version(str(address))
+    name = str(address).partition("://")[2]
+    folder = files.own_cache() / "copies" / files.cache_key(of=of)
+    cached_folder(folder, lambda new: object_store.fetch(str(address), new / name), silent)
+    return folder / name
 
 
 def expanded(path: Path) -> list[Path]:
@@ -62,7 +82,7 @@ def in_data(name: str, data: Path | None, place: str) -> Path:
 
 def from_here(patterns: list[str]) -> list[str]:
     """Globs that start from the current folder, absolute: a recipe's relative ones start from --data."""
-    return [os.path.abspath(each) for each in patterns]
+    return [each if object_store.is_address(each) else os.path.abspath(each) for each in patterns]
 
 
 def texts_below(folder: Path) -> list[Path]:

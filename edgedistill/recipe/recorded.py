@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from edgedistill.errors import UserError
+from edgedistill.object_store import PROTOCOLS
 from edgedistill.recipe.experiment import Recipe
 from edgedistill.recipe.section import Section
 from edgedistill.recipe.teacher import Teacher
@@ -72,9 +73,10 @@ def _strings(value: Any) -> list[str]:
 
 
 def _leaves(text: str) -> bool:
-    """Whether a relative path of this text would leave its folder, on any system."""
+    """Whether a relative path of this text would leave its folder, on any system or for an object store."""
     paths = (PurePosixPath(text), PureWindowsPath(text))
-    return any(path.anchor != "" or ".." in path.parts for path in paths) or text.startswith("~")
+    outside = ("~", *(f"{each}://" for each in PROTOCOLS))
+    return any(path.anchor != "" or ".." in path.parts for path in paths) or text.startswith(outside)
 
 
 def _is_inside(text: str, data: Path) -> bool:

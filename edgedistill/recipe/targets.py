@@ -150,32 +150,7 @@ class Split(Section):
         return [(part.dims, part.weight / total) for part in self.parts]
 
 
-class JoinedTeacher(Section):
-    """One teacher of a concatenation."""
-
-    teacher: OwnTeacher = None
-    weight: float = Field(
-        1.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="Weight of this teacher's cosine in the joint cosine; weights are scaled to sum to 1.",
-    )
-
-
-class Concat(Projected):
-    """The teachers' embeddings concatenated, as if they came from one teacher."""
-
-    kind: Literal["concat"]
-    parts: list[JoinedTeacher] = Field(min_length=2, description="The teachers, in order.")
-    normalize: Normalized = True
-    sample: FitSample = 20_000
-
-    @property
-    def width(self) -> int:
-        return self.dims
-
-
 Targets = Annotated[
-    Annotated[SingleTeacher, Tag("one")] | Annotated[Split, Tag("split")] | Annotated[Concat, Tag("concat")],
+    Annotated[SingleTeacher, Tag("one")] | Annotated[Split, Tag("split")],
     by_kind("one"),
 ]

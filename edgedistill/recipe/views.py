@@ -48,24 +48,4 @@ class DeleteOne(Section):
     kind: Literal["delete_one"]
 
 
-class Translator(Section):
-    """A translation model, such as Marian's."""
-
-    model: str = Field(description="A model folder, or a hub id (needs `revision`).")
-    revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
-
-
-class BackTranslation(Section):
-    """The text translated to another language and back, computed once for the whole corpus."""
-
-    kind: Literal["back_translation"]
-    forward: Translator = Field(
-        description="Into the other language, for example Helsinki-NLP/opus-mt-en-fr."
-    )
-    backward: Translator = Field(description="Back again, for example Helsinki-NLP/opus-mt-fr-en.")
-
-
-View = Annotated[
-    Identity | Dropout | WordDeletion | Crop | DeleteOne | BackTranslation,
-    Field(discriminator="kind"),
-]
+View = Annotated[Identity | Dropout | WordDeletion | Crop | DeleteOne, Field(discriminator="kind")]

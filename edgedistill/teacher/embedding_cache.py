@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from edgedistill import files
+from edgedistill import files, object_store
 from edgedistill.data.cached_folder import check_uncut, is_unchanged, mapped, recorded
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, quote, require
@@ -155,8 +155,10 @@ class TeacherPass:
 
     @property
     def done(self) -> int:
-        """How many shards are there, by their marks."""
-        return sum(name.removesuffix(".npy").isdecimal() for name in _record(self.folder))
+        """How many shards are there, by their marks, here or in the cache's object store."""
+        marked = {name.removesuffix(".npy") for name in _record(self.folder)}
+        marked |= {name.removesuffix(".json") for name in object_store.names(self.folder)}
+        return sum(name.isdecimal() for name in marked)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -165,9 +167,11 @@ class TeacherPass:
         return {**found, "shards": self.shards, "done": self.done}
 
     def lacking(self, share: Share = ALL) -> list[int]:
-        """The numbers of the share's shards that are not there as they were written."""
-        record = _record(self.folder)
+        """The numbers of the share's shards that are not there as they were written; those that the cache's
+        object store has are fetched."""
         wanted = range(share.number, self.shards, share.of)
+        self._fetch(wanted)
+        record = _record(self.folder)
         found = [each for each in wanted if not self._is_intact(each, record)]
         if found:
             done = f"{len(wanted) - len(found)} of {len(wanted)} shards already done"
@@ -222,6 +226,7 @@ class TeacherPass:
             fact = f"{self.done:,} of {self.shards:,} shards are there"
             raise UserError(f"--parquet: {self.name}: {fact}; fill the cache first, without --only")
         folder.mkdir(parents=True)
+        self._fetch(range(self.shards))
         for number in range(self.shards):
             path = _shard(self.folder, number)
             rows = np.load(path)
@@ -232,7 +237,7 @@ class TeacherPass:
             parquet.write_table(arrow.table(columns), folder / f"{path.stem}.parquet")
 
     def _write(self, path: Path, hashes: np.ndarray, embeddings: np.ndarray) -> None:
-        """Write a shard or a part, next to it the hashes of its texts, and last its mark."""
+        """Write a shard or a part, next to it the hashes of its texts, and last its mark; upload a shard."""
         check_uncut()
         files.write_json(self.folder / "teacher.json", {"teacher": self.key})
         written = {}
@@ -241,6 +246,17 @@ class TeacherPass:
                 np.save(file, array)
             written[place.name] = files.sha256_file(place)
         files.write_json(path.with_suffix(".json"), written)
+        if path.stem.isdecimal():
+            object_store.upload([self.folder / "teacher.json", *_parts_of(path)])
+
+    def _fetch(self, numbers: Iterable[int]) -> None:
+        """Have here those shards that have their marks in the cache's object store."""
+        there = object_store.names(self.folder)
+        for number in numbers:
+            shard = _parts_of(_shard(self.folder, number))
+            for place in [self.folder / "teacher.json", *shard] if shard[-1].name in there else []:
+                if not place.exists():
+                    object_store.fetch(object_store.address_of(place), place)
 
     def _is_intact(self, number: int, record: dict[str, str]) -> bool:
         """Whether a shard is there with the bytes that were written; one that is damaged is named."""
@@ -342,6 +358,11 @@ def _shard(folder: Path, number: int) -> Path:
 
 def _hashes_of(shard: Path) -> Path:
     return shard.with_suffix(".keys.npy")
+
+
+def _parts_of(shard: Path) -> list[Path]:
+    """The files of a shard, its mark last."""
+    return [_hashes_of(shard), shard, shard.with_suffix(".json")]
 
 
 def _record(folder: Path) -> dict[str, str]:

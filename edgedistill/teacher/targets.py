@@ -23,7 +23,7 @@ from edgedistill.teacher.dimension_reduction import cca, gaussian, pca, procrust
 
 LEAST_SPAN = 1e-6  # by which embeddings differ, as a share of their largest value; what is below is rounding
 
-Spec = recipe.SingleTeacher | recipe.Split | recipe.Concat
+Spec = recipe.SingleTeacher | recipe.Split
 
 
 class EmbeddingRows(Protocol):
@@ -36,10 +36,10 @@ class EmbeddingRows(Protocol):
 
 
 class TargetBlock(NamedTuple):
-    """A block of the targets as the recipe describes it: its teachers with their weights, and the projection
-    of their embeddings."""
+    """A block of the targets as the recipe describes it: its teacher, and the projection of the teacher's
+    embeddings."""
 
-    teachers: list[tuple[recipe.Teacher | None, float]]
+    teacher: recipe.Teacher | None
     projection: recipe.Projected
     weight: float
     normalize: bool
@@ -59,16 +59,13 @@ class FittingData:
     student: Callable[[np.ndarray], np.ndarray]
     seed: int
 
-    def of_block(self, block: TargetBlock) -> list[EmbeddingRows]:
-        return [self.embeddings(teacher) for teacher, _ in block.teachers]
-
 
 class StudentTargets:
     """What the student is to match, rows (n,) -> (n, dims) float32, computed from the teachers' embeddings
     when it is read."""
 
     def __init__(
-        self, blocks: list[TargetBlock], maps: list[Affine], embeddings: list[list[EmbeddingRows]]
+        self, blocks: list[TargetBlock], maps: list[Affine], embeddings: list[EmbeddingRows]
     ) -> None:
         self.blocks, self.maps, self.embeddings = blocks, maps, embeddings
         self.dims = sum(len(each.bias) for each in maps)
@@ -76,7 +73,7 @@ class StudentTargets:
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         parts = []
         for block, affine, embeddings in zip(self.blocks, self.maps, self.embeddings, strict=True):
-            projected = affine(concatenated(block, embeddings, rows))
+            projected = affine(embeddings[rows])
             parts.append(
                 np.float32(block.weight**0.5) * (unit_rows(projected) if block.normalize else projected)
             )
@@ -84,31 +81,14 @@ class StudentTargets:
 
 
 def blocks_of(spec: Spec) -> list[TargetBlock]:
-    """The blocks of a recipe's targets. The weights of blocks, and of concatenated teachers, sum to 1."""
+    """The blocks of a recipe's targets. Their weights sum to 1."""
     if isinstance(spec, recipe.Split):
         weights = [weight for _, weight in spec.blocks]
         return [
-            TargetBlock([(part.teacher, 1.0)], part, weight, True)
+            TargetBlock(part.teacher, part, weight, True)
             for part, weight in zip(spec.parts, weights, strict=True)
         ]
-    if isinstance(spec, recipe.Concat):
-        total = sum(part.weight for part in spec.parts)
-        return [
-            TargetBlock(
-                [(part.teacher, part.weight / total) for part in spec.parts], spec, 1.0, spec.normalize
-            )
-        ]
-    return [TargetBlock([(spec.teacher, 1.0)], spec, 1.0, spec.normalize)]
-
-
-def concatenated(block: TargetBlock, embeddings: list[EmbeddingRows], rows: np.ndarray) -> np.ndarray:
-    """(n, e) the teachers' unit embeddings, concatenated, each scaled by the square root of its weight: the
-    cosine is the weighted sum."""
-    parts = [
-        np.float32(weight**0.5) * each[rows]
-        for (_, weight), each in zip(block.teachers, embeddings, strict=True)
-    ]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
+    return [TargetBlock(spec.teacher, spec, 1.0, spec.normalize)]
 
 
 def load_or_fit(spec: Spec, data: FittingData, folder: Path, log: Log = silent) -> StudentTargets:
@@ -120,7 +100,7 @@ def load_or_fit(spec: Spec, data: FittingData, folder: Path, log: Log = silent) 
     blocks = blocks_of(spec)
     if not folder.exists():
         _fit_all(spec, blocks, data, folder, log)
-    return StudentTargets(blocks, read_maps(folder), [data.of_block(block) for block in blocks])
+    return StudentTargets(blocks, read_maps(folder), [data.embeddings(block.teacher) for block in blocks])
 
 
 def _fit_all(spec: Spec, blocks: list[TargetBlock], data: FittingData, folder: Path, log: Log) -> None:
@@ -138,7 +118,7 @@ def _fit_all(spec: Spec, blocks: list[TargetBlock], data: FittingData, folder: P
     maps: list[Affine] = []
     for number, block in enumerate(blocks):
         start = sum(len(each.bias) for each in maps)
-        embeddings = concatenated(block, data.of_block(block), rows).astype(np.float64)
+        embeddings = data.embeddings(block.teacher)[rows].astype(np.float64)
         own = student[:, start : start + block.projection.dims]
         maps.append(fit(block.projection, embeddings, own, _place(spec, number)))
     write_maps(folder, maps)
@@ -151,8 +131,8 @@ def check(spec: Spec, teacher_dims: Callable[[recipe.Teacher | None], int], rows
     texts. Nothing is embedded."""
     problems: list[str] = []
     for number, block in enumerate(blocks_of(spec)):
-        sizes = [teacher_dims(teacher) for teacher, _ in block.teachers]
-        problems += _problems(block.projection, sizes, min(spec.sample, rows), _place(spec, number))
+        dims, place = teacher_dims(block.teacher), _place(spec, number)
+        problems += _problems(block.projection, dims, min(spec.sample, rows), place)
     if problems:
         raise UserError(*problems)
 
@@ -171,7 +151,7 @@ def fit(
     cannot give, or fewer texts than dimensions.
     """
     teacher_dims, dims, reduce = embeddings.shape[1], spec.dims, spec.reduce
-    if problems := _problems(spec, [teacher_dims], len(embeddings), place):
+    if problems := _problems(spec, teacher_dims, len(embeddings), place):
         raise UserError(*problems)
     _check_embeddings(embeddings, place)
     if isinstance(reduce, recipe.Pca):
@@ -195,18 +175,11 @@ def fit(
     return affine
 
 
-def _problems(spec: recipe.Projected, sizes: list[int], texts: int, place: str) -> list[str]:
-    """What keeps a projection from being fitted on so many texts, one line per problem. `sizes` are the
-    dimensions of its teachers."""
-    dims, reduce, problems, teacher_dims = spec.dims, spec.reduce, list[str](), sum(sizes)
+def _problems(spec: recipe.Projected, teacher_dims: int, texts: int, place: str) -> list[str]:
+    """What keeps a projection from being fitted on so many texts, one line per problem."""
+    dims, reduce, problems = spec.dims, spec.reduce, list[str]()
     if isinstance(reduce, recipe.Unreduced) and dims != teacher_dims:
         kept = f"the teacher's embeddings keep {teacher_dims} dimensions; set `reduce`"
-        if len(sizes) > 1:
-            joined = f"{' + '.join(map(str, sizes))} = {teacher_dims}"
-            kept = (
-                f"the teachers' embeddings keep {joined} dimensions, one behind the other; set `reduce`, "
-                f"or dims: {teacher_dims}"
-            )
         problems.append(f"{place}.dims: {dims}, and without `reduce` {kept}")
     if (
         isinstance(reduce, recipe.Pca)

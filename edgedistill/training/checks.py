@@ -66,7 +66,6 @@ def _rows_of(
             named = ", ".join(stage.spec.pairs or [])
             raise UserError(f"{stage.place}.pairs: none are left of {named} to train on; name others")
         return StageRows(None, rows - text_batches.queue_rows(stage, rows))
-    text_batches.check_view(stage)
     return StageRows(None, texts.training_count - text_batches.queue_rows(stage, texts.training_count))
 
 

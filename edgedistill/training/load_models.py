@@ -101,9 +101,8 @@ def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
             yield f"stages[{number}].tuples.scores.teachers[{at}]", each
     if isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.teacher is not None:
         yield "targets.teacher", spec.targets.teacher
-    if isinstance(spec.targets, recipe.Split | recipe.Concat):
-        parts: list[recipe.Block | recipe.JoinedTeacher] = [*spec.targets.parts]
-        for number, part in enumerate(parts):
+    if isinstance(spec.targets, recipe.Split):
+        for number, part in enumerate(spec.targets.parts):
             if part.teacher is not None:
                 yield f"targets.parts[{number}].teacher", part.teacher
 

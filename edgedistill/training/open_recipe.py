@@ -136,12 +136,10 @@ def _teacher_itself(spec: recipe.Recipe, models: Models, folder: Path | None) ->
     module = teacher.module
     if spec.targets is not None:
         blocks = targets.blocks_of(spec.targets)
-        if any(of not in (None, spec.teacher) for block in blocks for of, _ in block.teachers):
+        if any(block.teacher not in (None, spec.teacher) for block in blocks):
             raise UserError(
                 "targets: of other teachers than the recipe's; a graph holds one teacher, measure each alone"
             )
-        if isinstance(spec.targets, recipe.Concat):
-            raise UserError("targets: one teacher joined with itself; leave `kind: concat` out")
         sizes = [block.projection.dims for block in blocks]
         maps = [Affine(np.ones((teacher.dims, dims)), np.zeros(dims)) for dims in sizes]
         module = reduced(spec.targets, teacher, maps)

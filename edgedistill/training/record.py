@@ -157,9 +157,8 @@ def _weights(spec: recipe.Recipe) -> dict[str, float]:
     part in several blocks."""
     found: dict[str, float] = {}
     for block in targets.blocks_of(spec.targets) if spec.targets is not None else []:
-        for teacher, weight in block.teachers:
-            name = (teacher or spec.teacher).name
-            found[name] = round(found.get(name, 0.0) + block.weight * weight, 6)
+        name = (block.teacher or spec.teacher).name
+        found[name] = round(found.get(name, 0.0) + block.weight, 6)
     return found
 
 

@@ -42,7 +42,7 @@ def _passes(sources: Sources, session: Session) -> Iterator[TeacherPass]:
     elif spec.targets is not None or any(stage.tuples is None for stage in spec.distilling):
         blocks = targets.blocks_of(spec.targets) if spec.targets is not None else []
         unit = not (isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw)
-        for of in [of for block in blocks for of, _ in block.teachers] or [None]:
+        for of in [block.teacher for block in blocks] or [None]:
             yield from _of_models(models.of(of), texts, session, unit, "teacher")
     for stage, ahead in zip(spec.distilling, sources.stages, strict=True):
         if ahead.tuples is not None:

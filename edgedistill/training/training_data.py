@@ -67,7 +67,7 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
         elif isinstance(texts, ParallelCorpus):
             batches.append(pair_batches.of_pairs(stage.spec, texts, tokens, student.max_tokens))
         else:
-            batches.append(text_batches.of_texts(stage, texts, tokens[0], tokenizer, session))
+            batches.append(text_batches.of_texts(stage, texts, tokens[0], tokenizer))
         batches[-1].trained_and_queued(stage)  # raises where too few texts remain
     matched = _matched(opened, session, folder)
     if student.new_head and not checkpoint.exists(folder) and isinstance(texts, Corpus):
@@ -108,7 +108,7 @@ def _matched(
             return embeddings(None)
         of_texts()  # fits the maps
         blocks = targets.blocks_of(spec.targets)
-        rows = [[embeddings(of) for of, _ in block.teachers] for block in blocks]
+        rows = [embeddings(block.teacher) for block in blocks]
         return targets.StudentTargets(blocks, read_maps(folder / "targets"), rows)
 
     def of_stage(stage: NumberedStage[recipe.Stage], ahead: StageRows) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -14,11 +15,15 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, unknown_name
-from edgedistill.vocabulary.required_tokens import REQUIRED, byte_tokens, required
 
 CHUNK = 8_192  # texts tokenized at a time
 EXAMPLES = 16  # unchanged texts of each source that are returned, to compare embeddings on
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+BYTES = {
+    f"<0x{byte:02X}>" for byte in range(256)
+}  # byte fallback writes a character without a token as these
+
+Model = dict[str, Any]  # the `model` section of tokenizer.json
 
 
 class NamedTexts(NamedTuple):
@@ -62,7 +67,7 @@ def trimmed(
 
     Always kept: added tokens, the unknown token, byte tokens, the characters of kept tokens, the old ids
     `keep_ids`, and whatever the tokenizer's model must still find to tokenize texts of kept tokens as before
-    (see `required_tokens`). Ids keep their order. Raises UserError for a model other than WordPiece and
+    (see `required`). Ids keep their order. Raises UserError for a model other than WordPiece and
     Unigram, for an unknown or padding token that the tokenizer lacks, and where there are no texts or no
     token is used often enough.
     """
@@ -75,27 +80,29 @@ def trimmed(
     tokens = {number: token for token, number in ids.items()}
     special = set(_special_tokens(tokenizer).values())
     _check_special(model, ids, special, keep_ids)
-    counts = _count(tokenizer.backend_tokenizer, texts)
-    added = {token["content"] for token in data["added_tokens"]}
-    used = {token for token, number in ids.items() if counts[number] >= min_count and token not in added}
-    if not used:
-        raise UserError(
-            f"min_count: no token occurs {min_count:,} times in the corpus; lower it, or add texts"
+    with tempfile.TemporaryFile() as before:  # the tokens of `texts`
+        counts = _count(tokenizer.backend_tokenizer, texts, before)
+        added = {token["content"] for token in data["added_tokens"]}
+        used = {token for token, number in ids.items() if counts[number] >= min_count and token not in added}
+        if not used:
+            raise UserError(
+                f"min_count: no token occurs {min_count:,} times in the corpus; lower it, or add texts"
+            )
+        unknown = _unknown_token(model)
+        always = added | special | {tokens[number] for number in keep_ids}
+        if unknown is not None:
+            always.add(unknown)
+        before.seek(0)
+        old_ids = _order(model, ids, required(model, used) | byte_tokens(model) | always)
+        expected = {tokens[old]: new for new, old in enumerate(old_ids.tolist())}
+        smaller = _tokenizer(tokenizer, _reduced(data, old_ids, ids), expected)
+        sources, examples = _compare(tokenizer, smaller, old_ids, [*texts, *report_texts], before, len(texts))
+        return TrimmedTokenizer(
+            smaller,
+            old_ids,
+            {"tokens": {"before": len(ids), "after": len(old_ids)}, "sources": sources},
+            examples,
         )
-    unknown = _unknown_token(model)
-    always = added | special | {tokens[number] for number in keep_ids}
-    if unknown is not None:
-        always.add(unknown)
-    old_ids = _order(model, ids, required(model, used) | byte_tokens(model) | always)
-    expected = {tokens[old]: new for new, old in enumerate(old_ids.tolist())}
-    smaller = _tokenizer(tokenizer, _reduced(data, old_ids, ids), expected)
-    sources, examples = _compare(tokenizer, smaller, old_ids, [*texts, *report_texts])
-    return TrimmedTokenizer(
-        smaller,
-        old_ids,
-        {"tokens": {"before": len(ids), "after": len(old_ids)}, "sources": sources},
-        examples,
-    )
 
 
 def summary_line(report: dict[str, Any]) -> str:
@@ -126,32 +133,46 @@ def _compare(
     after: PreTrainedTokenizerBase,
     old_ids: np.ndarray,
     sources: list[NamedTexts],
+    tokenized: IO[bytes],
+    counted: int,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """For each source {name, texts, identical}, the last the share of texts tokenized as before, None without
     texts; and some unchanged texts of each.
 
-    `old_ids` (V,) holds the id in `before` of each token of `after`. Raises RuntimeError where a text of kept
-    tokens is tokenized otherwise than before: a bug in the trimming. Only a word that was unknown, because
-    its longest beginning led nowhere, may become known where that beginning goes.
+    `old_ids` (V,) holds the id in `before` of each token of `after`; `tokenized` is what `_count` wrote of
+    the first `counted` sources. Raises RuntimeError where a text of kept tokens is tokenized otherwise than
+    before: a bug in the trimming. Only a word that was unknown, because its longest beginning led nowhere,
+    may become known where that beginning goes.
     """
-    new_ids = {old: new for new, old in enumerate(old_ids.tolist())}
-    backends = [each.backend_tokenizer for each in (before, after)]
+    new_ids = np.full(max(before.get_vocab().values()) + 1, -1, np.int32)
+    new_ids[old_ids] = np.arange(len(old_ids))
     reports, examples = [], list[str]()
-    for name, read in sources:
+    for number, (name, read) in enumerate(sources):
         texts, unchanged = 0, 0
         for chunk in chunks(read()):
             texts += len(chunk)
-            encoded = [[encoding.ids for encoding in each.encode_batch_fast(chunk)] for each in backends]
-            for text, old, new in zip(chunk, *encoded, strict=True):
-                if [new_ids.get(token) for token in old] == new:
+            if number < counted:
+                old, starts = np.load(tokenized), np.load(tokenized)
+            else:
+                old, starts = _tokens(before.backend_tokenizer, chunk)
+            parts = np.split(new_ids[old], starts), np.split(*_tokens(after.backend_tokenizer, chunk))
+            for text, expected, new in zip(chunk, *parts, strict=True):
+                if expected.tobytes() == new.tobytes():
                     examples += [text] if unchanged < EXAMPLES else []
                     unchanged += 1
-                elif before.unk_token_id not in old and all(token in new_ids for token in old):
+                elif after.unk_token_id not in expected and (expected >= 0).all():
                     fact = "a text of kept tokens is tokenized otherwise than before"
                     raise RuntimeError(f"{fact}: {text[:200]!r}")
         identical = round(unchanged / texts, 6) if texts else None
         reports.append({"name": name, "texts": texts, "identical": identical})
     return reports, examples
+
+
+def _tokens(backend: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of all texts, one text behind the other, int32, and where each but the first begins."""
+    rows = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
+    whole = np.array([token for row in rows for token in row], np.int32)
+    return whole, np.cumsum([len(row) for row in rows])[:-1]
 
 
 def _check_special(
@@ -182,16 +203,18 @@ def _unknown_token(model: dict[str, Any]) -> str | None:
     return model.get("unk_token")
 
 
-def _count(backend: Tokenizer, sources: list[NamedTexts]) -> np.ndarray:
-    """How often each old id occurs, (largest id + 1,)."""
+def _count(backend: Tokenizer, sources: list[NamedTexts], tokenized: IO[bytes]) -> np.ndarray:
+    """How often each old id occurs, (largest id + 1,). Writes what `_tokens` finds for each chunk."""
     backend.no_padding()
     backend.no_truncation()
     counts = np.zeros(max(backend.get_vocab(with_added_tokens=True).values()) + 1, np.int64)
     read = 0
     for chunk in itertools.chain.from_iterable(chunks(source.read()) for source in sources):
         read += len(chunk)
-        rows = [encoding.ids for encoding in backend.encode_batch_fast(chunk)]
-        counts += np.bincount([token for row in rows for token in row], minlength=len(counts))
+        found = _tokens(backend, chunk)
+        for each in found:
+            np.save(tokenized, each)
+        counts += np.bincount(found[0], minlength=len(counts))
     if not read:
         raise UserError("corpus: no texts, so the tokens to keep cannot be determined; give some")
     return counts
@@ -257,3 +280,40 @@ def _tokenizer(
     if tokenizer.get_vocab() != expected:
         raise RuntimeError("the trimmed tokenizer does not have the expected token ids")
     return tokenizer
+
+
+def required(model: Model, used: set[str]) -> set[str]:
+    """The used tokens and those the model needs to find them as before."""
+    return REQUIRED[model["type"]](model, used)
+
+
+def _characters(tokens: Iterable[str]) -> set[str]:
+    return set().union(*tokens)
+
+
+def _wordpiece(model: Model, used: set[str]) -> set[str]:
+    """WordPiece matches the longest token first: with fewer longer tokens, the same ones match."""
+    prefix, known = model["continuing_subword_prefix"], model["vocab"]
+    characters = _characters(token.removeprefix(prefix) for token in used)
+    return used | {
+        form for character in characters for form in (character, prefix + character) if form in known
+    }
+
+
+def _unigram(model: Model, used: set[str]) -> set[str]:
+    """The best path stays the best, as long as an unknown character keeps its cost: 10 below the least likely
+    token."""
+    known = {token for token, _ in model["vocab"]}
+    least_likely = min(model["vocab"], key=lambda entry: entry[1])[0]
+    return used | {least_likely} | (_characters(used) & known)
+
+
+REQUIRED: dict[str, Callable[[Model, set[str]], set[str]]] = {
+    "WordPiece": _wordpiece,
+    "Unigram": _unigram,
+}
+
+
+def byte_tokens(model: Model) -> set[str]:
+    """The tokens that stand for single bytes, of a model with byte fallback."""
+    return BYTES & {token for token, _ in model["vocab"]} if model.get("byte_fallback") else set()

@@ -209,7 +209,7 @@ def test_tables_that_hold_no_pairs(
     write(tmp_path, "a.tsv", table)
     with pytest.raises(UserError, match=message):
         build(tmp_path, [{"files": ["a.tsv"], **part}])
-    assert not list((files.cache_folder() / "parallel").glob("*"))
+    assert not list((files.own_cache() / "parallel").glob("*"))
 
 
 def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:

@@ -230,7 +230,8 @@ def test_a_teacher_without_a_graph_runs_in_torch_and_is_refused_in_int8(tmp_path
 def test_cuda_is_refused_before_anything_is_embedded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     other = {"model": str(world.teacher), "max_tokens": 5, "dtype": "int8"}
-    targets = {"kind": "concat", "parts": [{}, {"teacher": other}], "reduce": {"kind": "pca"}, "dims": 32}
+    part = {"reduce": {"kind": "pca"}, "dims": 8}
+    targets = {"kind": "split", "parts": [part, {**part, "teacher": other}]}
     spec = recipe.parse(
         world.recipe(teacher={**world.recipe()["teacher"], "dtype": "int8"}, targets=targets), "test"
     )

@@ -34,7 +34,7 @@ from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.targets import fit
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import initial_weights
-from edgedistill.training.load_models import Models, open_models
+from edgedistill.training.load_models import Models
 from edgedistill.training.training_data import target_embeddings
 from tests.conftest import World, sentences
 
@@ -339,31 +339,6 @@ def test_targets_outlive_a_kill(world: World, tmp_path: Path) -> None:
     assert torch.equal(load_file(tmp_path / "a/targets/targets.safetensors")["0.weight"], torch.eye(32, 16))
 
 
-def test_joined_teachers_are_one_wide_teacher(world: World, tmp_path: Path) -> None:
-    other = {"model": str(world.teacher), "max_tokens": 5}
-    spec = recipe.parse(
-        world.recipe(
-            targets={
-                "kind": "concat",
-                "parts": [{"weight": 1.0}, {"teacher": other, "weight": 3.0}],
-                "dims": 64,
-            }
-        ),
-        "test",
-    )
-    texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
-    made = target_embeddings(
-        spec, open_models(spec, QUIET), texts, None, Session(data=world.data, log=lambda line: None), tmp_path
-    )
-    rows = np.arange(25)
-    one, two = (
-        encoder.TeacherEncoder(recipe.Teacher.model_validate(each)).embed(texts.texts(rows))
-        for each in (world.recipe()["teacher"], other)
-    )
-    assert np.allclose(gram(made[rows]), 0.25 * gram(one) + 0.75 * gram(two), atol=2e-3)
-    assert not np.allclose(gram(one), gram(two), atol=2e-3)
-
-
 @pytest.mark.parametrize("student", [{"kind": "teacher"}, {**BARE}])
 def test_check_counts_the_parameters_of_reduced_targets(world: World, student: dict[str, Any]) -> None:
     from edgedistill.planning import cost
@@ -488,14 +463,14 @@ def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) 
     texts, all_of_them = built(world), sentences(440)
 
     def refused(match: str, **spec: Any) -> None:
-        before = sorted((files.cache_folder() / "teachers").glob("*"))
+        before = sorted((files.own_cache() / "teachers").glob("*"))
         with pytest.raises(UserError, match=match):
             embed_corpus(
                 precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher.model_validate(spec), tmp_path),
                 texts,
                 QUIET,
             )
-        assert sorted((files.cache_folder() / "teachers").glob("*")) == before
+        assert sorted((files.own_cache() / "teachers").glob("*")) == before
 
     rows = DRAW.standard_normal((440, 6))
     refused("teacher.embeddings: no file .*nothing.npy", embeddings="nothing.npy")

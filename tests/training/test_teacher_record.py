@@ -57,10 +57,11 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def joined(world: World, wide: Path, **changes: Any) -> dict[str, Any]:
     other = {"model": str(wide), "pooling": "cls", "max_tokens": 32}
     targets = {
-        "kind": "concat",
-        "parts": [{"weight": 0.3}, {"teacher": other, "weight": 0.7}],
-        "reduce": {"kind": "pca"},
-        "dims": 16,
+        "kind": "split",
+        "parts": [
+            {"weight": 0.3, "reduce": {"kind": "pca"}, "dims": 8},
+            {"teacher": other, "weight": 0.7, "reduce": {"kind": "pca"}, "dims": 8},
+        ],
     }
     own = {**world.recipe()["teacher"], "licence": "CC0 | public\ndomain"}
     return world.recipe(**{"teacher": own, "student": BARE, "targets": targets, "stages": SHORT, **changes})
@@ -173,36 +174,21 @@ def test_each_teacher_has_its_own_cache_and_one_kill_costs_one_teacher(
 
 
 def test_teachers_of_different_dimensions(world: World, wide: Path) -> None:
-    parts = joined(world, wide)["targets"]["parts"]
-    for targets, says in (
-        (
-            {"kind": "concat", "parts": parts, "dims": 32},
-            "targets.dims: 32, and without `reduce` the teachers' embeddings keep 32 + 48 = 80 dimensions, "
-            "one behind the other; "
-            "set `reduce`, or dims: 80",
-        ),
-        (
-            {"kind": "split", "parts": [{**part, "dims": 32} for part in parts]},
-            "targets.parts[1].dims: 32, and without `reduce` the teacher's embeddings keep 48 dimensions; "
-            "set `reduce`",
-        ),
-    ):
-        student = {
-            **BARE,
-            "width": 64 if targets["kind"] == "split" else 32,
-            "embeddings": {"from": "random"},
-        }
-        with pytest.raises(UserError) as caught:
-            open_recipe(
-                recipe.parse(joined(world, wide, targets=targets, student=student), "test"),
-                Session(data=world.data),
-            )
-        assert caught.value.problems == (says,)
+    other = joined(world, wide)["targets"]["parts"][1]["teacher"]
+    targets = {"kind": "split", "parts": [{"dims": 32}, {"dims": 32, "teacher": other}]}
+    student = {**BARE, "width": 64, "embeddings": {"from": "random"}}
+    with pytest.raises(UserError) as caught:
+        open_recipe(
+            recipe.parse(joined(world, wide, targets=targets, student=student), "test"),
+            Session(data=world.data),
+        )
+    says = "targets.parts[1].dims: 32, and without `reduce` the teacher's embeddings keep 48 dimensions; "
+    assert caught.value.problems == (f"{says}set `reduce`",)
 
 
 def test_a_missing_teacher_is_named_by_its_place(world: World, wide: Path) -> None:
-    parts = [{}, {"teacher": {"model": "./nowhere"}}]
-    spec = recipe.parse(joined(world, wide, targets={"kind": "concat", "parts": parts, "dims": 64}), "test")
+    parts = [{"dims": 8}, {"teacher": {"model": "./nowhere"}, "dims": 8}]
+    spec = recipe.parse(joined(world, wide, targets={"kind": "split", "parts": parts}), "test")
     with pytest.raises(
         UserError,
         match=r"^targets\.parts\[1\]\.teacher\.model: no such folder: './nowhere'; give packaged:NAME",
@@ -216,17 +202,14 @@ def test_weights_are_above_zero_and_so_is_their_sum(world: World, wide: Path, we
         {"weight": weight},
         {"teacher": {"model": str(wide), "pooling": "cls"}, "weight": weight},
     ]
-    for targets in (
-        {"kind": "concat", "parts": both, "dims": 80},
-        {"kind": "split", "parts": [{**each, "dims": 8} for each in both]},
-    ):
-        with pytest.raises(UserError) as caught:
-            recipe.parse(joined(world, wide, targets=targets), "r.yaml")
-        assert len(caught.value.problems) == 2
-        assert all(
-            f"r.yaml: targets.parts[{at}].weight: input should be" in each
-            for at, each in enumerate(caught.value.problems)
-        )
+    targets = {"kind": "split", "parts": [{**each, "dims": 8} for each in both]}
+    with pytest.raises(UserError) as caught:
+        recipe.parse(joined(world, wide, targets=targets), "r.yaml")
+    assert len(caught.value.problems) == 2
+    assert all(
+        f"r.yaml: targets.parts[{at}].weight: input should be" in each
+        for at, each in enumerate(caught.value.problems)
+    )
 
 
 def test_stages_over_pairs_match_models_of_the_same_dimensions(

@@ -109,7 +109,7 @@ def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any,
     view = {"name": "a", "objective": {"kind": "skd"}, "view": spec.model_dump(), "max_tokens": most}
     stage = NumberedStage(recipe.Stage.model_validate(view), 0, 5)
     tokens = tokenizer.tokenize(built, QUIET)
-    batches = text_batches.of_texts(stage, built, tokens, tokenizer, QUIET)
+    batches = text_batches.of_texts(stage, built, tokens, tokenizer)
     rows = np.random.default_rng(0).permutation(len(built))
     passes = np.arange(len(rows)) % 3
     (plain, _), (ids, mask) = batches.batch(rows, passes)[0]
@@ -178,7 +178,6 @@ def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
         built,
         cut,
         StudentTokenizer(words, 48),
-        Session(log=print),
     )
     rows = np.arange(20)
     (own, _), (other, _) = made.batch(rows, np.zeros(20, int))[0]

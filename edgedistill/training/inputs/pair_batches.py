@@ -48,7 +48,7 @@ def of_pairs(
     the student's own limit."""
     index = pairs.training_pairs(stage.pairs)
     tokens, most = ColumnTokens(sides, index), min(stage.max_tokens, max_tokens)
-    return Batches([tokens.view(0, most), tokens.view(1, most)], [tokens], len(index))
+    return Batches([tokens.view(0, most), tokens.view(1, most)], tokens, len(index))
 
 
 def targets_of(

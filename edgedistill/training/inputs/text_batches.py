@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,40 +14,35 @@ from edgedistill.data.corpus import Corpus
 from edgedistill.data.token_cache import TokenCache
 from edgedistill.errors import UserError
 from edgedistill.runtime import batching
-from edgedistill.session import Session
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs.batch_order import Lengths
 from edgedistill.training.stages import NumberedStage
 
 Ids = tuple[np.ndarray, np.ndarray]  # (ids, mask), each (n, T) int64, right-padded
 View = Callable[[np.ndarray, np.ndarray], Ids]  # (rows, the pass over the texts that each belongs to) -> ids
-Change = Callable[[list[str], np.ndarray, np.ndarray], list[str]]  # (texts, rows, passes) -> their views
 WordEdit = recipe.WordDeletion | recipe.Crop | recipe.DeleteOne
 
 
 @dataclass(frozen=True)
 class Batches:
     """The views of `texts` texts, and their target embeddings if the stage has any: a pure function of (row,
-    pass).
-
-    `tokens` knows the lengths of the views whose tokens are known beforehand, the text itself first.
-    """
+    pass). `tokens` knows the lengths of the texts."""
 
     views: list[View]
-    tokens: Sequence[Lengths]
+    tokens: Lengths
     texts: int
     targets: Any = None  # EmbeddingRows, those of pairs, or TupleTargets
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """Tokens in the longest view of each row whose tokens are known beforehand, (n,)."""
-        return np.max([tokens.lengths(rows) for tokens in self.tokens], axis=0)
+        """Tokens in each row, (n,)."""
+        return self.tokens.lengths(rows)
 
     def trained_and_queued(self, stage: NumberedStage[recipe.Stage]) -> tuple[np.ndarray, np.ndarray]:
         """(the rows that a stage trains on, in order; the rows that fill its queue at the start, which are
         none of those). Raises UserError where none are left to train on."""
         rows, longest = np.arange(self.texts), stage.spec.skip_longer_than
         if longest is not None:
-            rows = rows[self.tokens[0].lengths(rows) <= longest]
+            rows = rows[self.tokens.lengths(rows) <= longest]
         queued = np.zeros(len(rows), bool)
         if count := queue_rows(stage, len(rows)):
             drawn = np.random.default_rng(stage.seed).choice(len(rows), count, replace=False, shuffle=False)
@@ -66,23 +60,16 @@ def of_texts(
     texts: Corpus,
     tokens: TokenCache,
     tokenizer: StudentTokenizer,
-    session: Session,
 ) -> Batches:
     """The texts of a corpus and their tokens, with a second view of each text where the stage has one;
     without targets. `tokenizer` has the student's own limit."""
-    from edgedistill.views import model_views  # a room beside the line
-
-    spec, place, limited = stage.spec.view, f"{stage.place}.view", tokenizer.limited(stage.spec.max_tokens)
-    views, known = [_of_tokens(tokens, limited.max_tokens)], [tokens]
+    spec, limited = stage.spec.view, tokenizer.limited(stage.spec.max_tokens)
+    views = [_of_tokens(tokens, limited.max_tokens)]
     if isinstance(spec, recipe.Identity | recipe.Dropout):
         views.append(views[0])
-    elif isinstance(spec, WordEdit):
-        views.append(_of_changed_texts(partial(_without_words, spec, stage.seed), texts, limited))
     elif spec is not None:
-        made = model_views.build(spec, texts, session, place)
-        known.append(limited.tokenize(made, session))
-        views.append(_of_tokens(known[-1], limited.max_tokens))
-    return Batches(views, known, texts.training_count)
+        views.append(_of_changed_texts(spec, stage.seed, texts, limited))
+    return Batches(views, tokens, texts.training_count)
 
 
 def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
@@ -96,15 +83,6 @@ def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
         fact = f"a queue of {wanted:,} texts leaves none of {texts:,} to train on"
         raise UserError(f"{stage.place}.objective: {fact}; lower it")
     return wanted
-
-
-def check_view(stage: NumberedStage[recipe.Stage]) -> None:
-    """Raise UserError where a model that a stage's view is made with is missing. None is opened."""
-    from edgedistill.views import model_views
-
-    spec, place = stage.spec.view, f"{stage.place}.view"
-    if isinstance(spec, recipe.BackTranslation):
-        model_views.model_folders(spec, place)
 
 
 class ColumnTokens:
@@ -128,7 +106,7 @@ def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:
     return lambda rows, passes: tokens.batch(rows, max_tokens)
 
 
-def _of_changed_texts(change: Change, texts: Corpus, tokenizer: StudentTokenizer) -> View:
+def _of_changed_texts(spec: WordEdit, seed: int, texts: Corpus, tokenizer: StudentTokenizer) -> View:
     """Views that are made, and tokenized, a batch at a time."""
     # A copy, because others change the shared one's length limit between steps.
     own = Tokenizer.from_str(tokenizer.backend.to_str())
@@ -136,7 +114,8 @@ def _of_changed_texts(change: Change, texts: Corpus, tokenizer: StudentTokenizer
     own.enable_truncation(tokenizer.max_tokens)
 
     def view(rows: np.ndarray, passes: np.ndarray) -> Ids:
-        encodings = own.encode_batch_fast(change(texts.texts(rows), rows, passes))
+        changed = _without_words(spec, seed, texts.texts(rows), rows, passes)
+        encodings = own.encode_batch_fast(changed)
         return batching.pad([np.array(encoding.ids) for encoding in encodings], tokenizer.pad_id)
 
     return view
@@ -147,14 +126,11 @@ def _without_words(
 ) -> list[str]:
     """Texts without some of their words; the row of a text in the corpus and the pass over it decide which
     remain."""
-    draws = zip(texts, draws_of(seed, rows, passes), strict=True)
-    return [" ".join(_remaining(spec, text.split(), draw)) for text, draw in draws]
-
-
-def draws_of(seed: int, rows: np.ndarray, passes: np.ndarray) -> Iterator[np.random.Generator]:
-    """Random draws for each text, by its row in the corpus and the pass over it: whatever other texts are
-    beside it."""
-    return (np.random.default_rng([seed, *each]) for each in zip(rows.tolist(), passes.tolist(), strict=True))
+    numbered = zip(texts, rows.tolist(), passes.tolist(), strict=True)
+    return [
+        " ".join(_remaining(spec, text.split(), np.random.default_rng([seed, row, number])))
+        for text, row, number in numbered
+    ]
 
 
 def _remaining(spec: WordEdit, words: list[str], draw: np.random.Generator) -> list[str]:

@@ -108,10 +108,9 @@ class TupleBatches(Batches):
 
     def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], objectives.Ranking]:
         """(ids and mask of both views, the ranking)."""
-        (tokens,) = self.tokens
-        assert isinstance(tokens, ColumnTokens) and isinstance(self.targets, TupleTargets)
+        assert isinstance(self.tokens, ColumnTokens) and isinstance(self.targets, TupleTargets)
         *texts, ranking = self.targets.batch(rows)
-        of_columns = zip(tokens.columns, texts, strict=True)
+        of_columns = zip(self.tokens.columns, texts, strict=True)
         return [column.batch(each, self.max_tokens) for column, each in of_columns], ranking
 
 
@@ -120,7 +119,7 @@ def of_tuples(tuples: ParallelCorpus, tokenizer: StudentTokenizer, session: Sess
     roles = zip(tuples.columns, SIDES, strict=True)
     columns = [tokenizer.tokenize(each, session, role) for each, role in roles]
     tokens = ColumnTokens(columns, np.asarray(tuples.index))
-    return TupleBatches([], [tokens], tuples.training_count, max_tokens=tokenizer.max_tokens)
+    return TupleBatches([], tokens, tuples.training_count, max_tokens=tokenizer.max_tokens)
 
 
 def targets_of(

@@ -1,0 +1,140 @@
+"""Files and folders of an object store (s3://, gs://, hf://), by fsspec: copied here to be read, uploaded
+once they are whole.
+
+A folder of a store has a place here, see `place_of`, where it is written and read like any other. One file of
+it is the mark, which is uploaded last: a folder without its mark is not taken to be there. What the store's
+library tries again in vain is a UserError.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from edgedistill import files
+from edgedistill.errors import FULL_DISK, UserError, first_line, require, unknown_name
+
+PLACES = ".object-stores"  # in the cache: protocol/bucket/path of what is there
+EXTRA = "remote"
+# Not all that fsspec knows: an address may come with a stranger's recipe. memory is that of this process.
+PROTOCOLS = ("gs", "hf", "memory", "s3")
+
+
+def is_address(name: str | Path) -> bool:
+    """Whether a name is an address in a store, such as s3://bucket/texts/*.txt, and no path of a file."""
+    return "://" in str(name)
+
+
+def place_of(name: str | Path) -> Path:
+    """Where what a name stands for is written and read: a path as it is, an address in the cache. Raises
+    UserError for an address that leaves its folder."""
+    if not is_address(name):
+        return Path(name)
+    protocol, _, path = str(name).partition("://")
+    parts = path.rstrip("/").split("/")
+    if {"..", ".", ""} & set(parts):
+        raise UserError(f"{name}: not the address of a file or folder; write s3://bucket/path")
+    return Path(files.own_cache(), PLACES, protocol, *parts)
+
+
+def address_of(place: Path) -> str:
+    """The address that `place_of` has given this place for; empty for all other paths."""
+    return place.as_posix().partition(f"/{PLACES}/")[2].replace("/", "://", 1)
+
+
+def listed(address: str) -> list[str]:
+    """The addresses of the files that an address stands for, sorted: a file, the files of a pattern, or all
+    below a folder."""
+    with _reached(address) as (system, path):
+        system.invalidate_cache()
+        pattern = re.search(r"[*?\[]", path)
+        # not its glob(), which leaves out a folder that could not be listed
+        try:
+            found = system.find(path[: pattern.start()].rpartition("/")[0] if pattern else path)
+        except FileNotFoundError:
+            found = []
+        if pattern:
+            fits = re.compile(require("fsspec.utils", address, EXTRA).glob_translate(path))
+            found = filter(fits.match, found)
+        return [f"{address.partition('://')[0]}://{each.lstrip('/')}" for each in sorted(found)]
+
+
+def version(address: str) -> tuple[str, int, str]:
+    """(address, bytes, checksum) of a file: other ones where its content is another."""
+    with _reached(address) as (system, path):
+        return address, system.info(path)["size"], str(system.checksum(path))
+
+
+def fetch(address: str, to: Path) -> None:
+    """Copy a file here, whole. Raises UserError where the copy is not what the store says it has."""
+    before = version(address)
+    with files.new_file(to) as temporary:
+        with _reached(address) as (system, path):
+            system.get_file(path, str(temporary))
+            system.invalidate_cache()
+        if temporary.stat().st_size != before[1] or version(address) != before:
+            raise UserError(f"{address}: changed, or cut off, while it was copied; run the command again")
+
+
+def upload(places: Iterable[Path]) -> None:
+    """Copy files of places in a store there, in their order; others are left alone."""
+    for place in filter(address_of, places):
+        with _reached(address_of(place)) as (system, path):
+            system.makedirs(path.rpartition("/")[0], exist_ok=True)
+            system.put_file(str(place), path)
+
+
+def names(folder: Path) -> set[str]:
+    """The names of the files that a folder has in its store, `a/b.json` in folders below; none of a folder
+    that is only here."""
+    address = address_of(folder)
+    found = listed(address) if address else []
+    return {each.removeprefix(f"{address}/") for each in found if each != address}
+
+
+def pull(folder: Path, mark: str) -> None:
+    """Have a folder of a store here as it is there, if it has its mark there and not the same one here."""
+    address, found = address_of(folder), names(folder)
+    if mark not in found:
+        return
+    with _reached(f"{address}/{mark}") as (system, path):
+        there = system.cat_file(path)
+    if not (folder / mark).exists() or (folder / mark).read_bytes() != there:
+        with files.new_folder(folder) as temporary:
+            for each in [f"{address}/{name}" for name in sorted(found)]:
+                fetch(each, temporary / place_of(each).relative_to(place_of(address)))
+
+
+def push(folder: Path, mark: str) -> None:
+    """Upload a folder of a place in a store, its mark last; an earlier one there loses its mark first."""
+    if mark in names(folder):
+        with _reached(address_of(folder / mark)) as (system, path):
+            system.rm_file(path)
+    upload(sorted(filter(Path.is_file, folder.rglob("*")), key=lambda each: (each == folder / mark, each)))
+
+
+@contextmanager
+def _reached(address: str) -> Iterator[tuple[Any, str]]:
+    """The fsspec file system of an address, and the path in it. What its libraries raise in the block, each
+    in classes of its own, becomes a UserError."""
+    protocol = address.partition("://")[0]
+    if protocol not in PROTOCOLS:
+        raise UserError(f"{address}: {unknown_name('object store', protocol, PROTOCOLS)}")
+    try:
+        yield require("fsspec.core", address, EXTRA).url_to_fs(address)
+    except UserError:
+        raise
+    except Exception as error:
+        fact, way_out = f"{type(error).__name__}: {first_line(error)}", "check the network, and run it again"
+        if isinstance(error, OSError) and error.errno in FULL_DISK:
+            raise  # of this machine, which the writer of the file reports
+        if isinstance(error, FileNotFoundError):
+            fact, way_out = "no such file or folder", "correct the address"
+        elif isinstance(error, ImportError):
+            way_out = f"pip install 'edgedistill[{EXTRA}]'"
+        elif isinstance(error, PermissionError) or "credential" in fact.lower():
+            fact, way_out = f"refused ({fact})", "set the store's credentials"
+        raise UserError(f"{address}: {fact}; {way_out}") from error
