@@ -113,7 +113,8 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
         return kind(f"{first_line(error)}; {_WAYS_OUT[number]} ({DEBUG}=1 shows where)")
     if wants_memory(error):
         size = f" ({first_line(error)})" if str(error) else ""
-        return UserError(f"not enough memory{size}; free some, take a smaller batch, or a machine with more")
+        fact = f"{place}: not enough memory" if place else "not enough memory"
+        return UserError(f"{fact}{size}; free some, take a smaller batch, or a machine with more")
     if isinstance(error, UnicodeEncodeError):
         letter, near = error.object[error.start], error.object[max(0, error.start - 20) : error.end + 20]
         if "\ud800" <= letter <= "\udfff":

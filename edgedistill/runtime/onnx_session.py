@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from edgedistill.errors import CheckFailed, UserError, first_line, unknown_name, wants_memory
+from edgedistill.errors import CheckFailed, UserError, first_line, unknown_name, user_error
 from edgedistill.runtime.manifest import width
 from edgedistill.runtime.trust import GET_AGAIN
 
@@ -74,10 +74,10 @@ class BundleSession:
     def _wrong(self, found: str) -> CheckFailed:
         return CheckFailed(f"{self._place}: its graph returns {found}; {GET_AGAIN}")
 
-    def _failure(self, error: Exception) -> CheckFailed:
-        """onnxruntime's own errors are of many classes. Raises the error where it is for want of memory."""
-        if wants_memory(error):
-            raise error
+    def _failure(self, error: Exception) -> CheckFailed | UserError:
+        """onnxruntime's own errors are of many classes, and it passes on others, as for want of memory."""
+        if found := user_error(error, str(self._place)):
+            return found
         way_out = "copy the bundle again"
         if self._device != "cpu":
             way_out = f"take another precision, or device cpu in place of {self._device}"

@@ -25,7 +25,6 @@ from edgedistill.training import train
 from tests.conftest import make_tokenizer, sentences
 from tests.faults.commands import PROCESSES, contents, of_a_run
 from tests.faults.record import record
-from tests.views.test_made_views import make_translator
 from tests.vocabulary.test_trim_tokenizer import unigram
 
 PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
@@ -90,7 +89,6 @@ class Tiny:
         self.plain = _model(folder / "plain", make_tokenizer())
         self.narrow = _model(folder / "narrow", make_tokenizer(), width=16)
         self.multilingual = _model(folder / "multilingual", unigram(), chain=True)
-        self.translator = make_translator(folder / "translator")
 
     def spec(self, name: str) -> recipe.Recipe:
         """The recipe with small numbers, files in place of the hub's, and the tiny models."""
@@ -132,8 +130,6 @@ class Tiny:
                 stage["augment"]["pos"] = 0.0
             stage.pop("epochs", None)
             stage["steps"] = 10
-            view = stage.get("view", {})
-            view |= {key: {"model": str(self.translator)} for key in ("forward", "backward") if key in view}
         return recipe.parse(_without_revisions(made), name)
 
     def made(self, name: str) -> Path:
