@@ -62,16 +62,22 @@ _INLINE = [  # (pattern, replacement)
 
 
 def markdown(document: str) -> Passages:
-    """Every heading, paragraph, list item and table cell, in their order."""
+    """Every heading, paragraph, list item and table row, in their order."""
     from markdown_it import MarkdownIt
 
     lines = document.splitlines()
     first = _front_matter(lines)
-    line = first
+    line, row = first, None
     for token in MarkdownIt("commonmark").enable("table").parse("\n".join(lines[first:])):
         line = first + token.map[0] if token.map else line
         text = _plain(token.children or []).strip() if token.type == "inline" else ""
-        if text:
+        if token.type == "tr_open":
+            row = list[str]()
+        elif token.type == "tr_close":
+            text, row = "; ".join(row or []), None
+        elif row is not None and text:
+            row.append(text)
+        if text and row is None:
             yield line + 1, text
 
 

@@ -368,7 +368,8 @@ class PairBundle(Bundle):
         self.prompts.of(role)
         if role in SIDES:
             return self.query if role == SIDES[0] else self.document
-        way_out = f"call encode_query or encode_document, or open one of {self.folder}/query and /document"
+        parts = f"{self.folder}/query or {self.folder}/document"
+        way_out = f"call encode_query or encode_document (--as query or document), or open {parts}"
         raise UserError(f"{self.manifest['name']}: a pair of encoders, for queries and documents; {way_out}")
 
     @property

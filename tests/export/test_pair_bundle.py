@@ -79,7 +79,8 @@ def test_queries_by_one_and_documents_by_the_other(folder: Path) -> None:
     for ask in (opened.encode, opened.tokenize, opened.encode_ids):
         with pytest.raises(UserError) as caught:
             ask(TEXTS)
-        way_out = f"call encode_query or encode_document, or open one of {folder}/query and /document"
+        parts = f"{folder}/query or {folder}/document"
+        way_out = f"call encode_query or encode_document (--as query or document), or open {parts}"
         assert str(caught.value) == f"pair: a pair of encoders, for queries and documents; {way_out}"
 
 
