@@ -10,7 +10,7 @@ const CROWDED = 10; // reports above which the accuracy plot names a bundle once
 const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
   + 'bundle, with 95% bootstrap intervals over rounds and texts. Memory: the peak of a separate process, after texts of many lengths. '
   + 'Throughput: at the best batch size. Server: texts arrive at random, and all that wait are embedded at once. Cold start: from the start '
-  + 'of the process to its first embedding. The first bundle was measured twice in every round, which shows what the run can resolve. Retained: the score as a share of the teacher’s.';
+  + 'of the process to its first embedding. The first bundle was measured twice in every round, which shows what the run can resolve.';
 
 const section = (title, ...parts) => el('section', {}, el('h2', {}, title), ...parts.filter(Boolean));
 const scroll = (...parts) => el('div', {class: 'scroll', tabindex: 0}, ...parts);
@@ -400,7 +400,7 @@ function method() {
   const listed = (values) => Object.entries(values).filter(([, value]) => value !== null && `${value}` !== '')
     .map(([key, value]) => (key.endsWith('_bytes') ? gigabytes(key, value) : `${key} ${plain(value)}`));
   return section('How it was measured',
-    el('p', {}, METHOD.replace('{counted}', counted)),
+    el('p', {}, METHOD.replace('{counted}', counted), reference ? ' Retained: the score as a share of the teacher’s.' : ''),
     el('p', {}, el('b', {}, 'Machine'), ` ${listed(machine).join(', ')}`),
     el('p', {}, el('b', {}, 'Versions'), ` ${listed(versions).join(', ')}`));
 }
