@@ -103,7 +103,7 @@ class BM25:
         """Take the stop words and the stemmer of a language."""
         self.language = language
         self.stop_words = _stop_words(language) if language else frozenset[str]()
-        self.stem = stemmer(language)
+        self.stem_words = stemmer(language)
 
     def save(self, folder: Path) -> None:
         """Write the index into a folder as arrays and JSON, which `load` reads with the same `version`."""
@@ -123,7 +123,8 @@ class BM25:
 
     def _stems(self, found: list[str]) -> list[str]:
         """Return what each word is indexed as; nothing of a stop word."""
-        return ["" if word in self.stop_words else self.stem(word) for word in found]
+        stems = self.stem_words(found)
+        return ["" if word in self.stop_words else stem for word, stem in zip(found, stems, strict=True)]
 
     def scores(self, queries: Sequence[str]) -> Floats:
         """Return BM25 of each query and text, (q, n) float32; a query without known words has zeros."""
@@ -132,9 +133,9 @@ class BM25:
         return np.stack(rows) if rows else np.zeros((0, len(self)), np.float32)
 
 
-def stemmer(language: str | None) -> Callable[[str], str]:
-    """Return what maps a word of a language to its stem, by Snowball; without a language a word stays."""
-    return require("Stemmer", "with BM25", "search").Stemmer(language).stemWord if language else str
+def stemmer(language: str | None) -> Callable[[list[str]], list[str]]:
+    """Return what maps words of a language to their stems, by Snowball; without a language words stay."""
+    return require("Stemmer", "with BM25", "search").Stemmer(language).stemWords if language else list
 
 
 def version() -> list[Any]:

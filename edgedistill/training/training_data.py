@@ -84,8 +84,9 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
         static.set_sif_weights(bare, counts())
     channel = bare.lexical_channel if isinstance(bare, Headed) else None
     if channel is not None and isinstance(section, recipe.Finished) and section.lexical is not None:
-        stems, continues = initial_embeddings.stems(student.tokenizer, counts().numpy())
-        channel.set_words(stems, continues, counts(), sum(each.training_count for each in corpora))
+        occurrences = counts()
+        stems, continues = initial_embeddings.stems(student.tokenizer, occurrences.numpy())
+        channel.set_words(stems, continues, occurrences, sum(each.training_count for each in corpora))
     return student, [replace(each, targets=of) for each, of in zip(batches, wanted, strict=True)]
 
 

@@ -52,11 +52,9 @@ def stems(tokenizer: PreTrainedTokenizerBase, counts: np.ndarray) -> tuple[list[
     first = not any(token.startswith("##") for token in tokens)  # the other two mark where a word begins
     begins = [mark == first or not text.isalnum() for mark, text in zip(marks, texts, strict=True)]
     whole = [(text, int(n)) for text, n, begin in zip(texts, counts, begins, strict=True) if begin]
-    stem = stemmer(language_of({text.lower(): n for text, n in whole if text.isalnum()}))
-    found = [
-        stem(text.lower()) if begin else token
-        for token, text, begin in zip(tokens, texts, begins, strict=True)
-    ]
+    stem_words = stemmer(language_of({text.lower(): n for text, n in whole if text.isalnum()}))
+    stemmed = iter(stem_words([text.lower() for text, _ in whole]))
+    found = [next(stemmed) if begin else token for token, begin in zip(tokens, begins, strict=True)]
     return found, ~torch.tensor(begins)
 
 
