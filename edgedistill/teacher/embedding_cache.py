@@ -100,6 +100,12 @@ class CachedEmbeddings:
         for shard in np.unique(shards):
             here = shards == shard
             out[here] = self.parts[shard][rows[here] - shard * self.shard]
+        if not np.isfinite(out).all():
+            row = int(rows[np.argmin(np.isfinite(out).all(1))])
+            raise UserError(
+                f"{self.folder}: the embedding of text {row + 1:,} is not finite; delete that folder, it is "
+                "made again"
+            )
         return out
 
 
