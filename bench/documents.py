@@ -21,15 +21,15 @@ import report_files
 from edgedistill import files
 from edgedistill.evaluation import tables
 from edgedistill.recipe import schema
-from edgedistill.runtime.bundle_location import SCORES
+from edgedistill.runtime.bundle_location import SCORES, shipped
 from edgedistill.teacher.embedding_cache import SHARD
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
 TABLES = {  # name of the table -> (the document with its markers, its reports)
     "flagships": (ROOT / "bench" / "RESULTS.md", [REPORTS / "flagship.json"]),
-    "search": (ROOT / "README.md", [REPORTS / "search.json"]),
-    "shipped": (ROOT / "README.md", [REPORTS / "shipped.json"]),
+    "search": (ROOT / "bench" / "RESULTS.md", [REPORTS / "search.json"]),
+    "shipped": (ROOT / "bench" / "RESULTS.md", [REPORTS / "shipped.json"]),
     "flagship-256": (
         ROOT / "bench" / "RESULTS.md",
         [REPORTS / "flagship-256.json", REPORTS / "small-256.json"],
@@ -56,6 +56,8 @@ RECIPES = ROOT / "recipes"
 SECURITY, FAULTS = ROOT / "SECURITY.md", REPORTS / "faults.json"  # of tests/faults
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
 COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
+LANGUAGES = {"en": "English", "de": "German", "es": "Spanish", "fr": "French", "nl": "Dutch"}
+TEACHER = "edgedistill, int8"  # among the peers: the teacher of nano and micro
 BENCH, PAGES = (
     ROOT / "bench" / "README.md",
     ROOT / "bench" / "reproduction",
@@ -74,14 +76,64 @@ RESULTS, FITS = (
 )  # of bench/fit_comparison.py
 
 
+def students(found: dict[str, Any], shipped: list[dict[str, Any]]) -> str:
+    """The table of what ships and the teacher, as `peers/run.py` measured them in one run."""
+    rows = {row["name"]: row for row in found["rows"]}
+    described = [
+        (f"[`{each['name']}`](edgedistill/shipped/bundles/{each['name']}/README.md)", rows[each["name"]])
+        + (", ".join(LANGUAGES[code] for code in each["languages"]), str(each["max_tokens"]))
+        for each in sorted(shipped, key=lambda each: SHIPPED.index(each["name"]))
+    ]
+    described.append(("*all-MiniLM-L6-v2, teacher of nano and micro*", rows[TEACHER], "English", "256"))
+    lines = ["| | languages | tokens | MB | STS | search | ms |", "| --- | --- |" + " ---: |" * 5]
+    for title, row, languages, tokens in described:
+        quality = row["quality"]
+        scores = (quality["sts7"], sum(quality[each] for each in COLLECTIONS.values()) / len(COLLECTIONS))
+        numbers = [f"{row['size_bytes'] / 1e6:.1f}", *(f"{100 * each:.1f}" for each in scores)]
+        numbers.append(f"{row['time']['p50_ms']:.2f}")
+        lines.append(f"| {title} | {languages} | {tokens} | {' | '.join(numbers)} |")
+    timing = found["timing"]
+    machine = f"{timing['machine']['cpu']} · {timing['threads']} thread · int8 · {found['made_at'][:10]}"
+    return "\n".join([*lines, "", f"<sub>{machine}</sub>", ""])
+
+
+def searched(reports: list[dict[str, Any]]) -> str:
+    """The table of who embeds queries and documents: nDCG@10, and its share of what the teacher finds by
+    cosine alone."""
+    scores = {each["bundle"]["name"]: each["quality"] for each in reports}
+    best = scores["teacher"]["retrieval"]["average"]
+    rows = []
+    for name in ("nano", "micro", "teacher"):
+        quality = scores[name]
+        who = [("itself", quality, "retrieval")]
+        if name != "teacher":
+            mean = scores[f"{name}-mean"]
+            who += [("itself and its teacher, the mean", mean, "retrieval")]
+            who += [("its teacher", quality, "retrieval, documents of teacher:int8")]
+        rows += [
+            (f"`{name}`" if name in SHIPPED else "the teacher", documents, found[key], found[f"{key} + BM25"])
+            for documents, found, key in who
+        ]
+    lines = ["| queries | documents | nDCG@10 | with BM25 |", "| --- | --- | ---: | ---: |"]
+    for queries, documents, alone, beside in rows:
+        cells = [_shared(each["average"], best) for each in (alone, beside)]
+        lines.append(f"| {queries} | {documents} | {' | '.join(cells)} |")
+    alone = _shared(rows[0][3]["bm25"], best)
+    return "\n".join([*lines, f"| *BM25 alone* | | | {alone} |", ""])
+
+
+def _shared(score: float, best: float) -> str:
+    """A score, and its share of the teacher's."""
+    return f"{100 * score:.1f} ({score / best:.0%})"
+
+
 def adapted(found: dict[str, Any]) -> str:
     """The table of adaptations: nDCG@10 of a collection for each number of its documents, and what the
     student kept of STS."""
     name, lines = found["student"], list[str]()
-    titles = ["collection", f"`{name}` learned", "minutes", "nDCG@10", "of its teacher's", "with BM25"]
-    titles += ["of its teacher's alone", "sts7"]
+    titles = ["collection", f"`{name}` learned", "minutes", "nDCG@10", "with BM25", "STS"]
     head = f"| {' | '.join(titles)} |"
-    lines += [head, "| --- | --- " + "| ---: " * 6 + "|"]
+    lines += [head, "| --- | --- " + "| ---: " * 4 + "|"]
     for collection, runs in found["adapted"].items():
         teacher, before = (found[who][collection] for who in ("teacher", "unadapted"))
         title = COLLECTIONS[collection]
@@ -92,12 +144,7 @@ def adapted(found: dict[str, Any]) -> str:
             rows.append((learned, f"{each['seconds'] / 60:.1f}", each["scores"]))
         rows.append((f"*its teacher; BM25 alone {100 * teacher['bm25']:.1f}*", "", teacher))
         for learned, minutes, scores in rows:
-            values = [scores["ndcg10"], scores["with_bm25"]]
-            cells = [
-                cell
-                for value in values
-                for cell in (f"{100 * value:.1f}", f"{value / teacher['ndcg10']:.0%}")
-            ]
+            cells = [_shared(scores[each], teacher["ndcg10"]) for each in ("ndcg10", "with_bm25")]
             lines.append(
                 f"| {title} | {learned} | {minutes} | {' | '.join(cells)} | {100 * scores['sts7']:.1f} |"
             )
@@ -337,8 +384,13 @@ if __name__ == "__main__":
         for name, (document, sources) in TABLES.items()
         if readme_tables.update_table(document, sources, name)
     ]
-    if readme_tables.update(README, adapted(files.read_json(ADAPTED)), "adapted"):
-        changed.append("adapted")
+    for name, table in (
+        ("students", students(files.read_json(PEERS), shipped())),
+        ("searched", searched(report_files.read(REPORTS / "search.json"))),
+        ("adapted", adapted(files.read_json(ADAPTED))),
+    ):
+        if readme_tables.update(README, table, name):
+            changed.append(name)
     if readme_tables.update(SECURITY, measured_tables.faults(files.read_json(FAULTS)), "faults"):
         changed.append("faults")
     if readme_tables.update(BENCH, verdicts(PAGES), "verdicts"):

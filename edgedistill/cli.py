@@ -32,6 +32,9 @@ DEVICES = ("auto", "cpu", "cuda")
 
 # What strangers try, and what it is here.
 SYNONYMS = {
+    "version": "--version",
+    "help": "--help",
+    **dict.fromkeys(("list", "ls", "bundles", "models", "shipped"), "students"),
     "encode": "embed: edgedistill embed nano texts.csv --column body",
     "load": "embed, or in Python edgedistill.load('nano').encode(texts)",
     "convert": "export",
@@ -40,6 +43,19 @@ SYNONYMS = {
     "finetune": "adapt",
     "evaluate": "bench",
 }
+OPTIONS = {
+    "-o": "--out",
+    "--output": "--out",
+    "-k": "--top",
+    "--limit": "--top",
+    "--top-k": "--top",
+    "--batch-size": "--batch-tokens",
+    "--force": "--overwrite",
+    "--dimensions": "--dim",
+    "--field": "--column",
+    "--text-column": "--column",
+}
+WRONG_USAGE: Any = typer.BadParameter.__base__  # every error of a command line
 
 
 class _Commands(TyperGroup):
@@ -48,9 +64,27 @@ class _Commands(TyperGroup):
         if (name := args[0]) not in self.commands:
             if name in SYNONYMS:
                 raise UserError(f"edgedistill {name}: no such command; use {SYNONYMS[name]}")
+            if name in files.shipped("bundle"):
+                way_out = f"put what to do before it: edgedistill search {name} docs 'how do I reset it?'"
+                raise UserError(f"edgedistill {name}: a bundle, no command; {way_out}")
             way_out = "edgedistill --help describes them"
             raise UserError(f"edgedistill: {unknown_name('command', name, self.commands)}; {way_out}")
         return super().resolve_command(ctx, args)
+
+
+def _wrong_usage(error: Any) -> UserError:
+    """What is wrong with a command line, with the command's example."""
+    fact, place, example = error.format_message().rstrip("."), "edgedistill", "edgedistill --help"
+    if error.ctx is not None:  # an option that lacks its value has none
+        place, command = error.ctx.command_path, error.ctx.command
+        example = command.epilog.partition("Example: ")[2] or example
+        options = {name for each in command.params for name in each.opts}
+        given = getattr(error, "option_name", None)
+        if given and OPTIONS.get(given) in options:
+            fact = f"no option {given!r}; use {OPTIONS[given]}"
+        elif given:
+            fact = unknown_name("option", given, filter(lambda name: name.startswith("-"), options))
+    return UserError(f"{place}: {fact[0].lower()}{fact[1:]}; for example: {example}")
 
 
 app = typer.Typer(
@@ -62,7 +96,6 @@ app = typer.Typer(
     "  1    a check failed: parity, a requirement of a recipe, or the hash of a file\n"
     "  2    an error that you can fix, described on stderr\n"
     "  130  interrupted",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its help needs a Markdown parser, half of the time that help takes
@@ -184,7 +217,7 @@ def _session(
 def _require_torch(command: str, model: object) -> None:
     """Raises UserError, without torch, with the extra that has all that the command needs of a model, or of
     recipes."""
-    require("torch", command, "demo" if "packaged:" in str(model) else "train")
+    require("torch", f"edgedistill {command}", "demo" if "packaged:" in str(model) else "train")
 
 
 @contextmanager
@@ -228,6 +261,26 @@ def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
     if text:
         with border("stdout"):
             typer.echo(text)
+
+
+@_command("edgedistill students")
+def students(as_json: Json = False) -> None:
+    """List the students that ship, which `search`, `embed`, `adapt` and others take by name.
+
+    MB is all files of one; a suite's score is out of 100. --json adds the folder, what the student is, and
+    the licences of its teacher and of the texts that it learned from.
+    """
+    from edgedistill.runtime import bundle_location
+
+    shipped = bundle_location.shipped()
+    lines = [
+        f"name   languages       tokens    MB{''.join(f'{suite:>11}' for suite in shipped[0]['scores'])}"
+    ]
+    for each in shipped:
+        scores = "".join(f"{100 * score:11.1f}" for score in each["scores"].values())
+        size = f"{each['max_tokens']:6} {each['size_bytes'] / 1e6:5.1f}"
+        lines.append(f"{each['name']:6} {' '.join(each['languages']):15} {size}{scores}")
+    print_result({"students": shipped}, as_json, "\n".join(lines))
 
 
 @_command("edgedistill recipes demo-bert2 > mine.yaml")
@@ -428,7 +481,7 @@ def adapt(
     held out, beside the teacher and BM25; with --pairs on held-out queries of theirs too. The run's
     recipe.yaml says what was chosen; `train` runs it again.
     """
-    require("torch", "adapt", "demo")
+    require("torch", "edgedistill adapt", "demo")
     from edgedistill import adapting, recipe
     from edgedistill.resolve import unfinished_run
 
@@ -539,13 +592,6 @@ def export(
     overwrite: Overwrite = False,
     pooling: Pooling = None,
     revision: Revision = None,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="Show what quantizing each layer alone costs, by default in int8; write nothing.",
-        ),
-    ] = False,
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
@@ -556,7 +602,7 @@ def export(
     """
     precisions = listed(precision)
     if static is not None:
-        others = {"--out": out, "--documents": documents, "--explain": explain}
+        others = {"--out": out, "--documents": documents}
         if unused := [option for option, value in others.items() if value]:
             raise UserError(f"--static {static}: writes no bundle; leave {' and '.join(unused)} out")
         _require_torch("export --static", source)
@@ -570,22 +616,17 @@ def export(
         return
     if mean and documents is None:
         raise UserError("--mean: is of a pair's documents; add --documents, their encoder, or leave it out")
-    if documents is not None and (explain or out is None):
-        way_out = "leave --explain out" if explain else "add --out, the folder of the pair"
-        raise UserError(f"--documents {documents}: writes a pair of encoders; {way_out}")
+    if documents is not None and out is None:
+        raise UserError(f"--documents {documents}: writes a pair of encoders; add --out, its folder")
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
-    if (out / "manifest.json").exists() and not explain:  # what is not a bundle is never replaced
+    if (out / "manifest.json").exists():  # what is not a bundle is never replaced
         _refuse_existing(str(out), "--out", overwrite)
-    _require_torch("export", source)
-    from edgedistill.export import bundle_writer, explanation, model_source, pair_bundle
+    _require_torch(
+        "export, which also joins and compares the encoders of a pair," if documents else "export", source
+    )
+    from edgedistill.export import bundle_writer, model_source, pair_bundle
 
     given = model_source.Source(source, pooling, revision, remote_code)
-    if explain:
-        session = _session(remote_code=remote_code, quiet=as_json)
-        with model_source.opened(given) as run:
-            explained = explanation.explain(run, precisions[0] if len(precisions) == 1 else "int8", session)
-        print_result(explained, as_json, explanation.table(explained))
-        return
     if documents is None:
         found = bundle_writer.export(given, precisions, out, log)
     else:
@@ -708,7 +749,7 @@ def _documents(name: str, session: Session) -> Documents:
         from edgedistill.evaluation import bench as benchmark
 
         return benchmark.documents(name, session)
-    require("torch", "bench --documents", "train")
+    require("torch", "edgedistill bench --documents", "train")
     from edgedistill.export import model_source
 
     return model_source.documents(name, session)
@@ -795,19 +836,22 @@ def search(
     """Find the texts of files that answer a question.
 
     Ranks paragraphs, lines and rows by their cosine to the question and, after pip install
-    'edgedistill[search]', by BM25 too. Embeddings are kept in the cache: only what has changed is embedded
-    again.
+    'edgedistill[search]', by BM25 too. A result begins with its score: the cosine, or with BM25 the sum of
+    both, in standard deviations above the mean text of the files. The best are shown, however low their
+    scores. Embeddings are kept in the cache: only what has changed is embedded again.
     """
-    if not paths:
-        way_out = f"for example: edgedistill search {name} 'docs/**/*.md' 'how do I reset it?'"
-        raise UserError(f"edgedistill search {name}: needs files and, behind them, a question; {way_out}")
     from edgedistill import search_files
     from edgedistill.data import bm25
     from edgedistill.runtime.bundle import load
 
+    opened = load(name, threads=threads)  # first: the bundle may be what was left out
+    if not paths or os.path.exists(question):
+        fact = f"a question in quotes{f', which the path {question} is not' if question else ''}"
+        way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
+        raise UserError(f"edgedistill search {name}: needs files and, behind them, {fact}; {way_out}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
-    found = search_files.search(load(name, threads=threads), request, _session(quiet=as_json))
-    counted = f"{found['texts']:,} texts in {found['files']:,} files, {found['embedded']:,} embedded now"
+    found = search_files.search(opened, request, _session(quiet=as_json))
+    counted = f"files: {found['files']:,}; texts: {found['texts']:,}; embedded now: {found['embedded']:,}"
     log(f"{counted}; ranked by {found['ranked_by']}")
     print_result(found, as_json, search_files.table(found))
 
@@ -865,7 +909,7 @@ def serve(
     answered. --threads is of each worker; by default the workers share the processors.
     """
     for needed in ("starlette", "uvicorn", "orjson", "prometheus_client"):
-        require(needed, "serve", "server")
+        require(needed, "edgedistill serve", "server")
     from edgedistill.serving import server
 
     limits = server.Limits(
@@ -898,8 +942,8 @@ def mobile(
     """
     if (out / "mobile.json").exists():  # what is not a package is never replaced
         _refuse_existing(str(out), "--out", overwrite)
-    require("onnx", "mobile", "mobile")
-    require("onnxruntime_extensions", "mobile", "mobile")
+    require("onnx", "edgedistill mobile", "mobile")
+    require("onnxruntime_extensions", "edgedistill mobile", "mobile")
     from edgedistill.mobile import package
 
     found = package.write(name, out, None, log, ids)
@@ -955,7 +999,7 @@ def demo(
     Takes about six minutes: a slower machine trains on fewer texts. They are sentences of Python's
     documentation and come with the package, the teacher comes with edgedistill[demo]: nothing is downloaded.
     """
-    require("torch", "demo", "demo")
+    require("torch", "edgedistill demo", "demo")
     from edgedistill import demo as demonstration
 
     print_result(demonstration.demo(out, _session(quiet=True)), as_json)
@@ -995,7 +1039,7 @@ def main() -> None:
     """Run a command and exit: 0 success, 1 a check failed, 2 the user can fix it, 130 interrupted, by Ctrl-C
     or SIGTERM. A bug keeps its traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a scheduler stops a job
-    shown, details = False, dict[str, Any]()
+    details = dict[str, Any]()
     # torch allocates in pages of 2 MB: a training step with a large embedding table takes little more than
     # half the time
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -1005,12 +1049,12 @@ def main() -> None:
     )
     try:
         with _traceback_on_demand(), border(), _written_stdout():
-            app()
-    except SystemExit as ended:  # by typer: help, wrong arguments, Ctrl-C; it has printed its message
-        if ended.code not in (2, INTERRUPTED):
-            raise
-        code, shown = ended.code, ended.code != INTERRUPTED
-        message = "interrupted" if code == INTERRUPTED else "wrong arguments; see stderr"
+            try:
+                ended = app(sys.argv[1:] or ["--help"], "edgedistill", standalone_mode=False)
+            except WRONG_USAGE as error:
+                raise _wrong_usage(error) from None
+        if ended == INTERRUPTED:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
     except UserError as error:
         code, message, details = 2, str(error), {"problems": list(error.problems), **error.details}
     except CheckFailed as error:
@@ -1024,11 +1068,10 @@ def main() -> None:
         sys.exit(141)
     else:
         return
-    if not shown:
-        try:
-            sys.stderr.write(message + "\n")
-        except OSError:  # a log file on a full disk: the exit code still says what happened
-            _discard(sys.stderr)
+    try:
+        sys.stderr.write(message + "\n")
+    except OSError:  # a log file on a full disk: the exit code still says what happened
+        _discard(sys.stderr)
     if "--json" in sys.argv:
         with suppress(UserError, OSError), _written_stdout():  # stdout may be what has failed
             sys.stdout.write(files.json_text({"error": message, **details}, default=str) + "\n")

@@ -221,15 +221,15 @@ def first_line(error: BaseException | str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
-def require(module: str, command: str, extra: str) -> ModuleType:
-    """Import an optional dependency. Raises UserError, which names the extra to install, where it is
-    missing."""
+def require(module: str, what: str, extra: str) -> ModuleType:
+    """Import an optional dependency. Raises UserError, which names the extra to install and `what` needs it,
+    where it is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name and missing.name.split(".")[0] == module.split(".")[0]:
             raise UserError(
-                f"edgedistill {command} needs {module.split('.')[0]}, which is not installed; pip install "
+                f"{what} needs {module.split('.')[0]}, which is not installed; pip install "
                 f"'edgedistill[{extra}]'"
             ) from None
         raise

@@ -54,7 +54,7 @@ def find(what: str, name: str | Path) -> Path:
     """The file at a path if there is one, otherwise the shipped file of that name. Raises UserError where
     there is neither."""
     path = Path(name)
-    if path.is_file():
+    if path.exists() and not path.is_dir():  # a pipe too, as of <(...)
         return path
     known = shipped(what)
     if str(name) in known:

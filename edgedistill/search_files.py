@@ -107,25 +107,28 @@ def _files(pattern: Path) -> list[Path]:
     found = file_patterns.texts_below(pattern) if pattern.is_dir() else file_patterns.expanded(pattern)
     if not found:
         kinds = f"files ({', '.join(input_file.KINDS)})"
-        raise UserError(
-            f"{pattern}: no texts there; give {kinds} by a name or a pattern such as 'docs/*.csv'"
+        way_out = (
+            f"give {kinds} by a name or a pattern such as 'docs/*.csv', and the question last, in quotes"
         )
+        raise UserError(f"{pattern}: no texts there; {way_out}")
     return found
 
 
 def _passages(path: Path, request: Search, most: int) -> Iterator[tuple[int, str]]:
     """The texts of a file, of at most so many bytes each: a longer one as runs of its sentences; a heading or
-    a cell of a document together with what follows."""
+    a cell of a document, a line each, together with what follows."""
     least = SHORTEST if readers.is_text_file(path) and input_file.kind(path) != ".txt" else 1
-    run, first = "", 0
+    run, first = "", 0  # its lines are passages, its words as before
     numbered = readers.numbered_texts(path, request.column, "--column", "auto", LONGEST_TEXT)
     for number, text in numbered:
         normal = readers.normalize(text)
+        between = "\n"
         for part in [normal] if len(normal.encode()) <= most else added_texts.sentences(normal, 1):
             if run and len(f"{run} {part}".encode()) > most:
                 yield first, run
                 run = ""
-            first, run = first if run else number, f"{run} {part}".strip()
+            first, run = first if run else number, f"{run}{between}{part}".strip()
+            between = " "
         if len(run) >= least:
             yield first, run
             run = ""
@@ -183,10 +186,11 @@ def _kept(request: Search, session: Session, **of: Any) -> Path:
 
 
 def table(found: dict[str, Any]) -> str:
-    """The results for reading: file and line, scores, text."""
+    """The results for reading: what ranks them, file and line, what that is of, and the text."""
     lines = []
     for each in found["results"]:
         file, number, text, *_ = each.values()
         words = f", BM25 {each['bm25']:.1f}" if each["bm25"] else ""
-        lines += [f"{file}:{number}  (cosine {each['cosine']:.2f}{words})", f"    {shown(text, LINE, False)}"]
+        lines.append(f"{each['score']:5.2f}  {file}:{number}  (cosine {each['cosine']:.2f}{words})")
+        lines += [f"       {line}" for line in shown(text, LINE, False).splitlines()]
     return "\n".join(lines)

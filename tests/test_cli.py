@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +28,11 @@ from tests.conftest import World
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_NANOO = (
-    "no bundle 'nanoo'; did you mean 'nano'? (micro, multi, nano); `edgedistill export MODEL` makes one"
+    "no bundle 'nanoo'; did you mean 'nano'? (micro, multi, nano); `edgedistill students` lists what ships, "
+    "`edgedistill export MODEL` makes one"
 )
 COMMANDS = (
+    "students",
     "recipes",
     "check",
     "cache",
@@ -323,14 +326,80 @@ def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
         ("encode nano x.txt", "edgedistill encode: no such command; use embed: edgedistill embed nano "),
         ("load nano", "edgedistill load: no such command; use embed, or in Python edgedistill.load('nano')"),
         ("embedd nano", "edgedistill: no command 'embedd'; did you mean 'embed'? (adapt, bench, "),
-        ("search nano", "edgedistill search nano: needs files and, behind them, a question; for example: "),
-        ("search nano how", "edgedistill search nano: needs files and, behind them, a question; for example"),
+        ("list", "edgedistill list: no such command; use students"),
+        ("nano texts.csv", "edgedistill nano: a bundle, no command; put what to do before it: edgedistill "),
+        (
+            "search nano",
+            "edgedistill search nano: needs files and, behind them, a question in quotes; for example: ",
+        ),
+        ("search nano how", "edgedistill search nano: needs files and, behind them, a question in quotes; "),
+        (
+            "search nano how .",
+            "edgedistill search nano: needs files and, behind them, a question in quotes, which ",
+        ),
+        ("search nano . how is it", "how: no texts there; give files (.txt, .md, "),
+        (
+            "search question .",
+            "no bundle 'question'; choose one: (micro, multi, nano); `edgedistill students` ",
+        ),
+        (
+            "embed",
+            "edgedistill embed: missing argument 'BUNDLE[:PRECISION]'; for example: edgedistill embed nano ",
+        ),
+        (
+            "embed nano x.csv -o y",
+            "edgedistill embed: no option '-o'; use --out; for example: edgedistill embed ",
+        ),
+        (
+            "embed --model nano x",
+            "edgedistill embed: no option '--model'; choose one: (--as, --batch-tokens, ",
+        ),
+        (
+            "search nano . q -k 3",
+            "edgedistill search: no option '-k'; use --top; for example: edgedistill search ",
+        ),
+        ("verify nano micro", "edgedistill verify: got unexpected extra argument(s) (micro); for example: "),
+        (
+            "search nano . q --top",
+            "edgedistill: option '--top' requires an argument; for example: edgedistill ",
+        ),
+        ("-V", "edgedistill: no option '-V'; choose "),
     ],
 )
 def test_what_strangers_try_is_answered_with_a_way_out(tmp_path: Path, arguments: str, line: str) -> None:
     done = call(*arguments.split(), "--json", folder=tmp_path)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1) and done.stderr.startswith(line)
     assert last(done)["error"] == done.stderr.strip()  # type: ignore[index, call-overload]
+
+
+def test_students_lists_what_ships(tmp_path: Path) -> None:
+    found = last(call("students", "--json", folder=tmp_path))["students"]
+    assert found == edgedistill.shipped() and {Path(each["folder"]).name for each in found} == set(
+        files.shipped("bundle")
+    )  # type: ignore[attr-defined]
+    head, *rows = call("students", folder=tmp_path).stdout.splitlines()
+    assert (
+        head.split()[:4] == ["name", "languages", "tokens", "MB"]
+        and len({len(line) for line in (head, *rows)}) == 1
+    )
+    nano = next(each for each in edgedistill.shipped() if each["name"] == "nano")
+    shown = [f"{100 * score:.1f}" for score in nano["scores"].values()]
+    assert rows[-1].split() == ["nano", "en", "256", f"{nano['size_bytes'] / 1e6:.1f}", *shown]
+
+
+def test_without_arguments_comes_the_help(tmp_path: Path) -> None:
+    done = call(folder=tmp_path)
+    assert done.returncode == 0 and "Commands:" in done.stdout and done.stderr == ""
+
+
+def test_a_recipe_is_read_from_a_pipe(world: World, tmp_path: Path) -> None:
+    pipe, content = tmp_path / "pipe", json.dumps(world.recipe())
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(content,))
+    writer.start()
+    done = call("check", pipe, "--json", folder=tmp_path, data=world.data)
+    writer.join()
+    assert done.returncode == 0 and last(done)["recipes"][0]["name"] == "tiny"  # type: ignore[index]
 
 
 def test_recipes_lists_and_prints(tmp_path: Path) -> None:
@@ -374,8 +443,8 @@ def test_json_prints_its_object_however_the_command_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = call("check", "--json", "--bad", folder=tmp_path)
-    assert (done.returncode, last(done)) == (2, {"error": "wrong arguments; see stderr"})
-    assert "No such option: --bad" in done.stderr
+    assert done.returncode == 2 and done.stderr.startswith("edgedistill check: no option '--bad'; ")
+    assert last(done) == {"error": done.stderr.strip(), "problems": [done.stderr.strip()]}
     monkeypatch.setattr(verify, "verify", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     done = call("verify", "bundles/x", "--json", folder=tmp_path)
     assert (done.returncode, last(done)) == (130, {"error": "interrupted"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,8 @@ def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session) -> N
         (
             "docs/page.md",
             1,
-        ): "Refunds Your money is paid back within ten days, to the card that you paid with. "
-        "Delivery We send books by post. They arrive after two or three days, and later on islands.",
+        ): "Refunds\nYour money is paid back within ten days, to the card that you paid with.\n"
+        "Delivery\nWe send books by post. They arrive after two or three days, and later on islands.",
     }
     left_out = ["docs/binary.txt"]
     assert (found["files"], found["texts"], found["left_out"]) == (3, 5, left_out)
@@ -128,8 +129,7 @@ def test_without_the_extra_cosines_decide(
     found = asked(nano, ["docs/lines.txt"], session, "a cat")
     assert found["results"][0]["text"] == "A cat sleeps." and found["results"][0]["bm25"] == 0
     assert found["ranked_by"] == (
-        "cosine alone (edgedistill with BM25 needs bm25s, which is not installed; "
-        "pip install 'edgedistill[search]')"
+        "cosine alone (BM25 needs bm25s, which is not installed; pip install 'edgedistill[search]')"
     )
 
 
@@ -219,6 +219,14 @@ def test_what_is_refused(
     assert not session.cache.exists()
 
 
+def test_a_pipe_is_refused_by_name(nano: Bundle, session: Session, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(
+        UserError, match="pipe: a pipe, which can be read only once; write what it gives to a file"
+    ):
+        asked(nano, [str(tmp_path / "pipe")], session)
+
+
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -1.0])
 def test_a_weight_must_be_a_number(nano: Bundle, docs: Path, session: Session, weight: float) -> None:
     with pytest.raises(UserError, match=f"^--hybrid-weight: {weight} is no weight"):
@@ -229,9 +237,14 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     told = call("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, folder=tmp_path)
     lines = told.stdout.splitlines()
-    assert told.returncode == 0 and lines[0].startswith("docs/page.md:1  (cosine 0.")
-    assert lines[1].startswith("    Refunds Your money is paid back") and len(lines) == 4
-    assert told.stderr.startswith("2 texts in 2 files, 2 embedded now; ranked by cosine + 0.5 BM25")
+    assert told.returncode == 0 and "  docs/page.md:1  (cosine 0." in lines[0]
+    assert (
+        lines[1:3] == [f"       {line}" for line in PAGE.replace("# ", "").split("\n\n")[:2]]
+        and len(lines) == 7
+    )
+    scores = [float(line.split()[0]) for line in (lines[0], lines[5])]
+    assert scores == sorted(scores, reverse=True)
+    assert told.stderr.startswith("files: 2; texts: 2; embedded now: 2; ranked by cosine + 0.5 BM25")
     options = ("--json", "--top", "1", "--hybrid-weight", "0")
     told = call(*("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, *options), folder=tmp_path)
     found = json.loads(told.stdout)

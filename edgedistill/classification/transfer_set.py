@@ -95,7 +95,7 @@ def tagger(spec: recipe.Augment, place: str) -> Tagger:
     """
     if spec.pos == 0:
         return lambda words: [None] * len(words)
-    nltk = require("nltk", "train", "augment")
+    nltk = require("nltk", "edgedistill train", "augment")
     try:
         nltk.pos_tag(["word"])
     except (LookupError, OSError):

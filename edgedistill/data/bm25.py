@@ -78,7 +78,7 @@ class BM25:
     """
 
     def __init__(self, texts: Iterable[str], place: str) -> None:
-        bm25s = require("bm25s", "with BM25", "search")
+        bm25s = require("bm25s", "BM25", "search")
         numbers: dict[str, int] = {}
         rows = [
             np.array([numbers.setdefault(word, len(numbers)) for word in words(text)], np.int32)
@@ -114,7 +114,7 @@ class BM25:
     def load(cls, folder: Path) -> BM25:
         """Read an index that was saved."""
         found = cls.__new__(cls)
-        found.index = require("bm25s", "with BM25", "search").BM25.load(folder, show_progress=False)
+        found.index = require("bm25s", "BM25", "search").BM25.load(folder, show_progress=False)
         found._reads(files.read_json(folder / LANGUAGE))
         return found
 
@@ -135,12 +135,12 @@ class BM25:
 
 def stemmer(language: str | None) -> Callable[[list[str]], list[str]]:
     """Return what maps words of a language to their stems, by Snowball; without a language words stay."""
-    return require("Stemmer", "with BM25", "search").Stemmer(language).stemWords if language else list
+    return require("Stemmer", "BM25", "search").Stemmer(language).stemWords if language else list
 
 
 def version() -> list[Any]:
     """What a saved index depends on beside its texts."""
-    bm25s, stemmer = (require(name, "with BM25", "search") for name in ("bm25s", "Stemmer"))
+    bm25s, stemmer = (require(name, "BM25", "search") for name in ("bm25s", "Stemmer"))
     return [K1, B, bm25s.__version__, stemmer.version()]
 
 
@@ -185,7 +185,7 @@ def joined(dense: Floats, bm25: Floats, weight: float = WEIGHT) -> Floats:
 
 
 def _stop_words(language: str) -> frozenset[str]:
-    lists = require("bm25s.stopwords", "with BM25", "search")
+    lists = require("bm25s.stopwords", "BM25", "search")
     return frozenset(getattr(lists, f"STOPWORDS_{'EN_PLUS' if language == 'english' else language.upper()}"))
 
 

@@ -64,7 +64,10 @@ def copy_of(address: str | Path) -> Path:
 
 
 def expanded(path: Path) -> list[Path]:
-    """The files that a path or a glob stands for, whatever their type, sorted."""
+    """The files that a path or a glob stands for, whatever their type, sorted. Raises UserError for a pipe:
+    the texts of a file are read more than once."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UserError(f"{path}: a pipe, which can be read only once; write what it gives to a file")
     parts = path.parts[bool(path.anchor) :]
     return sorted(each for each in set(_expanded(Path(path.anchor), parts)) if os.path.isfile(each))
 

@@ -365,7 +365,7 @@ def parquet_batches(
 
     Raises UserError: no or damaged parquet file, no such column, pyarrow is not installed.
     """
-    parquet = require("pyarrow.parquet", "with .parquet files", "train")
+    parquet = require("pyarrow.parquet", "a .parquet file", "train")
     done = 0
     with input_file.opened(path) as file:
         if file.read(4) != input_file.PARQUET:
@@ -400,7 +400,7 @@ def hub_table(spec: Any, split: str, place: str, streaming: bool = False) -> Any
 
     Raises UserError: no such data set, configuration, split or revision, no network.
     """
-    datasets = require("datasets", "train", "train")
+    datasets = require("datasets", "edgedistill train", "train")
     try:
         return datasets.load_dataset(
             spec.dataset, spec.config, split=split, revision=spec.revision, streaming=streaming

@@ -337,7 +337,7 @@ def _check_search(
     if search.weight is not None:
         bm25.checked_weight(search.weight)
         for package in ("bm25s", "Stemmer"):
-            require(package, "bench --hybrid", "search")
+            require(package, "edgedistill bench --hybrid", "search")
         # indexed now, so that texts without words are refused before anything is measured
         _ = [task.bm25 for suite in retrieval for task in suite.tasks.values()]
     if documents is None:

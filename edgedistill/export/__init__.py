@@ -2,7 +2,6 @@
 
 __all__ = [
     "bundle_writer",
-    "explanation",
     "library_files",
     "model_card",
     "model_source",

@@ -57,7 +57,7 @@ def write(
     ids than tokenizer.json on any adversarial text, and where the embeddings of the golden texts are not the
     bundle's.
     """
-    require("onnxruntime_extensions", "mobile", "mobile")
+    require("onnxruntime_extensions", "edgedistill mobile", "mobile")
     if out.exists() and not (out / MANIFEST).exists():
         raise UserError(f"{out}: already exists and is not a mobile package; choose another name")
     opened = bundles.load(bundle, precision)
@@ -101,7 +101,7 @@ class _Package:
             "bundle": about.get("digest"),
             "takes": "ids" if ids else "texts",
             "versions": {
-                name: require(name, "mobile", "mobile").__version__
+                name: require(name, "edgedistill mobile", "mobile").__version__
                 for name in ("onnxruntime", "onnxruntime_extensions")
             },
             "tokenizer": tokenizer,

@@ -87,11 +87,11 @@ def _not_found(name: str) -> str:
     if len(Path(name).parts) > 1:
         names = closest_names(name, known)
         fact = f"{name}: no such folder; give a bundle's folder, or the name of a bundle ({names})"
-    return f"{fact}; `edgedistill export MODEL` makes one"
+    return f"{fact}; `edgedistill students` lists what ships, `edgedistill export MODEL` makes one"
 
 
 def shipped() -> list[dict[str, Any]]:
-    """The bundles that ship, from their manifests and reports: {name, about, languages, max_tokens,
+    """The bundles that ship, from their manifests and reports: {name, folder, about, languages, max_tokens,
     size_bytes, scores, licences}.
 
     size_bytes is that of the whole folder. scores are averages of suites, 0 to 1. licences are those of the
@@ -105,6 +105,7 @@ def shipped() -> list[dict[str, Any]]:
         licences = [*(each["licence"] for each in teachers), *corpus["licences"].values()]
         student = {
             "name": name,
+            "folder": str(path.parent),
             "about": manifest["recipe"]["about"],
             "languages": list(dict.fromkeys(columns or [corpus["column"]])),
             "max_tokens": manifest["max_tokens"],

@@ -226,8 +226,8 @@ class TeacherPass:
     def write_parquet(self, folder: Path) -> None:
         """Write the embeddings into an empty folder: a file a shard, with the columns `hash`, uint64, and
         `embedding`, a fixed_size_list of float16. Raises UserError where shards are lacking."""
-        arrow = require("pyarrow", "cache --parquet", "train")
-        parquet = require("pyarrow.parquet", "cache --parquet", "train")
+        arrow = require("pyarrow", "edgedistill cache --parquet", "train")
+        parquet = require("pyarrow.parquet", "edgedistill cache --parquet", "train")
         if self.done < self.shards:
             fact = f"{self.done:,} of {self.shards:,} shards are there"
             raise UserError(f"--parquet: {self.name}: {fact}; fill the cache first, without --only")

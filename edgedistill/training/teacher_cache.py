@@ -115,7 +115,7 @@ def _on_ray(spec: recipe.Recipe, session: Session, whole: list[TeacherPass], sha
     A killed actor is started again with the shard it was at. Raises UserError where that does not help, and
     what the workers raise.
     """
-    ray = require("ray", "cache --engine ray", "ray")
+    ray = require("ray", "edgedistill cache --engine ray", "ray")
     tasks = [(number, shard) for number, each in enumerate(whole) for shard in each.lacking(share)]
     if not tasks:
         return

@@ -11,7 +11,7 @@ from edgedistill.evaluation.suites.cosines import Encoder, Floats
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts
 
 SAMPLED = 1_000  # rows of each table of a task whose texts are the suite's, which are timed
-COMMAND = "bench --suite mteb:TASK"
+COMMAND = "edgedistill bench --suite mteb:TASK"
 
 
 class Model:

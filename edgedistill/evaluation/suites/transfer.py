@@ -64,7 +64,7 @@ class Labelled:
 def read(part: TransferFolder, find: Find, rows: Rows) -> Labelled:
     """Read the splits of a task. Raises UserError for a missing file or column, no rows, and labels that no
     classifier can be trained on."""
-    require("sklearn", "bench on a transfer suite", "train")  # fail before anything is encoded
+    require("sklearn", "edgedistill bench on a transfer suite", "train")  # fail before anything is encoded
     folder, known = find(part.folder), dict[str, int]()
     texts, labels, split = list[Ints](), list[str](), list[int]()
     for number, name in enumerate(SPLITS):
@@ -136,7 +136,7 @@ def _folds(labels: Labels, count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
     SentEval chooses C by a nested cross-validation of ten folds, a hundred times the work for the same few
     penalties.
     """
-    selection: Any = require("sklearn.model_selection", "bench on a transfer suite", "train")
+    selection: Any = require("sklearn.model_selection", "edgedistill bench on a transfer suite", "train")
     cut = selection.StratifiedKFold(n_splits=count, shuffle=True, random_state=SEED)
     folds = [test for _, test in cut.split(labels, labels)]
     for number, test in enumerate(folds):
@@ -157,7 +157,7 @@ def _fit_and_test(
 
 
 def _fit(x: Floats, labels: Labels, strength: float) -> Any:
-    linear: Any = require("sklearn.linear_model", "bench on a transfer suite", "train")
+    linear: Any = require("sklearn.linear_model", "edgedistill bench on a transfer suite", "train")
     return linear.LogisticRegression(C=strength, max_iter=1000).fit(x, labels)
 
 

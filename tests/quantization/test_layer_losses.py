@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import layer_losses
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
 from edgedistill.errors import UserError
-from edgedistill.export import explanation
 from edgedistill.quantization import sample_texts
 from edgedistill.quantization.conversion import convert_except, converted
 from edgedistill.run import open_run
@@ -57,9 +57,9 @@ def with_an_outlier(model: onnx.ModelProto, layer: int) -> tuple[onnx.ModelProto
 @pytest.mark.parametrize("precision", ["w8", "int8", "w4"])
 def test_the_layer_made_bad_comes_first(bert: onnx.ModelProto, ids: list[list[int]], precision: str) -> None:
     bad, name = with_an_outlier(bert, 1)
-    before = explanation.costs(bert, converter(precision), ids)[1]
+    before = layer_losses.costs(bert, converter(precision), ids)[1]
     assert min(before, key=lambda each: before[each]["cosine_mean"]) != name
-    whole, alone = explanation.costs(bad, converter(precision), ids)
+    whole, alone = layer_losses.costs(bad, converter(precision), ids)
     assert min(alone, key=lambda each: alone[each]["cosine_mean"]) == name
     assert list(alone) == converted(bad, converter(precision)(bad))
     assert all(each["cosine_min"] <= each["cosine_mean"] for each in alone.values())
@@ -71,7 +71,7 @@ def test_the_layer_made_bad_comes_first(bert: onnx.ModelProto, ids: list[list[in
 
 def test_a_layers_cost_is_that_of_converting_it_alone(bert: onnx.ModelProto, ids: list[list[int]]) -> None:
     name = "model.encoder.layer.0.attention.self.value.weight.T"
-    layer = explanation.costs(bert, converter("w4"), ids)[1][name]
+    layer = layer_losses.costs(bert, converter("w4"), ids)[1][name]
     others = [each for each in converted(bert, converter("w4")(bert)) if each != name]
     made = convert_except(converter("w4"), bert, others)
     rows = [
@@ -86,7 +86,7 @@ def test_a_layers_cost_is_that_of_converting_it_alone(bert: onnx.ModelProto, ids
 
 def test_explain_a_run(tmp_path: Path) -> None:
     opened, lines = open_run(make_run(tmp_path / "run")), list[str]()
-    found = explanation.explain(opened, "w4", Session(log=lines.append))
+    found = layer_losses.explain(opened, "w4", Session(log=lines.append))
     assert found["texts"] > 300 and found["precision"] == "w4"
     assert (
         found["cosine_mean"] < min(layer["cosine_mean"] for layer in found["layers"]) < 1
@@ -94,7 +94,7 @@ def test_explain_a_run(tmp_path: Path) -> None:
     assert found["saved_bytes"] == pytest.approx(
         sum(layer["saved_bytes"] for layer in found["layers"]), rel=0.05
     )
-    shown = explanation.table(found)
+    shown = layer_losses.table(found)
     assert "all together" in shown and "encoder.layer.0.intermediate.dense " in shown and "MatMul" in shown
     assert sum(layer["share"] for layer in found["layers"]) == pytest.approx(1, abs=1e-3)
     means = [layer["cosine_mean"] for layer in found["layers"]]
@@ -109,9 +109,9 @@ def test_explain_shows_how_far_it_is(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
     opened = open_run(make_run(tmp_path / "run", "static"))
-    layers = len(explanation.explain(opened, "int8", Session())["layers"])
+    layers = len(layer_losses.explain(opened, "int8", Session())["layers"])
     assert capsys.readouterr().err == ""
-    explanation.explain(opened, "int8", Session(progress=True))
+    layer_losses.explain(opened, "int8", Session(progress=True))
     shown = capsys.readouterr().err
     assert "quantizing" in shown and f"{layers}/{layers}" in shown and re.search(r"\d layers/(s|min)", shown)
 
@@ -125,7 +125,7 @@ def test_the_rate_of_a_progress_bar(done: int, seconds: float, shown: str) -> No
 
 def test_explain_refuses_what_it_cannot_explain(tmp_path: Path) -> None:
     opened = open_run(make_run(tmp_path / "run"))
-    with pytest.raises(UserError, match="--precision: fp32 converts nothing"):
-        explanation.explain(opened, "fp32", QUIET)
+    with pytest.raises(UserError, match="fp32 converts nothing"):
+        layer_losses.explain(opened, "fp32", QUIET)
     with pytest.raises(UserError, match="--precision: no precision 'w3'; choose one"):
-        explanation.explain(opened, "w3", QUIET)
+        layer_losses.explain(opened, "w3", QUIET)

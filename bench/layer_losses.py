@@ -1,7 +1,11 @@
-"""`export --explain`: what each layer's quantization costs a run's embeddings, and what it saves."""
+"""What each layer's quantization costs a run's embeddings, and what it saves, the worst layer first.
+
+python bench/layer_losses.py RUN|MODEL [PRECISION, by default int8]
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import onnx
@@ -10,7 +14,7 @@ from rich.table import Table
 
 from edgedistill.errors import UserError
 from edgedistill.evaluation.tables import plain
-from edgedistill.export import parity
+from edgedistill.export import model_source, parity
 from edgedistill.quantization import Converter, convert_except, converted, converter, sample_texts
 from edgedistill.run import Run
 from edgedistill.session import Session, progress_bar
@@ -29,14 +33,10 @@ def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
     written. Raises UserError for an unknown precision, for fp32 and for a classifier.
     """
     if precision == "fp32":
-        raise UserError(
-            "--precision: fp32 converts nothing, so there is nothing to explain; choose another precision"
-        )
+        raise UserError("fp32 converts nothing, so nothing is lost; choose another precision")
     if run.labels:
-        raise UserError(
-            f"{run.folder}: a classifier; --explain compares embeddings: explain the run that it was "
-            "fine-tuned from"
-        )
+        way_out = "give the run that it was fine-tuned from"
+        raise UserError(f"{run.folder}: a classifier, and embeddings are compared; {way_out}")
     reader = parity.reader(run)
     golden_ids = reader.token_ids(reader.golden_texts())
     measured = sample_texts.samples(reader, golden_ids)
@@ -108,3 +108,9 @@ def table(found: dict[str, Any]) -> str:
             f"{row['saved_bytes'] / 1e3:,.1f}",
         )
     return plain(sheet, 120)
+
+
+if __name__ == "__main__":
+    name, precision = [*sys.argv[1:], "int8"][:2]
+    with model_source.opened(name) as run:
+        print(table(explain(run, precision, Session(progress=sys.stderr.isatty()))))
