@@ -46,4 +46,4 @@ def __getattr__(name: str) -> Any:
             return metadata.version("edgedistill")
         except metadata.PackageNotFoundError:
             return "source"  # a checkout that was not installed
-    raise AttributeError(f"module 'edgedistill' has no attribute {name!r}")
+    raise AttributeError(f"module 'edgedistill' has no attribute {name!r}; it has {', '.join(__all__)}")

@@ -265,10 +265,10 @@ def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
 
 @_command("edgedistill students")
 def students(as_json: Json = False) -> None:
-    """List the students that ship, which `search`, `embed`, `adapt` and others take by name.
+    """List the students that ship.
 
-    MB is all files of one; a suite's score is out of 100. --json adds the folder, what the student is, and
-    the licences of its teacher and of the texts that it learned from.
+    Other commands take them by name. MB is all files of one; a suite's score is out of 100. --json adds the
+    folder, what the student is, and the licences of its teacher and of the texts that it learned from.
     """
     from edgedistill.runtime import bundle_location
 
@@ -617,7 +617,9 @@ def export(
     if mean and documents is None:
         raise UserError("--mean: is of a pair's documents; add --documents, their encoder, or leave it out")
     if documents is not None and out is None:
-        raise UserError(f"--documents {documents}: writes a pair of encoders; add --out, its folder")
+        raise UserError(
+            f"--documents {documents}: writes a pair of encoders; add --out, the folder of the pair"
+        )
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     if (out / "manifest.json").exists():  # what is not a bundle is never replaced
         _refuse_existing(str(out), "--out", overwrite)
@@ -846,7 +848,7 @@ def search(
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
     if not paths or os.path.exists(question):
-        fact = f"a question in quotes{f', which the path {question} is not' if question else ''}"
+        fact = f"a question in quotes{f', which the path {question} is not' if paths else ''}"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: needs files and, behind them, {fact}; {way_out}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)

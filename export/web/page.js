@@ -81,8 +81,8 @@ function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, 
   $("facts").textContent = `${precision} · ${megabytes(size_bytes)} · ${ok ? "✓ checked" : "✗ golden texts differ"}`;
   const digits = cosine_at_least < 0.999 ? 4 : 6;
   const worst = Math.min(cosine_min, batched_min).toFixed(digits);
-  const bound = `${texts} texts, at least ${cosine_at_least.toFixed(digits)}`;
-  $("golden").replaceChildren(ok ? `✓ worst cosine ${worst}` : problem, note(ok ? bound : ""));
+  const bound = `${texts} texts, worst cosine ${worst}, at least ${cosine_at_least.toFixed(digits)}`;
+  $("golden").replaceChildren(ok ? "✓ same results as in Python" : problem, note(ok ? bound : ""));
   $("golden").className = ok ? "good" : "bad";
 }
 
@@ -340,13 +340,14 @@ addEventListener("drop", async (event) => {
 async function offerShipped() {
   const found = await fetch("shipped/index.json").catch(() => null);
   if (!found?.ok) return;
+  const named = new Intl.DisplayNames("en", { type: "language" });
   const buttons = (await found.json()).map(({ name, size_bytes, languages }, at) => {
     const item = document.createElement("li");
     const button = item.appendChild(document.createElement("button"));
     button.className = at ? "" : "primary";
     button.textContent = `Try ${name}`;
     button.addEventListener("click", () => open(`shipped/${name}/`));
-    item.append(note(`${languages.join(" ")} · ${megabytes(size_bytes)}`));
+    item.append(note(`${languages.map((code) => named.of(code)).join(", ")} · ${megabytes(size_bytes)}`));
     return item;
   });
   $("students").replaceChildren(...buttons);
