@@ -69,7 +69,7 @@ def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, 
 
 def _folder(name: str) -> Path | None:
     for folder in (Path(name), FOLDER / name):
-        if folder.exists():
+        if folder.is_dir():
             return folder
     shipped = files.shipped("bundle").get(name)
     return shipped.parent if shipped else None
