@@ -74,7 +74,8 @@ class _Commands(TyperGroup):
 
 def _wrong_usage(error: Any) -> UserError:
     """What is wrong with a command line, with the command's example."""
-    fact, place, example = error.format_message().rstrip("."), "edgedistill", "edgedistill --help"
+    fact, place = error.format_message().rstrip("."), f"edgedistill {sys.argv[1]}"
+    example = f"{place} --help"
     if error.ctx is not None:  # an option that lacks its value has none
         place, command = error.ctx.command_path, error.ctx.command
         example = command.epilog.partition("Example: ")[2] or example

@@ -368,6 +368,12 @@ def test_what_strangers_try_is_answered_with_a_way_out(tmp_path: Path, arguments
     assert last(done)["error"] == done.stderr.strip()  # type: ignore[index, call-overload]
 
 
+def test_an_option_without_its_value_is_named(tmp_path: Path) -> None:
+    done = call("search", "nano", ".", "q", "--top", folder=tmp_path)
+    line = "edgedistill search: option '--top' requires an argument; for example: edgedistill search --help\n"
+    assert (done.returncode, done.stderr) == (2, line)
+
+
 def test_students_lists_what_ships(tmp_path: Path) -> None:
     found = last(call("students", "--json", folder=tmp_path))["students"]
     assert found == edgedistill.shipped() and {Path(each["folder"]).name for each in found} == set(
