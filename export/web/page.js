@@ -347,7 +347,7 @@ async function offerShipped() {
     button.className = at ? "" : "primary";
     button.textContent = `Try ${name}`;
     button.addEventListener("click", () => open(`shipped/${name}/`));
-    item.append(note(`${languages.map((code) => named.of(code)).join(", ")} · ${megabytes(size_bytes)}`));
+    item.append(note(`${megabytes(size_bytes)} · ${languages.map((code) => named.of(code)).join(", ")}`));
     return item;
   });
   $("students").replaceChildren(...buttons);
