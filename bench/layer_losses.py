@@ -5,6 +5,7 @@ python bench/layer_losses.py RUN|MODEL [PRECISION, by default int8]
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import Any
 
@@ -111,6 +112,11 @@ def table(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    name, precision = [*sys.argv[1:], "int8"][:2]
-    with model_source.opened(name) as run:
-        print(table(explain(run, precision, Session(progress=sys.stderr.isatty()))))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("source", help="a run's folder, or a model as export takes it")
+    parser.add_argument("precision", nargs="?", default="int8")
+    asked = parser.parse_args()
+    with model_source.opened(asked.source) as run:
+        print(table(explain(run, asked.precision, Session(progress=sys.stderr.isatty()))))
