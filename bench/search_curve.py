@@ -107,7 +107,7 @@ def main() -> None:
     if not (arguments.work / "teacher").exists():
         run("export", TEACHER, "--out", "teacher", "--precision", "int8")
     retrained = ["matryoshka"] if arguments.matryoshka else []
-    for name in ("teacher", "0", *arguments.minutes.split(","), *retrained):
+    for name in ("teacher", "0", *filter(None, arguments.minutes.split(",")), *retrained):
         if name in report["rows"]:
             continue
         made, row = arguments.work / (f"minutes-{name}" if name.isdecimal() else name), dict[str, Any]()
