@@ -63,6 +63,9 @@ class Pairs:
 def counted(pairs: Pairs, session: Session) -> Pairs:
     """The pairs with their numbers: how many queries are held out, and about how many rows that leaves.
     Raises UserError as reading a table does, and for too few."""
+    if pairs.query_column == pairs.text_column:
+        fact = f"{pairs.text_column!r} is the column of queries too"
+        raise UserError(f"--text-column: {fact}; name that of the texts which answer them")
     found = replace(pairs, file=pairs.file if session.data is not None else os.path.abspath(pairs.file))
     whole = found.read(session)
     queries = len(whole.source_side)

@@ -76,6 +76,22 @@ def test_texts_without_words_are_refused_before_anything_is_measured(tmp_path: P
         search.asked(built, 10, pairs.read(session))
 
 
+@pytest.mark.parametrize(
+    ("pairs", "problem"),
+    [
+        (Pairs("p.csv", "q", "q"), "--text-column: 'q' is the column of queries too; name that of the texts"),
+        (Pairs("gone.csv"), "--pairs: no file matches 'gone.csv'"),
+        (Pairs("p.csv"), "p.csv: no column 'query'; .* set --query-column and --text-column"),
+        (Pairs("p.txt"), "a text file has no columns; give --query-column and --text-column a .tsv"),
+    ],
+)
+def test_what_is_no_table_of_pairs(tmp_path: Path, pairs: Pairs, problem: str) -> None:
+    (tmp_path / "p.csv").write_text("q,answer\nwhat,that\n", encoding="utf-8")
+    (tmp_path / "p.txt").write_text("what that\n", encoding="utf-8")
+    with pytest.raises(UserError, match=problem):
+        search.counted(pairs, Session(data=tmp_path, cache_folder=tmp_path / "cache"))
+
+
 def test_pairs_that_teach_nothing_end_before_anything_is_trained(world: World, tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("q,answer\nwhat,that\nwho,they\n", encoding="utf-8")
     pairs = Pairs(str(tmp_path / "p.csv"), "q", "answer")
