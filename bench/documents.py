@@ -346,6 +346,7 @@ def measured() -> dict[str, str]:
         "processors": measured_tables.processors,
         "mteb": measured_tables.mteb,
         "roofline": measured_tables.roofline,
+        "search-curve": measured_tables.search_curve,
         "runners": lambda found: tables.markdown(found["reports"]),
     }
     found = {

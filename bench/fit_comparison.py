@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
 from scipy.stats import spearmanr
 
 HAND_MADE = "hand-made"
@@ -38,7 +39,7 @@ def at_work(arguments: argparse.Namespace) -> Any:
     from edgedistill.session import Session
 
     state = record.read(arguments.fit) or sys.exit(f"{arguments.fit}: not a fit")
-    asked = record.of_settings(state.settings, arguments.data)
+    asked = TypeAdapter(record.FitRequest).validate_python({**state.settings, "data": arguments.data})
     return Fit(asked, arguments.fit, state, Session(arguments.data, "cpu", print), PACE)
 
 
@@ -76,11 +77,11 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
 
     import yaml
 
-    from edgedistill import recipe, resolve
+    from edgedistill import recipe, resolve, run
     from edgedistill.fitting import cost as costs
-    from edgedistill.fitting.race import open_student
     from edgedistill.fitting.score import encoder
     from edgedistill.training import train
+    from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
     given, seconds = (
         yaml.safe_load(recipe.dump(recipe.read(path, changes))),
@@ -111,7 +112,7 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
         pilot *= 3
     steps = max(1, int((seconds - setup) * (pilot - 1) / spent))
     spent = run_for(steps, folder / HAND_MADE)
-    student = open_student(folder / HAND_MADE)
+    student = PreparedStudent.of(run.open_run(folder / HAND_MADE))
     cost = costs.measured(student, fit.timed_texts)
     precision = cost.best(fit.request.budget)
     score = fit.judge.score(encoder(student, precision))
@@ -137,15 +138,18 @@ def train_to_end(fit: Any, name: str) -> dict[str, Any]:
 
 def suites(fit: Any, names: list[str], hand_made: dict[str, Any]) -> dict[str, dict[str, float]]:
     """The scores of the winner's bundle and of the hand-made student on suites, by suite."""
+    from edgedistill import run
     from edgedistill.evaluation import scoring
-    from edgedistill.fitting.race import open_student
     from edgedistill.fitting.score import encoder
     from edgedistill.runtime import bundle
+    from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
     won = finished(fit)["winner"]
     encoders = {
         "winner": bundle.load(fit.folder / "bundle", precision=won["precision"], threads=1).encode,
-        HAND_MADE: encoder(open_student(fit.folder / "comparison" / HAND_MADE), hand_made["precision"]),
+        HAND_MADE: encoder(
+            PreparedStudent.of(run.open_run(fit.folder / "comparison" / HAND_MADE)), hand_made["precision"]
+        ),
     }
     found = {}
     for name in names:

@@ -1,5 +1,6 @@
-"""Tables of bench/RESULTS.md from the reports of processors.py, mteb_scores.py, roofline.py, train_speed.py
-and teacher_speed.py; that of export/README.md from embedding_bytes.py, of SECURITY.md from tests/faults."""
+"""Tables of bench/RESULTS.md from the reports of processors.py, mteb_scores.py, roofline.py, search_curve.py,
+train_speed.py and teacher_speed.py; that of export/README.md from embedding_bytes.py, of SECURITY.md from
+tests/faults."""
 
 from __future__ import annotations
 
@@ -75,6 +76,25 @@ def embedding_bytes(report: Report) -> str:
             rows.append([name, STORED.get(precision, precision), f"{found['bytes']:,}", *shown])
             name = ""
     return lines(["", "embeddings", "bytes", *suites], rows, 2, [])
+
+
+def search_curve(report: Report) -> str:
+    """nDCG@10 × 100 by minutes and by dimensions, with the test queries, and those of the training split."""
+    rows, about = list[list[str]](), report["rows"]
+    dims = list(about["teacher"]["test"]["dims"])
+    for name, row in about.items():
+        title = {"teacher": "*its teacher*", "0": "nothing"}.get(name, f"documents, {name} minutes")
+        if "trained_dims" in row:
+            title = f"documents, the steps of {row['minutes']} minutes, for all these dimensions"
+        cells = [title, f"{row['steps']:,}" if "steps" in row else ""]
+        cells += [f"{100 * row['test']['dims'][count]['ndcg10']:.1f}" for count in dims]
+        cells.append(f"{100 * row['test']['dims'][dims[-1]]['with_bm25']:.1f}")
+        rows.append([*cells, f"{100 * row['train']['dims'][dims[-1]]['ndcg10']:.1f}"])
+    bm25 = {split: 100 * about["teacher"][split]["bm25"] for split in ("test", "train")}
+    heads = [f"`{report['student']}` learned", "steps", *(f"{count} dimensions" for count in dims)]
+    heads += [f"{dims[-1]} and BM25", f"{dims[-1]}, training queries"]
+    note = f"BM25 alone {bm25['test']:.1f}, with the training queries {bm25['train']:.1f}"
+    return lines(heads, rows, 1, [f"{note}; its weight: {report['weight']:g} · {report['machine']['cpu']}"])
 
 
 def roofline(report: Report) -> str:

@@ -157,6 +157,14 @@ Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names o
 
 HYBRID_WEIGHT = "Of BM25's z-scores; 1 counts them as much as the cosines."
 Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
+PairTable = Annotated[
+    str | None,
+    _option(
+        "FILE", "Queries and the texts that answer them: .csv .tsv .jsonl .parquet, also .gz.", "--pairs"
+    ),
+]
+QueryColumn = Annotated[str, _option("NAME", "The column of queries in --pairs.", "--query-column")]
+TextColumn = Annotated[str, _option("NAME", "The column of texts in --pairs.", "--text-column")]
 Resume = Annotated[
     bool,
     typer.Option(
@@ -454,12 +462,9 @@ def adapt(
         _option("DIR", "Folder of the bundle. The run goes to runs/NAME, with its recipe."),
     ],
     column: Column = "text",
-    pairs: Annotated[
-        str | None,
-        _option("FILE", "Queries and the texts that answer them: .csv .tsv .jsonl .parquet, also .gz."),
-    ] = None,
-    query_column: Annotated[str, _option("NAME", "The column of queries in --pairs.")] = "query",
-    text_column: Annotated[str, _option("NAME", "The column of texts in --pairs.")] = "text",
+    pairs: PairTable = None,
+    query_column: QueryColumn = "query",
+    text_column: TextColumn = "text",
     teacher: Annotated[
         str | None,
         _option("MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
@@ -484,10 +489,11 @@ def adapt(
     """
     require("torch", "edgedistill adapt", "demo")
     from edgedistill import adapting, recipe
+    from edgedistill.fitting.search import Pairs
     from edgedistill.resolve import unfinished_run
 
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
-    own = None if pairs is None else adapting.Pairs(pairs, query_column, text_column)
+    own = None if pairs is None else Pairs(pairs, query_column, text_column)
     request = adapting.Request(
         *(student, texts, out, Path("runs"), column, other, minutes, steps),
         *(tuple(listed(precision)), overwrite, own),
@@ -535,6 +541,9 @@ def fit(
     out: Annotated[Path, _option("DIR", "Folder of the fit.")] = Path("fit"),
     resume: Resume = False,
     column: Column = "text",
+    pairs: PairTable = None,
+    query_column: QueryColumn = "query",
+    text_column: TextColumn = "text",
     pooling: Pooling = None,
     revision: Revision = None,
     seed: Annotated[int, _option("N", "Of the candidates' recipes and of the sampler.", min=0)] = 0,
@@ -545,17 +554,19 @@ def fit(
 ) -> None:
     """Find the best student of a teacher that keeps to a budget of size and latency.
 
-    Candidates are built, exported and measured before training; those that fit are raced on your texts.
-    Writes a bundle, its recipe mine.yaml, and the page fit.html, which shows every candidate and why it fell.
+    Candidates are built, exported and measured before training; those that fit are raced on your texts, with
+    --pairs on your queries too. Writes a bundle, its recipe mine.yaml, and the page fit.html, which shows
+    every candidate and why it fell; prints how well the winner searches, beside the teacher and BM25.
     """
     _require_torch("fit", teacher)
     from edgedistill.fitting import fit as fitting
     from edgedistill.fitting.cost import Budget
     from edgedistill.fitting.record import FitRequest
+    from edgedistill.fitting.search import Pairs
 
     budget, taught = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
-    given = tuple(texts or ())
-    asked = FitRequest(taught, given, budget, minutes, column, suite, seed, data)
+    given, own = tuple(texts or ()), None if pairs is None else Pairs(pairs, query_column, text_column)
+    asked = FitRequest(taught, given, budget, minutes, column, suite, seed, own, data)
     with _resumable(out, out):
         found = fitting.fit(asked, out, _session(data, device, remote_code, quiet=as_json), resume)
     print_result(found, as_json, fitting.summary(found))

@@ -20,6 +20,7 @@ from edgedistill.adapting import plan
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import texts
+from edgedistill.fitting.search import Pairs
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import record, train
@@ -281,7 +282,7 @@ def test_pairs_are_trained_on_and_held_out_by_query(
     data = documents(tmp_path / "data")
     clicks(data)
     teacher = recipe.Teacher(model=str(world.teacher))
-    pairs = adapting.Pairs("clicks.jsonl", "q", "answer")
+    pairs = Pairs("clicks.jsonl", "q", "answer")
     request = adapting.Request(
         str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher, pairs=pairs
     )
@@ -297,33 +298,38 @@ def test_pairs_are_trained_on_and_held_out_by_query(
     assert "queries of the held-out pairs" in found["table"] and "with BM25" in found["table"]
 
 
+NONE_LEFT = "--pairs: no tuple is left of 30 read, 30 with {}; add tables, or check {}"
+OPTIONS = "--query-column and --text-column"
+
+
 @pytest.mark.parametrize(
-    ("rows", "columns", "fact"),
+    ("rows", "fact"),
     [
-        ("q,answer\nwhat,that\nwho,they\n", ("q", "answer"), "--pairs: 2 distinct queries, at least 20"),
-        ("what,that\nwho,they\n", ("q", "answer"), "no column 'q'"),
         (
-            "q,answer\n" + "".join(f",text {n}\n" for n in range(30)),
-            ("q", "answer"),
-            "no tuple is left of 30",
+            ["q,answer"] + [f"why {n},text {n}" for n in range(10)],
+            "--pairs: 10 distinct queries, at least",
         ),
-        ("q,answer\n" + "".join(f"t {n},t {n}\n" for n in range(30)), ("q", "answer"), "no tuple is left"),
+        (["what,that", "who,they"], f"p.csv: no column 'q'; .* {OPTIONS}"),
+        (["q,answer"] + [f",text {n}" for n in range(30)], NONE_LEFT.format("an empty text", OPTIONS)),
         (
-            "q,answer\n" + "".join(f"t {n},same\n" for n in range(30)),
-            ("q", "answer"),
-            "have the same document",
+            ["q,answer"] + [f"t {n},T {n}" for n in range(30)],
+            "--pairs: no tuple is left of 30 read, 30 whose query is one of its documents; ",
+        ),
+        (
+            ["q,answer"] + [f"t {n},same" for n in range(30)],
+            "--pairs: all 30 tuples have the same document",
         ),
     ],
 )
 def test_pairs_that_teach_nothing_are_refused(
-    world: World, student: Path, tmp_path: Path, rows: str, columns: tuple[str, str], fact: str
+    world: World, student: Path, tmp_path: Path, rows: list[str], fact: str
 ) -> None:
     data = documents(tmp_path / "data")
-    (data / "p.csv").write_text(rows, encoding="utf-8")
+    (data / "p.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     request = adapting.Request(
         *(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs"),
         teacher=recipe.Teacher(model=str(world.teacher)),
-        pairs=adapting.Pairs("p.csv", *columns),
+        pairs=Pairs("p.csv", "q", "answer"),
     )
     with pytest.raises(UserError, match=fact):
         adapting.adapt(request, Session(data=data))

@@ -2,6 +2,6 @@
 the texts before and after come out."""
 
 from edgedistill.adapting.adapt import adapt, usage
-from edgedistill.adapting.plan import Pairs, Request
+from edgedistill.adapting.plan import Request
 
-__all__ = ["Pairs", "Request", "adapt", "usage"]
+__all__ = ["Request", "adapt", "usage"]

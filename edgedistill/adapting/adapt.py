@@ -4,23 +4,20 @@ and after is compared."""
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 from edgedistill import bundle_run, recipe, resolve, run
-from edgedistill.adapting import search
-from edgedistill.adapting.plan import Request, planned, weakness
+from edgedistill.adapting.plan import Request, planned
 from edgedistill.data import corpus, parallel_corpus
 from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.evaluation.tables import plain
 from edgedistill.export import bundle_writer
-from edgedistill.fitting import score
+from edgedistill.fitting import score, search
 from edgedistill.precisions import known_precisions
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
@@ -41,7 +38,7 @@ MEASURES = {
 
 def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
     """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds,
-    before, after, search, weak, table}.
+    before, after, search, table}.
 
     With `resume`, an interrupted adaptation goes on. Raises UserError for an unknown student or precision,
     too few texts, a student without its teacher.
@@ -58,22 +55,25 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         spec = planned(request, source, session, started)
         for earlier in (folder, partial) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
+    assert isinstance(spec.corpus, recipe.Files)
+    built, tuples = corpus.build(spec.corpus, session, spec.seed), spec.distilling[-1].tuples
+    pairs = None
+    if isinstance(tuples, recipe.TupleFiles):
+        pairs = parallel_corpus.build_tuples(tuples, [], session, "--pairs")
+    queries = search.asked(built, spec.corpus.held_out, pairs)
     info = train.train(spec, folder, session, resume)
     session.log(f"{folder}: exporting {', '.join(precisions)}")
     bundle_writer.export(str(folder), precisions, request.out, session.log)
     on_device = replace(session, device=train.accelerator_for(spec, session.device).device.type)
     teacher = open_teacher(spec.teacher, on_device)
     assert isinstance(teacher, TeacherEncoder), "a file of embeddings was refused"
-    assert isinstance(spec.corpus, recipe.Files)
-    built = corpus.build(spec.corpus, session, spec.seed)
     held_out, embeddings = score.held_out(teacher, built, MOST_MEASURED, session)
     session.log(f"comparing before and after on {len(held_out):,} held-out texts")
     adapted = scoring.Encoder.of(bundle.load(request.out))
     students = {"before": _encoder(request.student, source), "after": adapted}
     measured = {name: _measure(encoder, held_out, embeddings) for name, encoder in students.items()}
-    found = _search(request, spec, built, students, teacher, on_device)
-    weak = weakness(teacher, held_out)
-    shown = [_table(measured, found, len(held_out)), *([weak] if weak else [])]
+    encoders = {"teacher": score.by_roles(teacher, on_device), **students}
+    found = search.compared(queries, encoders, "after", session)
     return {
         "recipe": str(folder / "recipe.yaml"),
         "run": str(folder),
@@ -83,8 +83,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         "seconds": round(time.perf_counter() - started, 1),
         **measured,
         "search": found,
-        "weak": weak,
-        "table": "\n".join(shown),
+        "table": _table(measured, found, len(held_out)),
     }
 
 
@@ -103,42 +102,8 @@ def _encoder(name: str, source: run.Run) -> scoring.Encoder:
     """What embeds texts as the student did before: the bundle, or the run in torch."""
     if isinstance(source, bundle_run.BundleRun):
         return scoring.Encoder.of(bundle.load(name))
-    prepared = PreparedStudent(source.student(), source.shape, source.tokenizer())
+    prepared = PreparedStudent.of(source)
     return student_embeddings.encoder(prepared.module, prepared)
-
-
-def _search(
-    request: Request,
-    spec: recipe.Recipe,
-    texts: corpus.Corpus,
-    students: dict[str, scoring.Encoder],
-    teacher: TeacherEncoder,
-    session: Session,
-) -> dict[str, Any]:
-    """nDCG@10 of both students and the teacher on held-out queries, {"bm25_weight", "made", "own"}: the
-    weight is the best one of the adapted student on the user's own queries, else on those made of the
-    texts."""
-    assert spec.corpus is not None
-    own = texts.own - spec.corpus.held_out
-    asked = {"made": search.made(texts, own, spec.corpus.held_out)}
-    tuples = spec.distilling[-1].tuples
-    if request.pairs is not None and isinstance(tuples, recipe.TupleFiles):
-        pairs = parallel_corpus.build_tuples(tuples, [], session, "--pairs")
-        asked["own"] = search.own_queries(pairs, texts, own, Path(request.pairs.file).name)
-    measured = dict[str, search.Measured]()
-    with tempfile.TemporaryDirectory() as folder:
-        for name, queries in asked.items():
-            if queries is not None:
-                session.log(f"searching with {len(queries.texts):,} queries {queries.title}")
-                (Path(folder) / name).mkdir()
-                found = measured[name] = search.Measured(queries, Path(folder) / name, teacher, session)
-                for each, encoder in students.items():
-                    found.add(each, encoder)
-        if not measured:
-            return {}
-        judged = measured.get("own") or measured["made"]
-        weight = judged.weight("after")
-        return {"bm25_weight": weight, **{name: each.record(weight) for name, each in measured.items()}}
 
 
 def _measure(encoder: scoring.Encoder, held_out: list[str], teacher: np.ndarray) -> dict[str, float | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,15 +11,13 @@ from typing import Any
 import numpy as np
 
 from edgedistill import recipe, run
-from edgedistill.data import parallel_corpus
 from edgedistill.errors import UserError
-from edgedistill.fitting import texts
-from edgedistill.planning import preflight, training_time
+from edgedistill.fitting import search, texts
+from edgedistill.planning import training_time
 from edgedistill.planning.cost import duration
 from edgedistill.recipe import recorded
 from edgedistill.session import Session
 from edgedistill.teacher.embedder import open_teacher
-from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import teacher_cache
 from edgedistill.training.load_models import quickest, with_weights
 from edgedistill.training.open_recipe import open_recipe
@@ -35,25 +32,9 @@ LEAST_STEPS = 20  # for which there must be time
 AFTER_TRAINING = 0.12  # of the minutes: export, comparison, and steps that take longer than those timed
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where not all are taken
 DOCUMENTATION_SHARE = 0.15  # of the texts trained on
-PAIR_BATCH, PAIR_WEIGHT, PAIR_RATE = 32, 0.4, 0.75  # the rate: of the learning rate on the texts
-PAIR_SHARE, PAIR_EPOCHS = 0.2, 6.0  # of the steps on texts; at most so many passes
-FEWEST_PAIRS = 20
-PAIR_INITIAL_SHARE = 0.3
-INITIAL_SHARE = 0.45  # of the weights, so that little is forgotten: see bench/LOG.md
+INITIAL_SHARE = 0.5  # of the weights, so that little is forgotten: see bench/LOG.md
 # So that nine texts in ten are read to their end; longer ones take too long to learn from.
 TOKENS_PER_WORD, MOST_TOKENS = 1.4, 256
-HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 150
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """A table of queries and the texts that answer them, by its columns."""
-
-    file: str
-    query_column: str = "query"
-    text_column: str = "text"
-    rows: int = 0  # those to train on
-    held_out: int = 0  # queries
 
 
 @dataclass(frozen=True)
@@ -76,7 +57,7 @@ class Request:
     steps: int = MOST_STEPS
     precisions: tuple[str, ...] = ("int8",)
     overwrite: bool = False
-    pairs: Pairs | None = None
+    pairs: search.Pairs | None = None
 
     @property
     def run(self) -> Path:
@@ -90,34 +71,27 @@ def planned(request: Request, source: run.Run, session: Session, started: float)
     section = texts.files_section(request.texts, request.column, session.data)
     own = texts.read(section, FEWEST, session)
     if request.pairs is not None:
-        request = replace(request, pairs=_read_pairs(request.pairs, session))
+        request = replace(request, pairs=search.counted(request.pairs, session))
     words = texts.word_counts(own.texts(range(len(own))))
     wrapped = "; lines that are wrapped are read as paragraphs" if "unit" in section else ""
     session.log(f"{len(own):,} texts of {words.mean():.0f} words on average{wrapped}")
     teacher = recorded.teacher(source.recipe, request.teacher, request.student)
     longest = teacher.model_copy(update={"max_tokens": MOST_TOKENS})
     whole = with_weights(open_teacher(longest, session), "--teacher")
-    weak = weakness(whole, texts.sample(own))
-    if weak is not None:
-        session.log(weak)
+    known = texts.whole_words(whole.tokenizer, texts.sample(own))
+    if known < texts.OTHER:
+        advice = "to agree with such a teacher is worth little; another --teacher may know the language"
+        session.log(f"weak: {texts.unknown_language(known)}; {advice}")
     tokens = tokens_to_read(words, source.max_tokens, whole.max_tokens)
     if tokens > source.max_tokens:
         fact = f"the student will read up to {tokens} tokens of each ({source.max_tokens} before)"
         session.log(f"the texts are long: {fact}")
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
 
-    warned = set[str]()
-
     def timed(steps: int) -> tuple[recipe.Recipe, float]:
         """The recipe of at most so many steps, and about how many seconds it takes here."""
         spec = adaptation_recipe(replace(request, steps=steps), source, teacher, section, words, tokens)
-        if steps == request.steps:  # a shorter recipe reads the same files
-            preflight.check_all([spec], session.data)
         opened = open_recipe(spec, session)
-        for warning in opened.warnings:
-            if warning not in warned:
-                session.log(f"warning: {warning}")
-        warned.update(opened.warnings)
         missing = teacher_cache.passes(opened, session)
         return spec, sum(training_time.estimate_seconds(opened, missing, session).values())
 
@@ -138,9 +112,6 @@ def planned(request: Request, source: run.Run, session: Session, started: float)
         session.log(f"{wanted:,} steps would take about {duration(seconds)}; there is time for {steps:,}")
         spec, seconds = timed(steps)
     session.log(f"{spec.distilling[0].steps:,} steps, about {duration(seconds)}")
-    assert isinstance(spec.corpus, recipe.Files)
-    general = f"{spec.corpus.documentation_texts:,} sentences of Python's documentation"
-    session.log(f"{general} are trained on too, so that general texts are not forgotten")
     return spec
 
 
@@ -171,7 +142,7 @@ def adaptation_recipe(
     """
     mean_words, count = float(words.mean()), len(words)
     cut = mean_words >= LONGEST
-    held_out = max(10, min(MOST_HELD_OUT, int(HELD_OUT_SHARE * count)))
+    held_out = search.held_out(count, 10)
     whole, corpus = count - held_out, {**section, "held_out": held_out}
     rows = int(whole * (1 + (mean_words * PASSAGES_PER_WORD if cut else 0)))
     if cut:
@@ -198,69 +169,12 @@ def adaptation_recipe(
     student: dict[str, Any] = {"weights": request.student}
     if tokens != source.max_tokens:
         student["max_tokens"] = tokens
-    stages = [stage] if request.pairs is None else [stage, _pair_stage(request.pairs, stage)]
     described = {
         "name": request.out.name,
         "about": f"{request.student}, adapted to its user's texts.",
         "teacher": teacher.model_dump(exclude_defaults=True),
         "corpus": corpus,
         "student": student,
-        "stages": stages,
+        "stages": search.stages(stage, request.pairs),
     }
     return recipe.parse(described, "adapt")
-
-
-def _read_pairs(pairs: Pairs, session: Session) -> Pairs:
-    """The pairs with their numbers: how many queries are held out, and how many rows that leaves. Raises
-    UserError as reading a table does, and for too few."""
-    file = pairs.file if session.data is not None else os.path.abspath(pairs.file)
-    found = replace(pairs, file=file)
-    columns = [pairs.query_column, pairs.text_column]
-
-    def read(held_out: int) -> parallel_corpus.ParallelCorpus:
-        table = recipe.TupleFiles(files=[file], columns=columns, held_out=held_out)
-        return parallel_corpus.build_tuples(table, [], session, "--pairs")
-
-    try:
-        whole = read(0)
-    except UserError as error:
-        raise UserError(*map(_of_options, error.problems)) from None
-    queries = len(whole.source_side)
-    if queries < FEWEST_PAIRS:
-        raise UserError(f"--pairs: {queries} distinct queries, at least {FEWEST_PAIRS} are needed; add pairs")
-    held_out = max(5, min(MOST_HELD_OUT, int(HELD_OUT_SHARE * queries)))
-    session.log(f"{len(whole):,} pairs of {queries:,} queries, {held_out:,} of them held out")
-    return replace(found, rows=read(held_out).training_count, held_out=held_out)
-
-
-def _of_options(problem: str) -> str:
-    """A table's problem in words of the command line."""
-    return problem.replace("--pairs.columns", "--query-column and --text-column")
-
-
-def _pair_stage(pairs: Pairs, before: dict[str, Any]) -> dict[str, Any]:
-    """The stage that trains on a user's queries and the texts that answer them, after that on the texts."""
-    terms = [
-        {"weight": 1.0, "objective": {"kind": "each_side", "objective": {"kind": "cosine"}}},
-        {"weight": PAIR_WEIGHT, "objective": {"kind": "info_nce"}},
-    ]
-    columns = [pairs.query_column, pairs.text_column]
-    batch = min(PAIR_BATCH, pairs.rows)
-    steps = min(round(PAIR_SHARE * before["steps"]), round(PAIR_EPOCHS * pairs.rows / batch))
-    return {
-        "name": "pairs",
-        "objective": {"kind": "sum", "terms": terms},
-        "tuples": {"files": [pairs.file], "columns": columns, "held_out": pairs.held_out},
-        "batch": batch,
-        "steps": max(1, steps),
-        "learning_rate": PAIR_RATE * before["learning_rate"],
-        "initial_share": PAIR_INITIAL_SHARE,
-        **{key: before[key] for key in ("max_tokens", "optimizer") if key in before},
-    }
-
-
-def weakness(teacher: TeacherEncoder, own: list[str]) -> str | None:
-    """A warning where the teacher does not seem to know the texts' language."""
-    known = texts.whole_words(teacher.tokenizer, own)
-    advice = "to agree with such a teacher is worth little; another --teacher may know the language"
-    return f"weak: {texts.unknown_language(known)}; {advice}" if known < texts.OTHER else None

@@ -246,7 +246,7 @@ def _distilled(
     if (folder / "metrics.jsonl").exists():
         shutil.copy(folder / "metrics.jsonl", partial)
     distilled = run.open_run(folder)
-    return PreparedStudent(distilled.student(), distilled.shape, distilled.tokenizer()), found
+    return PreparedStudent.of(distilled), found
 
 
 def _finetuned(

@@ -78,6 +78,11 @@ class Corpus:
         """The held-out rows, (n,) int64."""
         return np.arange(self.training_count, len(self))
 
+    def spread(self, most: int, start: int = 0, end: int | None = None) -> np.ndarray:
+        """At most so many of the rows from `start` up to `end`, spread evenly, (n,) int64."""
+        end = len(self) if end is None else end
+        return np.linspace(start, end - 1, max(0, min(most, end - start))).astype(np.int64)
+
     def chunks(self, size: int) -> Iterator[list[str]]:
         """All texts in order, `size` at a time."""
         return (self.between(start, start + size) for start in range(0, len(self), size))

@@ -108,6 +108,7 @@ class _Rows(NamedTuple):
     tables: list[Table]
     excluded: list[Path]
     usable: Callable[[Row], bool]
+    left_out: Counter[str]  # rows that are not usable, by why, where that is known
     limit: int | None
     held_out: int = 0
     scores: int = 0  # how many cells at the end of a row are no texts but the scores of its documents
@@ -130,7 +131,7 @@ def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
     entries = range(len(spec.pairs))
     tables = [table for entry in entries for table in _pair_tables(spec, entry, session.data)]
     excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
-    rows = _Rows("pair", "corpus", tables, excluded, usable, spec.limit, spec.held_out)
+    rows = _Rows("pair", "corpus", tables, excluded, usable, Counter(), spec.limit, spec.held_out)
     options = {"spec": spec.model_dump(mode="json", exclude={"seed", "licences"}), "seed": seed}
     return _cached(rows, options, session, seed)
 
@@ -162,7 +163,8 @@ def build_tuples(
 
     tables = _tuple_tables(spec, [*spec.columns, *scores], session.data, place)
     excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
-    rows = _Rows("tuple", place, tables, excluded, usable, spec.limit, spec.held_out, len(scores))
+    sizes = spec.limit, spec.held_out, len(scores)
+    rows = _Rows("tuple", place, tables, excluded, usable, left_out, *sizes)
     read = {"kind", "columns", "limit", "held_out", "dataset", "config", "split", "revision"}
     options = {"spec": spec.model_dump(mode="json", include=read), "scores": scores}
     found = _cached(rows, options, session, 0)
@@ -189,8 +191,10 @@ def _cached(rows: _Rows, options: dict[str, Any], session: Session, seed: int) -
         spool = deduplicate.gather(read, rows.usable, digests, temporary / "spool")
         kept = spool.sample([table.limit for table in rows.tables], rows.limit)
         if len(kept) == 0:
-            fact = f"no {rows.what} is left of {spool.read:,} read, {spool.leaked:,} of them with an excluded"
-            raise UserError(f"{rows.place}: {fact} text; add tables, or check columns and corpus.exclude")
+            reasons = rows.left_out + Counter({"with an excluded text": spool.leaked})
+            known = "".join(f", {count:,} {reason}" for reason, count in reasons.items())
+            fact = f"no {rows.what} is left of {spool.read:,} read{known}"
+            raise UserError(f"{rows.place}: {fact}; add tables, or check columns and corpus.exclude")
         meta = _write(rows, spool, kept, seed, temporary)
         spool.path.unlink()
         files.write_json(temporary / "parallel.json", meta)

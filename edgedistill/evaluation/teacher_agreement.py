@@ -132,9 +132,8 @@ class ReferenceEmbeddings:
                     built = parallel_corpus.build(spec.corpus, self.session, spec.seed).source_side
                 else:
                     built = corpus.build(spec.corpus, self.session, spec.seed)
-                count = len(built.held_out)
-                rows = np.linspace(0, count - 1, min(MAX_TEXTS, count)).astype(int)
-                return built.texts(built.held_out[rows]), "held-out texts of its recipe's corpus"
+                rows = built.spread(MAX_TEXTS, built.training_count)
+                return built.texts(rows), "held-out texts of its recipe's corpus"
         except UserError as error:
             needs_data = (described.get("corpus") or {}).get("kind", "files") in ("files", "parallel")
             reason = f" ({error.problems[0]})"

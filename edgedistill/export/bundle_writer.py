@@ -98,11 +98,8 @@ class Writer:
 
     def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
         """The graph in a precision, and the names of the products that int8 leaves in w8."""
-        content, kept = self.content, list[str]()
-        if precision == "int8":
-            model, kept = mixed_precision.int8_with_w8(content.fp32, content.samples, content.golden.ids)
-        else:
-            model = quantization.convert(content.fp32, precision, content.samples)
+        content = self.content
+        model, kept = mixed_precision.converted(content.fp32, precision, content.samples, content.golden.ids)
         # what few bits lose is judged on texts
         if precision != "fp32" and not np.isfinite(self._on_random_ids(content, model)):
             raise CheckFailed(f"the {precision} graph gives rows that are not finite on random ids")

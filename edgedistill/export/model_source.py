@@ -96,12 +96,12 @@ def documents(name: str, session: Session) -> scoring.Documents:
     """Open a run or a model, in torch on the CPU, to embed the texts of retrieval suites with. Raises
     UserError as `opened`, and for a classifier."""
     with opened(Source(name, remote_code=session.remote_code)) as found:
-        module, tokenizer, labels = found.student(), found.tokenizer(), found.labels
+        prepared, labels = PreparedStudent.of(found), found.labels
     if labels:
         raise UserError(f"--documents {name}: returns labels, and embeddings are needed; name an encoder")
 
-    prepared = PreparedStudent(module, found.shape, tokenizer)
-    encoder = scoring.finite(student_embeddings.encoder(module, prepared), f"--documents {name}")
+    encoder = student_embeddings.encoder(prepared.module, prepared)
+    encoder = scoring.finite(encoder, f"--documents {name}")
     return scoring.Documents(name, encoder)
 
 

@@ -16,19 +16,20 @@ from typing import Any
 import torch
 import yaml
 
-from edgedistill import files, recipe, resolve
+from edgedistill import files, recipe, resolve, run
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer, model_source
-from edgedistill.fitting import plan, race, record, texts
+from edgedistill.fitting import plan, race, record, search, texts
 from edgedistill.fitting.pace import PACE, Pace
 from edgedistill.fitting.plan import Fit
 from edgedistill.fitting.record import Candidate, FitRequest, State
-from edgedistill.fitting.score import by_roles, suite_score
+from edgedistill.fitting.score import by_roles, encoder
 from edgedistill.planning.cost import graph_p50_ms, least_median_ms
 from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import flush_denormals
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
 NAME = "mine"
 ATTEMPTS = 4  # to measure a p50 within the budget
@@ -115,8 +116,10 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
     race.run_race(at_work)
     chosen = time.monotonic()
     won = choose(at_work)
+    searched = search.compared(at_work.queries, _encoders(at_work, won), "after", session)
     done = {
         "winner": won,
+        "search": searched,
         "recipe": str(out / record.RECIPE),
         "bundle": str(out / BUNDLE),
         "run": str(out / RUN),
@@ -199,18 +202,31 @@ def _certified(at_work: Fit, finalist: Candidate, precision: str) -> dict[str, A
     if budget.excess(0, p50) > 0:
         raise CheckFailed(f"p50 {p50:.3f} ms, the budget is {budget.max_p50_ms:g}")
     suite, teacher = scoring.suite(at_work.request.suite, at_work.request.data), at_work.teacher
-    whole = suite_score(suite, by_roles(teacher, at_work.session))
+    whole, kept = (
+        scoring.evaluate(suite, each)["average"] for each in (by_roles(teacher, at_work.session), opened)
+    )
     return {
         "candidate": finalist.name,
         "precision": precision,
         "size_mb": size / 1e6,
         "graph_mb": graph_bytes / 1e6,
         "p50_ms": p50,
-        "score": at_work.judge.score(opened.encode),
+        "score": at_work.judge.score(opened),
         "suite": suite.name,
-        "kept": round(suite_score(suite, opened) / whole, 5) if whole else None,
+        "kept": round(kept / whole, 5) if whole else None,
         "steps": finalist.steps,
     }
+
+
+def _encoders(at_work: Fit, won: dict[str, Any]) -> dict[str, scoring.Encoder]:
+    """What search is measured of: the teacher, the best shipped student as it is, if one was scored, and the
+    winner."""
+    found = {"teacher": by_roles(at_work.teacher, at_work.session)}
+    for best in [each for each in at_work.state.finalists if not each.is_trained][:1]:
+        student = PreparedStudent.of(run.open_run(at_work.folder / record.TRIALS / best.name))
+        found["before"] = encoder(student, best.precision)
+    opened = bundle.load(at_work.folder / BUNDLE, precision=won["precision"])
+    return {**found, "after": scoring.Encoder.of(opened)}
 
 
 def summary(done: dict[str, Any]) -> str:
@@ -224,6 +240,8 @@ def summary(done: dict[str, Any]) -> str:
         f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}",
         f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost",
     ]
+    for title, values in search.lines(done["search"]):
+        lines.append(f"{title}: " + ", ".join(f"{name} {100 * each:.1f}" for name, each in values.items()))
     if won["kept"] is not None:
         lines[1] += f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}"
     if enough is not None:
@@ -234,8 +252,6 @@ def summary(done: dict[str, Any]) -> str:
 
 def teacher(model: str, revision: str | None, pooling: str | None) -> recipe.Teacher:
     """The teacher of a command's options. Raises UserError where they do not fit together."""
-    options = {"model": model, "revision": revision, "pooling": pooling}
-    given = {name: value for name, value in options.items() if value is not None}
-    return recipe.parse(
-        {"name": "fit", "teacher": given, "student": {"kind": "teacher"}}, "--teacher"
-    ).teacher
+    given = {"model": model, "revision": revision, "pooling": pooling}
+    whole = {"name": "fit", "teacher": given, "student": {"kind": "teacher"}}
+    return recipe.parse(whole, "--teacher").teacher

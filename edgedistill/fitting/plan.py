@@ -19,9 +19,10 @@ import torch
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
+from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
-from edgedistill.fitting import candidates, pace, record, starts, texts
+from edgedistill.fitting import candidates, pace, record, search, starts, texts
 from edgedistill.fitting import cost as costs
 from edgedistill.fitting.candidates import Choice, StartingPoint, Vocabulary
 from edgedistill.fitting.cost import Cost, Survey
@@ -31,8 +32,8 @@ from edgedistill.fitting.score import Judge
 from edgedistill.planning import training_time
 from edgedistill.session import Session, silent
 from edgedistill.teacher.embedder import open_teacher
-from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
-from edgedistill.training import checks, load_models, train, training_data
+from edgedistill.teacher.encoder import TeacherEncoder
+from edgedistill.training import checks, load_models, teacher_cache, train, training_data
 from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.load_models import Models
 from edgedistill.training.open_recipe import Opened, open_recipe
@@ -90,9 +91,20 @@ class Fit:
         return texts.build(self.state.corpus, self.session, self.request.seed)
 
     @cached_property
+    def pairs(self) -> ParallelCorpus | None:
+        """The user's pairs of queries and texts."""
+        return None if self.state.pairs is None else self.state.pairs.read(self.session)
+
+    @cached_property
+    def queries(self) -> dict[str, search.Queries]:
+        """The queries that search is measured with."""
+        assert self.state.corpus is not None, "texts were chosen"
+        return search.asked(self.corpus, self.state.corpus["held_out"], self.pairs)
+
+    @cached_property
     def judge(self) -> Judge:
         """What scores the candidates. It embeds all texts."""
-        return Judge(self.teacher, self.corpus, self.session)
+        return Judge(self.teacher, self.corpus, self.session, self.queries.get("own"))
 
     @cached_property
     def timed_texts(self) -> list[str]:
@@ -127,7 +139,7 @@ class Fit:
             "teacher": self.state.teacher,
             "corpus": self.state.corpus,
             "student": candidates.section(choice, self.start, self.vocabularies),
-            "stages": [{**stage, "steps": steps}],
+            "stages": search.stages({**stage, "steps": steps}, self.state.pairs),
         }
 
     def opened(self, choice: Choice) -> Opened:
@@ -141,6 +153,7 @@ class Fit:
         tokenizer = student_tokenizer.build(spec, models, self.corpus, Session(), kept)
         student = initial_weights.build(spec, models, tokenizer, Session(), fitted=False)
         rows = [checks.StageRows(None, self.corpus.training_count)]
+        rows += [] if self.pairs is None else [checks.StageRows(self.pairs, self.pairs.training_count)]
         return Opened(spec, models, self.corpus, rows, student)
 
     def cost(self, choice: Choice) -> Cost:
@@ -179,6 +192,9 @@ def make(fit: Fit, started: float) -> None:
 def _choose_texts(fit: Fit) -> None:
     """Check the texts, and limit them to what the teacher can embed in its share of the time."""
     request, session, device = fit.request, fit.session, fit.session.device
+    pairs = None if request.pairs is None else search.counted(request.pairs, session)
+    fit.state.pairs = pairs
+    taken = 0 if fit.pairs is None else sum(map(len, fit.pairs.columns))  # texts that are embedded, too
     whole = texts.section(request.texts, request.column, request.data)
     found = texts.read({**whole, "limit": texts.MOST_TEXTS}, texts.LEAST_TEXTS, session, request.seed)
     report = texts.check(found, fit.teacher)
@@ -187,17 +203,18 @@ def _choose_texts(fit: Fit) -> None:
             session.log(f"{name}: {each}")
     sample = training_time.sample(found)
     rate = training_time.seconds_per_text(fit.teacher, sample, device, TEACHER_SECONDS)
-    most = int(60 * request.minutes * fit.pace.teacher_share / rate)
+    most = int(60 * request.minutes * fit.pace.teacher_share / rate) - taken
     if most < texts.LEAST_TEXTS:
-        least = math.ceil(texts.LEAST_TEXTS * rate / fit.pace.teacher_share / 60)
-        fact = f"the teacher embeds {1 / rate:.0f} texts/s here, {most:,} in its share of the time"
-        needed = f"{texts.LEAST_TEXTS} are needed"
+        least = math.ceil((texts.LEAST_TEXTS + taken) * rate / fit.pace.teacher_share / 60)
+        fact = f"the teacher embeds {1 / rate:.0f} texts/s here, {most + taken:,} in its share of the time"
+        needed = f"{texts.LEAST_TEXTS + taken:,} are needed"
         raise UserError(f"--minutes: too few for the teacher's pass: {fact}, and {needed}; give {least}")
     section = texts.training_section(whole, found, most)
     if section.get("limit", len(found)) < len(found):
         fact = "spread evenly: what the teacher can embed in its share of the time"
         session.log(f"texts: {section['limit']:,} of them, {fact}")
     fit.record(texts=report, corpus=section)
+    _ = fit.queries
 
 
 def first_choices(survey: Survey) -> list[Choice]:
@@ -263,17 +280,18 @@ def add(fit: Fit, choice: Choice, name: str, made: dict[str, Any], scores: list[
 
 
 def _step_seconds(fit: Fit, choice: Choice) -> float:
-    """Seconds of a candidate's training step, measured."""
+    """Seconds of a candidate's training step on texts, measured, with its share of the steps on pairs."""
     opened = fit.opened(choice)
     accelerator = train.accelerator_for(opened.spec, fit.session.device)
-    flush_denormals()
-    with torch.random.fork_rng(devices=[]):
-        return training_time.step_seconds(opened, 0, accelerator, fit.pace.timing_s)
+    seconds = training_time.student_seconds(opened, accelerator, fit.pace.timing_s)
+    return seconds / fit.recipe(choice)["stages"][0]["steps"]
 
 
 def _setup_seconds(fit: Fit, choice: Choice) -> float:
     """Seconds from the start of a run to its first step, measured on one candidate."""
     spec = recipe.parse(fit.recipe(choice), choice.name)
+    for each in teacher_cache.passes(fit.opened(choice), fit.session):
+        each.embed()  # once for all candidates
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
         session = replace(fit.session, log=silent)

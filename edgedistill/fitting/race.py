@@ -16,7 +16,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from edgedistill import recipe, resolve, run
@@ -158,13 +157,7 @@ def _trained(fit: Fit, spec: recipe.Recipe, pause_at: int | None) -> PreparedStu
         train.train(spec, out, replace(fit.session, log=silent), resume, pause_at)
     except Paused as paused:
         return paused.student
-    return open_student(out)
-
-
-def open_student(folder: Path) -> PreparedStudent:
-    """The student of a finished run."""
-    opened = run.open_run(folder)
-    return PreparedStudent(opened.student(), opened.shape, opened.tokenizer())
+    return PreparedStudent.of(run.open_run(out))
 
 
 # ---- further candidates

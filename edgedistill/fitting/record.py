@@ -17,6 +17,7 @@ from edgedistill.evaluation import page
 from edgedistill.fitting.candidates import Choice
 from edgedistill.fitting.cost import Budget, Cost
 from edgedistill.fitting.pace import SHARES, Schedule
+from edgedistill.fitting.search import Pairs
 
 STATE, RESULT, RECIPE, PAGE = "state.json", "fit.json", "mine.yaml", "fit.html"
 TRIALS, VOCABULARIES = "trials", "vocabularies"  # the folders of the candidates' runs, of their tokenizers
@@ -27,7 +28,8 @@ TEMPLATE = Path(__file__).with_name("fit.html")
 class FitRequest:
     """What a user asks of a fit.
 
-    `texts` are globs, or `documentation`. Relative paths start from `data`.
+    `texts` are globs, or `documentation`. `pairs` are a table of queries and the texts that answer them.
+    Relative paths start from `data`.
     """
 
     teacher: recipe.Teacher
@@ -37,17 +39,13 @@ class FitRequest:
     column: str = "text"
     suite: str = "mini"
     seed: int = 0
+    pairs: Pairs | None = None
     data: Path | None = field(default=None, compare=False)
 
     def settings(self) -> dict[str, Any]:
-        """The request as plain data; `of_settings` reads it."""
+        """The request as plain data."""
         found: dict[str, Any] = TypeAdapter(FitRequest).dump_python(self, mode="json", exclude={"data"})
         return found
-
-
-def of_settings(settings: dict[str, Any], data: Path | None) -> FitRequest:
-    """The request that `FitRequest.settings` described."""
-    return TypeAdapter(FitRequest).validate_python({**settings, "data": data})
 
 
 @dataclass
@@ -90,8 +88,8 @@ class Candidate:
 class State:
     """What was decided and found; None where it was not yet.
 
-    `teacher` and `corpus` are sections of recipes. `survey` has the cost of each shape that was measured, or
-    why it cannot be built. Planning took `planned_s`.
+    `teacher` and `corpus` are sections of recipes, `pairs` are those asked for, with their numbers. `survey`
+    has the cost of each shape that was measured, or why it cannot be built. Planning took `planned_s`.
     """
 
     settings: dict[str, Any]
@@ -103,6 +101,7 @@ class State:
     planned_s: float = 0.0
     schedule: Schedule | None = None
     candidates: list[Candidate] = field(default_factory=list)
+    pairs: Pairs | None = None
 
     @property
     def finalists(self) -> list[Candidate]:

@@ -1,98 +1,98 @@
-"""The score of a student: how far it agrees with its teacher on held-out texts."""
+"""The score of a student: how far it agrees with its teacher on held-out texts and, where the user has
+queries, what it finds for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
-from edgedistill import quantization
+from edgedistill.data import corpus
 from edgedistill.data.corpus import Corpus
-from edgedistill.evaluation import scoring, teacher_agreement
-from edgedistill.quantization.mixed_precision import int8_with_w8
-from edgedistill.quantization.sample_texts import Reader, samples
-from edgedistill.runtime import onnx_session
+from edgedistill.evaluation import teacher_agreement
+from edgedistill.evaluation.scoring import Encode, Encoder
+from edgedistill.evaluation.suites import retrieval
+from edgedistill.fitting.search import Queries
+from edgedistill.quantization import mixed_precision
+from edgedistill.quantization.sample_texts import Reader, embeddings, samples
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.session import Session
-from edgedistill.students import graph, kinds
-from edgedistill.teacher import embedding_cache, tokenizer_files
-from edgedistill.teacher.encoder import TeacherEncoder, embed_in_batches
+from edgedistill.students import graph
+from edgedistill.teacher.embedding_cache import embed_corpus
+from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
 MOST_TEXTS = 2_000  # held-out texts that are compared
-BATCH_TOKENS = 512
-Encode = Callable[[list[str]], np.ndarray]
 
 
 class Judge:
-    """Scores students against the teacher's cached embeddings of the held-out texts."""
+    """Scores students against the teacher's cached embeddings of the held-out texts, and on the held-out
+    `queries` of a user."""
 
-    def __init__(self, teacher: TeacherEncoder, corpus: Corpus, session: Session) -> None:
-        self.texts, self.embeddings = held_out(teacher, corpus, MOST_TEXTS, session)
+    def __init__(
+        self, teacher: TeacherEncoder, texts: Corpus, session: Session, queries: Queries | None = None
+    ) -> None:
+        self.texts, self.embeddings = held_out(teacher, texts, MOST_TEXTS, session)
+        self.queries = queries
 
-    def score(self, encode: Encode) -> dict[str, float]:
-        """The score of an encoder, all from 0 to 1; one whose embeddings are not finite has 0.
+    def score(self, encoder: Any) -> dict[str, float]:
+        """The score of an encoder, as `scoring.evaluate` takes it, all from 0 to 1; one whose embeddings are
+        not finite has 0.
 
         `neighbours` is the share of the ten nearest in common, `cosines` the rank correlation of pairwise
-        cosines, `agreement`, and `score`, which the race compares, the mean of both.
+        cosines, `agreement` the mean of both, `search` nDCG@10 of the user's queries, and `score`, which the
+        race compares, the mean of all of them that there are.
         """
-        found = encode(self.texts)
-        neighbours = cosines = 0.0
-        if np.isfinite(found).all():
+        encoder = Encoder.of(encoder)
+        found = encoder.text(self.texts)
+        finite, parts = bool(np.isfinite(found).all()), {"neighbours": 0.0, "cosines": 0.0}
+        if finite:
             compared = teacher_agreement.agreement(found, self.embeddings)
-            neighbours, cosines = float(compared["top10_overlap"]), float(compared["spearman"] or 0.0)
-        mean = (neighbours + cosines) / 2
-        parts = {"neighbours": neighbours, "cosines": cosines, "agreement": mean, "score": mean}
-        return {name: round(value, 5) for name, value in parts.items()}
+            parts["neighbours"] = float(compared["top10_overlap"])
+            parts["cosines"] = float(compared["spearman"] or 0.0)
+        agreement = sum(parts.values()) / len(parts)
+        if self.queries is not None:
+            parts["search"] = retrieval.score(self.queries, encoder)["ndcg_at_10"] if finite else 0.0
+        whole = {**parts, "agreement": agreement, "score": sum(parts.values()) / len(parts)}
+        return {name: round(value, 5) for name, value in whole.items()}
 
 
-def by_roles(teacher: TeacherEncoder, session: Session) -> scoring.Encoder:
-    """A teacher as the encoder of a suite."""
-    return scoring.Encoder(*(partial(teacher.in_role(role).embed, device=session.device) for role in ROLES))
+def by_roles(teacher: TeacherEncoder, session: Session) -> Encoder:
+    """A teacher as the encoder of a suite; what it has embedded is in the cache."""
 
+    def in_role(role: str) -> Encode:
+        def encode(texts: list[str]) -> np.ndarray:
+            with tempfile.TemporaryDirectory() as folder:
+                corpus.write(Path(folder), texts, None, [])
+                found = embed_corpus(teacher.in_role(role), Corpus(Path(folder)), session)
+            return found[np.arange(len(texts))]
 
-def suite_score(suite: scoring.Suite, encode: Any) -> float:
-    """The score of an encoder, as `scoring.evaluate` takes it, on a suite."""
-    return float(scoring.evaluate(suite, encode)["average"])
+        return encode
+
+    return Encoder(*map(in_role, ROLES))
 
 
 def held_out(
-    teacher: TeacherEncoder, corpus: Corpus, most: int, session: Session
+    teacher: TeacherEncoder, texts: Corpus, most: int, session: Session
 ) -> tuple[list[str], np.ndarray]:
     """At most so many of the held-out texts, evenly drawn, and the teacher's embeddings of them, which are
     cached."""
-    drawn = np.linspace(0, len(corpus.held_out) - 1, min(most, len(corpus.held_out))).astype(int)
-    rows = corpus.held_out[drawn]
-    return corpus.texts(rows), embedding_cache.embed_corpus(teacher, corpus, session)[rows]
+    rows = texts.spread(most, texts.training_count)
+    return texts.texts(rows), embed_corpus(teacher, texts, session)[rows]
 
 
-def _in_precision(student: PreparedStudent, precision: str) -> onnx.ModelProto:
-    """A trained student's graph in a precision, as `export` makes it."""
-    reader = Reader(student.tokenizer, student.prompt, student.max_tokens)
-    model, golden = graph.build(student.module.eval()), reader.token_ids(reader.golden_texts())
-    drawn = samples(reader, golden)
-    if precision == "int8":
-        return int8_with_w8(model, drawn, golden)[0]
-    return quantization.convert(model, precision, drawn)
+def encoder(student: PreparedStudent, precision: str) -> Encoder:
+    """A trained student's graph in a precision, as `export` makes it, by the roles of texts."""
+    plain = Reader(student.tokenizer, student.prompt, student.max_tokens)
+    golden = plain.token_ids(plain.golden_texts())
+    model, _ = mixed_precision.converted(
+        graph.build(student.module.eval()), precision, samples(plain, golden), golden
+    )
 
+    def in_role(role: str) -> Encode:
+        reader = plain._replace(prompt=student.prompts.of(role))
+        return lambda texts: embeddings(model, reader.token_ids(texts))
 
-def encoder(student: PreparedStudent, precision: str) -> Encode:
-    """texts -> (n, d) unit rows, by a student's graph in a precision."""
-    model = _in_precision(student, precision).SerializeToString()
-    session = onnx_session.open_session(model, 1, "cpu")
-
-    def forward(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        inputs = {"input_ids": ids, "attention_mask": mask}
-        found: Any = session.run(["sentence_embedding"], inputs, onnx_session.RUN_OPTIONS)[0]
-        return np.asarray(found)
-
-    def encode(texts: list[str]) -> np.ndarray:
-        prompted = [student.prompt + text for text in texts]
-        ids = tokenizer_files.encode_ids(student.tokenizer, prompted, student.max_tokens)
-        pad, dims = student.tokenizer.pad_token_id or 0, kinds.dims(student.module)
-        return embed_in_batches(forward, ids, pad, dims, BATCH_TOKENS)
-
-    return encode
+    return Encoder(*map(in_role, ROLES))

@@ -142,7 +142,7 @@ def _weak(read: Corpus, lines: int, whole: float, teacher: TeacherEncoder) -> It
 
 def sample(read: Corpus) -> list[str]:
     """Some of the texts, spread evenly."""
-    return read.texts(np.linspace(0, len(read) - 1, min(SAMPLE, len(read))).astype(int))
+    return read.texts(read.spread(SAMPLE))
 
 
 def word_counts(texts: list[str]) -> np.ndarray:

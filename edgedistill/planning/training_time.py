@@ -85,7 +85,7 @@ def teacher_seconds(missing: list[TeacherPass], session: Session) -> float:
 
 def sample(corpus: Corpus) -> list[str]:
     """At most SAMPLE texts of a corpus, spread evenly over it, in random order."""
-    return corpus.texts(np.random.default_rng(0).permutation(_spread(corpus)))
+    return corpus.texts(np.random.default_rng(0).permutation(corpus.spread(SAMPLE)))
 
 
 def seconds_per_text(teacher: Embeds, texts: list[str], device: str, limit: float) -> float:
@@ -100,16 +100,17 @@ def seconds_per_text(teacher: Embeds, texts: list[str], device: str, limit: floa
     return (time.perf_counter() - started) / done
 
 
-def student_seconds(opened: Opened, accelerator: Accelerator) -> float:
-    """Seconds of the distillation stages: the measured seconds of a step times the number of steps."""
+def student_seconds(opened: Opened, accelerator: Accelerator, seconds: float = STUDENT_SECONDS) -> float:
+    """Seconds of the distillation stages: the seconds of a step, measured for about so many, times the number
+    of steps."""
     flush_denormals()
-    limit = STUDENT_SECONDS / max(1, len(opened.stages))
+    limit = seconds / max(1, len(opened.stages))
     with torch.random.fork_rng(devices=[]):
-        seconds = [
+        found = [
             steps(stage, opened.stages[number].rows) * step_seconds(opened, number, accelerator, limit)
             for number, stage in enumerate(opened.spec.distilling)
         ]
-    return round(sum(seconds), 3)
+    return round(sum(found), 3)
 
 
 def is_measured(student: nn.Module) -> bool:
@@ -212,7 +213,7 @@ def _sample(opened: Opened, number: int) -> ItemTokens:
         columns = [corpus.source_side, corpus.target_side]
     elif corpus is not None:
         columns = [corpus]
-    texts = [column.texts(_spread(column)) for column in columns]
+    texts = [column.texts(column.spread(SAMPLE)) for column in columns]
     # the sides of a parallel corpus have different numbers of distinct texts
     items = list(zip(*texts, strict=False))
     return ItemTokens(items, opened.student.tokenizer, "", min(stage.max_tokens, opened.student.max_tokens))
@@ -247,8 +248,3 @@ def timed_steps(step: Callable[[int], object], numbers: np.ndarray, limit: float
         step(number)
         seconds.append(time.perf_counter() - started)
     return seconds
-
-
-def _spread(corpus: Corpus) -> np.ndarray:
-    """At most SAMPLE rows (n,) int64, spread evenly over a corpus."""
-    return np.linspace(0, len(corpus) - 1, min(SAMPLE, len(corpus))).astype(np.int64)

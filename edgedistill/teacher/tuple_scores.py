@@ -144,8 +144,7 @@ def _scorer(
 
     def write(new: Path) -> None:
         """The moments of all queries: (n, 4), those of the cosines, then of BM25."""
-        documents = len(tuples.target_side)
-        sample, found = np.linspace(0, documents - 1, min(MOMENTS, documents)).astype(np.int64), []
+        sample, found = tuples.target_side.spread(MOMENTS), []
         with progress_bar(len(tuples.source_side), session.progress, "scoring", "queries") as advance:
             for queries in _chunks(len(tuples.source_side)):
                 found.append(np.concatenate([bm25.moments(part(queries, sample)) for part in parts], 1))

@@ -36,6 +36,7 @@ KILLED = """
 import json
 import sys
 from pathlib import Path
+from pydantic import TypeAdapter
 from edgedistill.fitting import fit, record
 from edgedistill.session import Session
 from edgedistill.training import checkpoint
@@ -43,7 +44,8 @@ from tests.fitting.conftest import PACE
 
 checkpoint.EVERY_SECONDS = 0.0
 folder, resume = Path(sys.argv[2]), sys.argv[3] == "resume"
-fit.fit(record.of_settings(json.loads(sys.argv[1]), None), folder, Session(), resume, PACE)
+asked = TypeAdapter(record.FitRequest).validate_python(json.loads(sys.argv[1]))
+fit.fit(asked, folder, Session(), resume, PACE)
 """
 
 

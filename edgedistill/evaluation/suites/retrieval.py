@@ -50,7 +50,6 @@ class Collection:
     """One retrieval task, with its queries and relevance grades in memory and the corpus on disk."""
 
     corpus: Path
-    query_ids: list[str]
     queries: list[str]
     relevance: list[dict[str, int]]  # per query: corpus id -> grade
 
@@ -132,7 +131,7 @@ def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
         raise UserError(f"{qrels}: {fact}; take both from the same release")
     add_texts(queries.values(), rows)
     grades = [relevance[name] for name in queries]
-    return Collection(corpus, list(queries), list(queries.values()), grades)
+    return Collection(corpus, list(queries.values()), grades)
 
 
 def score(collection: Collection, encoder: Encoder) -> dict[str, Any]:

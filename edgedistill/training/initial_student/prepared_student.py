@@ -16,7 +16,7 @@ from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache, tokenize
-from edgedistill.run import Shaped
+from edgedistill.run import Run, Shaped
 from edgedistill.runtime.prompts import Prompts
 from edgedistill.session import Session
 
@@ -76,6 +76,11 @@ class PreparedStudent(Shaped):
     drops_head: bool = False
     earlier: Sequence[dict[str, Any]] = ()
     model_folder: Path | None = None
+
+    @classmethod
+    def of(cls, finished: Run) -> PreparedStudent:
+        """The student of a finished run."""
+        return cls(finished.student(), finished.shape, finished.tokenizer())
 
     @property
     def limited_tokenizer(self) -> StudentTokenizer:
