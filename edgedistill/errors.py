@@ -17,14 +17,14 @@ from typing import Any
 class UserError(Exception):
     """Something the user can fix; a command exits with 2.
 
-    `problems` has one line per problem, each *place: fact; way out*. `details` are added to the JSON object
-    of `--json`.
+    `problems` has one line per problem, each *place: fact; way out*, with invisible characters escaped: what
+    is quoted may come from a stranger's file. `details` are added to the JSON object of `--json`.
     """
 
     def __init__(self, *problems: str, details: dict[str, Any] | None = None) -> None:
-        self.problems = problems
+        self.problems = tuple(map(escaped, problems))
         self.details = details or {}
-        super().__init__("\n".join(problems))
+        super().__init__("\n".join(self.problems))
 
 
 class CheckFailed(Exception):
@@ -217,8 +217,7 @@ def closest_names(name: str, known: Iterable[str]) -> str:
 def first_line(error: BaseException | str) -> str:
     """The first line of a library's error, at most 300 characters, without control characters: names in files
     are a stranger's too."""
-    line = (str(error).splitlines() or [type(error).__name__])[0][:300]
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
+    return escaped((str(error).splitlines() or [type(error).__name__])[0][:300])
 
 
 def require(module: str, what: str, extra: str) -> ModuleType:

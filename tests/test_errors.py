@@ -19,7 +19,7 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 
 import edgedistill
-from edgedistill import cli
+from edgedistill import cli, errors
 from edgedistill.errors import UserError, border, user_error
 from edgedistill.students.model_folder import opening
 from tests.test_cli import call, last
@@ -207,3 +207,11 @@ def test_folders_without_permission(mode: int, tmp_path: Path) -> None:
         done.stderr
         == "shut/x.npy was not written: permission denied; change its permissions, or choose another place\n"
     )
+
+
+def test_what_a_terminal_would_obey_is_escaped_in_every_error() -> None:
+    """Found by a fuzzer in modules.json: names in others' files are quoted in messages."""
+    error = errors.UserError("x: no module '\x1b[2J\U000f2d2a'; choose another", "y: 'é' is fine")
+    assert error.problems == (r"x: no module '\x1b[2J\U000f2d2a'; choose another", "y: 'é' is fine")
+    assert str(error) == "\n".join(error.problems)
+    assert errors.first_line("a\x07b\nc") == r"a\x07b"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 from pydantic import ValidationError
 
 from edgedistill import files
-from edgedistill.errors import UserError, escaped, shown, unknown_name
+from edgedistill.errors import UserError, shown, unknown_name
 from edgedistill.recipe import yaml_file
 from edgedistill.recipe.experiment import Recipe
 from edgedistill.recipe.section import Section
@@ -109,7 +109,7 @@ def checked(data: dict[str, Any], place: str, kind: type[S]) -> S:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        lines = [escaped(_line(place, problem, kind)) for problem in error.errors()[:MOST_PROBLEMS]]
+        lines = [_line(place, problem, kind) for problem in error.errors()[:MOST_PROBLEMS]]
         if error.error_count() > MOST_PROBLEMS:
             lines.append(f"{place}: {error.error_count():,} problems in all; correct these first")
         raise UserError(*dict.fromkeys(lines)) from None

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from edgedistill.errors import UserError, escaped, shown
+from edgedistill.errors import UserError, shown
 
 LARGEST_BYTES = 1 << 18
 LARGEST_NUMBER = 1 << 63
@@ -157,7 +157,7 @@ def check_plain(data: Any, place: str) -> None:
 
     found = []
     for problem in problems(data, "", 0):
-        found.append(escaped(f"{place}: {problem}"))
+        found.append(f"{place}: {problem}")
         if len(found) == MOST_PROBLEMS:
             break
     if found:

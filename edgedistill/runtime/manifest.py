@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files
-from edgedistill.errors import UserError, escaped, shown
+from edgedistill.errors import UserError, shown
 from edgedistill.runtime.trust import GET_AGAIN
 
 SCHEMA = 1
@@ -77,7 +77,7 @@ def read(folder: Path) -> dict[str, Any]:
     if missing:
         raise UserError(f"{path}: {', '.join(missing)} missing, truncated or edited; copy the bundle again")
     if problems := list(_problems(manifest)):
-        raise UserError(*(f"{path}: {escaped(problem)}; {GET_AGAIN}" for problem in problems))
+        raise UserError(*(f"{path}: {problem}; {GET_AGAIN}" for problem in problems))
     return manifest
 
 
