@@ -126,7 +126,7 @@ def bench(
             )
     _check_search(search, opened, measured, session)
     _log_missing_teacher(measured, session.log)
-    of_each = len(opened) + len(programs) * (plan.rounds + len(plan.once))
+    of_each = len(opened) + sum(plan.rounds + len(program.once(plan)) for program in programs)
     steps = len(measured) * of_each + plan.rounds  # the A/A test's
     progress = _progress(steps, session.log)
     _accuracy(measured, opened, session, search, progress)
@@ -458,15 +458,15 @@ def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | No
 
 
 def _progress(steps: int, log: Log) -> Log:
-    """Return a log of the steps, which shows at most one in LOG_INTERVAL_S and how many are done by then;
-    nothing is drawn while one is measured."""
-    done, logged_at = -1, time.perf_counter()
+    """Return a log of the steps, which numbers them; it shows the first and the last, and of the others at
+    most one in LOG_INTERVAL_S. Nothing is drawn while one is measured."""
+    at, logged_at = 0, time.perf_counter()
 
     def advance(line: str) -> None:
-        nonlocal done, logged_at
-        done += 1
-        if time.perf_counter() - logged_at > LOG_INTERVAL_S:
+        nonlocal at, logged_at
+        at += 1
+        if at in (1, steps) or time.perf_counter() - logged_at > LOG_INTERVAL_S:
             logged_at = time.perf_counter()
-            log(f"{done} of {steps} done; {line}")
+            log(f"{at} of {steps}: {line}")
 
     return advance

@@ -62,6 +62,12 @@ class Runner(NamedTuple):
             )
         return cls(name, tuple(command))
 
+    def once(self, plan: MeasurementPlan) -> list[str]:
+        """What is measured of a bundle beside its rounds: by edgedistill's own runner alone."""
+        if self.name != OWN:
+            return []
+        return ["memory"] if plan.p99_ms is None else ["memory", "start", "server", "products"]
+
 
 PYTHON = Runner.named(OWN)
 
@@ -105,11 +111,6 @@ class MeasurementPlan:
     query_seconds: float = 0.0  # minimum time of single texts per round
     p99_ms: float | None = None  # the server scenario's bound; without it, no server and no cold cache
 
-    @property
-    def once(self) -> list[str]:
-        """What is measured of a bundle beside its rounds."""
-        return ["memory"] if self.p99_ms is None else ["memory", "start", "server"]
-
 
 PLAN = MeasurementPlan(query_seconds=3.5, p99_ms=20.0)  # MLPerf's 1,024 queries and 10 s, and its scenarios
 QUICK = MeasurementPlan(queries=128, warmups=8, seconds=0.1, resamples=300)
@@ -118,8 +119,8 @@ QUICK = MeasurementPlan(queries=128, warmups=8, seconds=0.1, resamples=300)
 def measure(
     targets: Sequence[Target], texts: list[str], session: Session, plan: MeasurementPlan
 ) -> list[dict[str, Any]]:
-    """Measure bundles in alternation. Returns, for each, {single, offline, server, load_ms, load,
-    peak_rss_bytes, memory, noise, against, threads, device, runner}.
+    """Measure bundles in alternation. Returns, for each, {single, offline, server, products, load_ms,
+    load, peak_rss_bytes, memory, noise, against, threads, device, runner}.
 
     There must be one text at least. Each round times the same `plan.queries` of them one by one, in another
     order. Times are in ms, memory in bytes. Raises UserError for a device that does not exist or does not
@@ -152,7 +153,7 @@ def measure(
             rounds.append(run("time", target, number))
     once: list[dict[str, Any]] = [{} for _ in targets]
     for target, found in zip(targets, once, strict=True):
-        for what in plan.once if target.runner.name == OWN else ():
+        for what in target.runner.once(plan):
             session.log(f"{what} of {target.title}")
             if what == "start":
                 _forget(target.timed or target.folder)
@@ -309,6 +310,7 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
             "samples_texts_s": batches,
         },
         "server": others.get("server"),
+        "products": others.get("products"),
         "load_ms": median("load_ms"),
         "load": {
             **{

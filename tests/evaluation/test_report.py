@@ -189,7 +189,7 @@ def test_a_noisy_machine_is_marked() -> None:
     noisy = made("x", "bert", "w8", 4, 1, 0.7)
     noisy["noise"]["between"] = 0.2
     assert "~" in tables.terminal([noisy])
-    assert "Noisy machine" in page.data([noisy])["noise"]
+    assert page.data([noisy])["noise"] == "p50 of the same bundle differed by more than 10% between rounds"
     assert not page.data([made("x", "bert", "w8", 4, 1, 0.7)])["noise"]
 
 
@@ -430,7 +430,7 @@ def test_the_page_shows_the_key_columns_first_and_none_of_zeros(tmp_path: Path) 
         each["peak_rss_bytes"] = None
     text = drawn_page(tmp_path, shown)
     heads = re.findall(r"<th scope=\"col\"><button>(.*?)</button>", text)
-    assert heads[:5] == ["bundle", "mini", "retained", "p50 ms", "MB"] and "RSS MB" not in heads
+    assert heads[:6] == ["bundle", "mini", "retained", "p50 ms", "p99 ms", "MB"] and "RSS MB" not in heads
     assert "mini: a small English similarity suite that ships" in text
     shown[1]["peak_rss_bytes"] = 90_000_000
     assert "<button>RSS MB</button>" in drawn_page(tmp_path, shown)
@@ -484,6 +484,12 @@ def whole(name: str, precision: str, runner: str, p50: float) -> dict[str, Any]:
     found["server"] = {"p99_ms": 20.0, "rate_texts_s": 321.0, "trials": []}
     found["load"] = {"start_ms": [400.0, 500.0, 450.0], "cold_start_ms": 990.0}
     found["memory"] = {"loaded_rss_bytes": 60_000_000}
+    batch = {"multiply_adds": {"fp32": 10**6, "int8": 3 * 10**6}, "ms": 0.5, "joules_per_1000_texts": None}
+    shares = {"share_of_peak": 0.25, "product_share": 0.5}
+    peaks = {"fp32": 131e9, "int8": 489e9 * p50}
+    found["products"] = {"peak_multiply_adds_s": peaks, "batches": {"1 × 16": {**batch, **shares}}}
+    if runner != "python":
+        found["products"] = None
     lost = {"mean": -0.05, "interval95": [-0.07, -0.03]}
     ends = {"interval95": [0.66, 0.74], "difference": lost}
     slices = [{"by": "words", "from": 0, "to": 9, "items": 120, "score": 0.61, "difference": lost}]
@@ -516,19 +522,48 @@ def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
     text = drawn_page(tmp_path, everything())
     heads = re.findall(r"<section><h2>(.*?)</h2>", text)
     more = ["Latency by length", "Scenarios and memory", "Scores by length and overlap"]
+    more.append("Roofline: how near to the processor’s peak")
     assert {*more, "Where student and teacher differ most", "How to reproduce"} <= set(heads)
     assert "64 tokens: 4.10 ms\n  tokenization 0.100\n  graph 4.00, 0.0100 of it pooling" in text
     assert re.findall(r"server texts/s, p99 ≤ 20 ms|>321<|>450<", text).count(">450<") == 2
     assert "<b>61.0 (−5.0*)</b>" in text and "words 0–8 (120)" in text
-    assert (
-        "<div>&lt;first&gt; text</div><div>second</div>" in text
-        and "<td>4.5</td><td>0.9</td><td>0.123</td>" in text
-    )
+    (pair,) = set(re.findall(r"<div>&lt;first&gt; text</div><div>second</div>.*?</tr>", text))
+    assert re.findall(r"<td [^>]*>([\d.]+)</td>", pair) == ["4.5", "0.9", "0.123"]
+    assert re.findall(r'data-head="(\w+)"', pair) == ["gold", "teacher", "student"]
     assert "tied at p50 with nano:int8 [node]" in text and "ties: nano:int8 = nano:int8 [node]" in text
     assert (
         re.findall(r'<nav class="filters".*?</nav>', text)[0].count('type="checkbox"') == 4
     )  # precisions, runners
-    assert "--runner python --runner node" in text and "other guests of the host" in text
+    assert "--runner python --runner node" in text
+    noise = re.findall(r'<p class="noise">(.*?)</p>', text)  # at the top, above the table and the distributions
+    assert len(noise) == 3 and "other guests of the host" in noise[0] and "below 3.1%" in noise[0]
+
+
+@chromium
+def test_the_share_of_the_peak_is_drawn_where_it_was_measured(tmp_path: Path) -> None:
+    """A quarter of the time at the peak, a quarter beyond it, and half for the other operators."""
+    shown = everything()
+    text = drawn_page(tmp_path, shown)
+    (bar,) = re.findall(r'<g class="shares".*?</g>', text, re.DOTALL)
+    widths = [float(width) for width in re.findall(r'width="([\d.]+)"', bar)]
+    assert widths[0] == pytest.approx(widths[1], abs=0.2) == pytest.approx(widths[2] / 2, abs=0.2)
+    assert "25% of peak, 8.00 billion/s" in text and "fp32 131, int8 245. " in text
+    assert text.count("Energy") == 1 and "Energy: this system does not let it be read." in text
+    shown[1]["products"]["batches"]["32 × 32"] = {
+        **shown[1]["products"]["batches"]["1 × 16"],
+        "joules_per_1000_texts": 1.25,
+    }
+    assert "for 1,000 texts of 32 tokens: nano int8 1.25 J." in drawn_page(tmp_path, shown)
+
+
+@chromium
+def test_the_axis_of_latencies_ends_behind_the_largest_p99(tmp_path: Path) -> None:
+    found = made("a", "bert", "w8", 4, 1, 0.7)
+    found["single"]["samples_ms"] = [[*each, 5000.0] for each in found["single"]["samples_ms"]]
+    plot = drawn_page(tmp_path, [found]).split("Latency distributions</h2>")[1].split("</section>")[0]
+    ticks = re.findall(r'text-anchor="middle">([\d.]+) ms<', plot)
+    assert len(ticks) > 2 and max(map(float, ticks)) < 5
+    assert "The slowest text of all took 5,000 ms, in a w8." in plot
 
 
 PHONE = """<script>onload = () => { const page = document.documentElement;

@@ -18,6 +18,7 @@ import pytest
 from edgedistill import machine
 from edgedistill.errors import UserError
 from edgedistill.evaluation import bootstrap, speed, speed_child
+from edgedistill.runtime import bundle_location, onnx_session
 
 
 def round_of(single: list[float], rate: float = 100.0, load: float = 50.0) -> dict[str, Any]:
@@ -259,3 +260,82 @@ def test_a_runner_that_is_not_there_is_refused_by_name() -> None:
     assert str(refused.value) == (
         "--runner: no runner or program 'noed'; did you mean 'node'? (node, python, web)"
     )
+
+
+# products
+
+
+def node(op: str, inputs: list[list[int]], output: list[int]) -> dict[str, Any]:
+    shapes = {
+        "input_type_shape": [{"float": each} for each in inputs],
+        "output_type_shape": [{"float": output}],
+    }
+    return {"cat": "Node", "name": f"{op}_kernel_time", "dur": 3, "args": {"op_name": op, **shapes}}
+
+
+@pytest.mark.parametrize(
+    ("event", "count"),
+    [
+        (node("MatMul", [[2, 3, 4], [4, 5]], [2, 3, 5]), 2 * 3 * 4 * 5),
+        (node("MatMulNBits", [[6, 32], [5, 1, 16]], [6, 5]), 6 * 32 * 5),  # weights in groups, packed
+        (node("MultiHeadAttention", [[2, 3, 8], [2, 3, 8], [2, 3, 8]], [2, 3, 8]), 2 * 2 * 3 * 3 * 8),
+        (node("LSTM", [[7, 2, 4], [2, 12, 4], [2, 12, 3]], [7, 2, 2, 3]), 7 * 2 * 2 * 4 * 3 * (4 + 3)),
+        (node("LayerNormalization", [[2, 3, 4], [4]], [2, 3, 4]), 0),
+    ],
+)
+def test_multiply_adds_by_hand(event: dict[str, Any], count: int) -> None:
+    assert speed_child.multiply_adds(event) == count
+
+
+def test_a_profile_is_divided_into_types_and_products() -> None:
+    events = [node("MatMulInteger", [[2, 4], [4, 5]], [2, 5]), node("Gemm", [[2, 4], [4, 3]], [2, 3])]
+    events += [node("Add", [[2, 5], [5]], [2, 5]), {"cat": "Session", "name": "model_run", "dur": 100}]
+    assert speed_child.products(events) == ({"fp32": 2 * 4 * 3, "int8": 2 * 4 * 5}, 6 / 9)
+
+
+@pytest.mark.parametrize("dtype", list(speed_child.PEAKS))
+def test_the_product_whose_speed_is_the_peak(dtype: str, tmp_path: Path) -> None:
+    """It is a graph that onnx accepts, one product of ones, with as many multiply-adds as are divided by."""
+    onnx = pytest.importorskip("onnx")
+    graph = speed_child.product_graph(dtype, 300)
+    onnx.checker.check_model(onnx.load_from_string(graph), full_check=True)
+    session = onnx_session.open_in_memory(graph, profile=str(tmp_path / "profile"))
+    (rows,) = session.run(None, {"x": np.ones((7, 300), speed_child.PEAKS[dtype][1])})
+    assert rows.shape == (7, 300) and (rows == 300).all()
+    counts, share = speed_child.products(json.loads(Path(session.end_profiling()).read_text()))
+    assert counts == {"fp32": 0, "int8": 0, dtype: 7 * 300**2} and share == 1
+    assert speed_child.peak(dtype, 1, 0) > 1e6
+
+
+def test_the_products_of_a_shipped_graph() -> None:
+    asked = {"what": "products", "precision": "int8", "threads": 1, "texts": ["a text", "another"]}
+    asked |= {"bundle": str(bundle_location.locate("nano")[0]), "seconds": 0.0}
+    found = speed.ask(speed.PYTHON, {**asked, "device": "cpu"})
+    assert set(found) == {"peak_multiply_adds_s", "batches", "pressure"}
+    one, many = (found["batches"][title] for title in speed_child.BATCHES)
+    assert 1e6 < one["multiply_adds"]["int8"] < many["multiply_adds"]["int8"] / 60
+    for each in (one, many):
+        needed = sum(
+            count / found["peak_multiply_adds_s"][dtype] for dtype, count in each["multiply_adds"].items()
+        )
+        assert each["share_of_peak"] == pytest.approx(1000 * needed / each["ms"], rel=0.01)
+        assert 0 < each["product_share"] < 1
+    assert set(speed.ask(speed.PYTHON, {**asked, "device": "cuda"})) == {"pressure"}
+
+
+def test_energy_is_that_of_whole_packages_and_none_where_it_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert machine.joules(tmp_path) is None
+    counters = {"intel-rapl:0": 5_000_000, "intel-rapl:1": 7_000_000, "intel-rapl:0:0": 1, "intel-rapl-mmio:0": 2}
+    for name, value in counters.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "energy_uj").write_text(f"{value}\n")
+    assert machine.joules(tmp_path) == 12
+    readings = iter([12.0, 15.0, 15.0, 1.0])
+    monkeypatch.setattr(machine, "joules", lambda: next(readings))
+    assert speed_child.fastest(lambda: None, 0)[1] == 3
+    assert speed_child.fastest(lambda: None, 0)[1] is None  # the counter began again
+    (tmp_path / "intel-rapl:1" / "energy_uj").unlink()
+    monkeypatch.undo()
+    assert machine.joules(tmp_path) is None
