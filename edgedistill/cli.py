@@ -765,6 +765,8 @@ def embed(
 
     source, target = TextFile(file, column, role), EmbeddingFile(out, overwrite, embeddings)
     opened = load(name, threads=threads, device=device)
+    if opened.fallback:
+        log(opened.fallback)
     if file == "-" and sys.stdin.isatty():
         log("reading texts from the terminal, one per line; end with Ctrl-D")
     session = _session(device=device, quiet=out is None)

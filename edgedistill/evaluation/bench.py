@@ -23,7 +23,6 @@ from edgedistill.evaluation import bootstrap, page, report, scoring, slices, spe
 from edgedistill.evaluation.suites import FAMILIES, cosines
 from edgedistill.evaluation.suites.retrieval import by_cosine
 from edgedistill.runtime import bundle as bundles_
-from edgedistill.runtime import onnx_session
 from edgedistill.runtime.arguments import MOST_THREADS, positive
 from edgedistill.runtime.compact import layout
 from edgedistill.session import Log, Session
@@ -116,9 +115,6 @@ def bench(
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
     for target in measured:
-        graph = target.manifest["precisions"][target.precision]
-        if left := onnx_session.fallback(graph.get("operators", ()), session.device):
-            session.log(f"{target.title}: {left}")
         if target.documents is not None:
             of = "{name}:{precision}, {size_bytes:,} bytes".format(**target.documents)
             session.log(
@@ -384,6 +380,8 @@ def _accuracy(
         references = teacher_agreement.ReferenceEmbeddings(lambda: teacher.open(session), suites, session)
     for target in measured:
         opened = target.open(session)
+        if opened.fallback:
+            session.log(f"{target.title}: {opened.fallback}")
         for suite in suites:
             progress(f"{target.title} on {suite.name}")
             unknown = unknown_tokens(opened, suite)

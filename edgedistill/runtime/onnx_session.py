@@ -7,7 +7,7 @@ import ctypes
 import io
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -157,13 +157,6 @@ def offered() -> dict[str, str]:
     """The devices that this onnxruntime was built for, by their names here, such as cpu, cuda or openvino."""
     names = [name for name in onnxruntime.get_available_providers() if not name.startswith("Azure")]
     return {name.removesuffix("ExecutionProvider").lower(): name for name in names}
-
-
-def fallback(operators: Sequence[str], device: str) -> str:
-    """Return which int8 products of a graph with these operators run on the processor, since CUDA has no
-    kernel for them; nothing on other devices."""
-    products = [name for name in operators if "MatMulInteger" in name and device == "cuda"]
-    return f"{', '.join(products)} has no CUDA kernel and runs on the processor" if products else ""
 
 
 def check_device(device: str) -> None:
