@@ -19,6 +19,7 @@ from edgedistill import machine
 from edgedistill.errors import UserError
 from edgedistill.evaluation import bootstrap, speed, speed_child
 from edgedistill.runtime import bundle_location, onnx_session
+from edgedistill.session import Session
 
 
 def round_of(single: list[float], rate: float = 100.0, load: float = 50.0) -> dict[str, Any]:
@@ -236,15 +237,23 @@ def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
         ("sleep 60", "no answer within 0.2 s; run it by itself, or leave it out"),
         (
             f"echo '{json.dumps(ANSWER | {'single_ms': [1.0, -3.2]})}'",
-            "-3.2 among its times and rates; measure",
+            "single_ms.1 of its answer is -3.2: Input should be greater than 0; see bench",
         ),
         (
             f"echo '{json.dumps(ANSWER | {'texts_s': {'1': 0}})}'",
-            "0 among its times and rates; measure with a st",
+            "texts_s.1 of its answer is 0: Input should be greater than 0; see bench",
         ),
         (
             f"echo '{json.dumps(ANSWER | {'single_ms': []})}'",
-            "no latencies or no rates; answer with at least one",
+            "single_ms of its answer is []: List should have at least 1 item",
+        ),
+        (
+            f"echo '{json.dumps(ANSWER | {'by_length': {'8': {'tokens': 'x'}}})}'",
+            "by_length.8.tokens of its answer is 'x': Input should be a valid number",
+        ),
+        (
+            f"echo '{json.dumps(ANSWER | {'single_ms': [1.0, float('inf')]})}'",
+            "single_ms.1 of its answer is inf: Input should be a finite number",
         ),
     ],
 )
@@ -252,6 +261,16 @@ def test_a_runner_that_answers_otherwise_is_refused_by_name(command: str, proble
     with pytest.raises(UserError) as refused:
         asked_of(command, 0.2 if command.startswith("sleep") else 60)
     assert str(refused.value).startswith(f"--runner sh -c {shlex.quote(command)}: {problem}")
+
+
+def test_a_runner_that_measures_something_else_in_a_later_round_is_refused(tmp_path: Path) -> None:
+    """Its second answer lacks the batch size of the first."""
+    first, second = (json.dumps(ANSWER | {"texts_s": {size: 5.0}}) for size in ("1", "32"))
+    script = f"if test -e {tmp_path}/seen; then echo '{second}'; else touch {tmp_path}/seen; echo '{first}'; fi"
+    runner = speed.Runner(script, ("sh", "-c", script))
+    target = speed.Target(tmp_path, "int8", runner=runner)
+    with pytest.raises(UserError, match=r"round 1 has other batch sizes|round 2 has other batch sizes or lengths"):
+        speed.measure([target], ["a"], Session(threads=1), speed.MeasurementPlan(queries=1))
 
 
 def test_a_runner_that_is_not_there_is_refused_by_name() -> None:
