@@ -2,9 +2,9 @@
 
 python bench/roofline.py [BUNDLE[:PRECISION] …] [--threads 1] [--out bench/reports/roofline.json]
 
-`speed_child._products` of edgedistill/evaluation says what is measured. bf16 is torch's, where it is installed:
-onnxruntime has no such product on a CPU, and no bundle computes in it. About ten seconds a bundle, on a machine
-with nothing else to do.
+`_products` of edgedistill/evaluation/speed_child.py says what is measured. bf16 is torch's, where it is
+installed: onnxruntime has no such product on a CPU, and no bundle computes in it. About ten seconds a bundle,
+on a machine with nothing else to do.
 """
 
 from __future__ import annotations
@@ -32,14 +32,9 @@ def bf16_peak(threads: int) -> float | None:
     except ModuleNotFoundError:
         return None
     torch.set_num_threads(threads)
-    rates = []
-    for width in speed_child.WIDTHS:
-        rows, weights = (
-            torch.ones(count, width, dtype=torch.bfloat16) for count in (speed_child.ROWS, width)
-        )
-        spent, *_ = speed_child.fastest(lambda x=rows, w=weights: x @ w, SECONDS / 2)
-        rates.append(speed_child.ROWS * width**2 / spent)
-    return max(rates)
+    count, width = speed_child.ROWS, speed_child.WIDTH
+    rows, weights = (torch.ones(each, width, dtype=torch.bfloat16) for each in (count, width))
+    return count * width**2 / speed_child.fastest(lambda: rows @ weights, SECONDS / 2)[0]
 
 
 def measured(target: speed.Target, threads: int) -> dict[str, Any]:

@@ -394,7 +394,8 @@ def row(bench: Bench, name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
 def timed_report(report: dict[str, Any], found: dict[str, Any], threads: int) -> dict[str, Any]:
     """A report with the times of a run of `timed`. Peers that were not asked for keep theirs, which are
     compared with the baseline of their own run."""
-    known, timed_at = {each["name"]: dict(each) for each in report.get("rows", [])}, run.provenance()["made_at"]
+    timed_at = run.provenance()["made_at"]
+    known = {each["name"]: dict(each) for each in report.get("rows", [])}
     for name in found["failed"]:
         known.get(name, {}).pop("time", None)
     for name, about in found["about"].items():

@@ -85,7 +85,6 @@ class Answer(BaseModel):
     tokenize_ms: list[Positive] = []
     by_length: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]] = {}
     embeddings: list[list[float]] | None = None
-    load_ms: Positive | None = None
     peak_rss_bytes: Positive | None = None
     tokens_mean: Positive | None = None
     threads: Positive | None = None
@@ -138,8 +137,8 @@ QUICK = MeasurementPlan(queries=128, warmups=8, seconds=0.1, resamples=300)
 def measure(
     targets: Sequence[Target], texts: list[str], session: Session, plan: MeasurementPlan
 ) -> list[dict[str, Any]]:
-    """Measure bundles in alternation. Returns, for each, {single, offline, server, products, load_ms,
-    load, peak_rss_bytes, memory, noise, against, threads, device, runner}.
+    """Measure bundles in alternation. Returns, for each, {single, offline, server, products, load,
+    peak_rss_bytes, memory, noise, against, threads, device, runner}.
 
     There must be one text at least. Each round times the same `plan.queries` of them one by one, in another
     order. Times are in ms, memory in bytes. Raises UserError for a device that does not exist or does not
@@ -296,11 +295,6 @@ def _forget(folder: Path) -> None:
 def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: MeasurementPlan) -> dict[str, Any]:
     """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts
     per second; null for what its runner does not tell."""
-
-    def median(key: str) -> float | None:
-        values = [each[key] for each in rounds if each.get(key) is not None]
-        return float(np.median(values)) if values else None
-
     single = [np.array(each["single_ms"]) for each in rounds]
     tokenizing = [each.get("tokenize_ms", []) for each in rounds]
     points, intervals = bootstrap.quantiles(single, plan.resamples, plan.seed)
@@ -340,12 +334,8 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
         },
         "server": others.get("server"),
         "products": others.get("products"),
-        "load_ms": median("load_ms"),
         "load": {
-            **{
-                key: [each.get(key) for each in rounds]
-                for key in ("import_ms", "load_ms", "first_ms", "start_ms")
-            },
+            "start_ms": [each.get("start_ms") for each in rounds],
             "cold_start_ms": others.get("start", {}).get("start_ms"),
         },
         "peak_rss_bytes": memory["peak_rss_bytes"],

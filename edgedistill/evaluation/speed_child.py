@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,11 +31,10 @@ PRODUCTS = ("MatMul", "FusedMatMul", "Gemm", *INT8_PRODUCTS)
 RECURRENT, ATTENTION = ("LSTM", "DynamicQuantizeLSTM"), "MultiHeadAttention"
 BATCHES = {"1 × 16": (1, 16), "32 × 32": (32, 32)}  # texts × tokens, whose products are counted
 PROFILED_RUNS = 20
-ROWS, WIDTHS = 512, (384, 1024)  # of the products whose speed is the peak: (ROWS, width) by (width, width)
-PEAKS = {  # by type: the product, the types of its input and weights, and ONNX's numbers of these and its output's
-    "fp32": ("MatMul", np.float32, np.float32, 1, 1, 1),
-    "int8": ("MatMulInteger", np.uint8, np.int8, 2, 3, 6),
-}
+# The product whose speed is the peak, (ROWS, WIDTH) by constants (WIDTH, WIDTH): a graph for each type, which
+# tests/evaluation/test_speed.py writes from its text.
+PEAK_GRAPHS = Path(__file__).with_name("peak")
+ROWS, WIDTH, PEAKS = 512, 384, {"fp32": np.float32, "int8": np.uint8}
 
 Request = dict[str, Any]
 
@@ -62,33 +62,26 @@ def main(request: Request) -> int:
     return code
 
 
-def _load(request: Request) -> tuple[Any, Calls, dict[str, float]]:
-    """Return (bundle, its calls, {import_ms, load_ms, first_ms, start_ms}): how long importing the runtime,
-    opening the bundle and the first answer took, and all from before the process was started."""
-    start = time.perf_counter_ns()
+def _load(request: Request) -> tuple[Any, Calls, float]:
+    """Return (bundle, its calls, ms from before the process was started to the first answer)."""
     from edgedistill.runtime import bundle
 
-    imported = time.perf_counter_ns()
     options = {key: request[key] for key in ("precision", "threads", "device")}
     opened = bundle.load(request["bundle"], **options)
-    loaded = time.perf_counter_ns()
     calls = Calls(opened.tokenize, opened.encode_ids, opened.encode)
     if opened.labels:
         calls = Calls(opened.tokenize_items, opened.logits_ids, opened.logits)  # type: ignore[attr-defined]
     calls.run([["a first text", "another"] if opened.pair else "a first text"])
-    first = time.perf_counter_ns()
-    spent = {"import_ms": imported - start, "load_ms": loaded - imported, "first_ms": first - loaded}
-    spent["start_ms"] = first - request["started_ns"]
-    return opened, calls, {key: value / 1e6 for key, value in spent.items()}
+    return opened, calls, (time.perf_counter_ns() - request["started_ns"]) / 1e6
 
 
 def _start(request: Request) -> dict[str, Any]:
-    return _load(request)[2]
+    return {"start_ms": _load(request)[2]}
 
 
 def _time(request: Request) -> dict[str, Any]:
     """Load, warm up, time single texts one by one, texts of set lengths, and throughput in batches."""
-    opened, (tokenize, run_graph, run), spent = _load(request)
+    opened, (tokenize, run_graph, run), start_ms = _load(request)
     texts, seconds = request["texts"], request["seconds"]
     singles = [texts[at] for at in request["queries"]]
     for i in range(request["warmups"]):
@@ -108,7 +101,7 @@ def _time(request: Request) -> dict[str, Any]:
     rates = {str(size): _rate(run, texts, size, seconds) for size in BATCH_SIZES}
     rates["budget"] = _rate(run, texts, len(texts), seconds)
     return {
-        **spent,
+        "start_ms": start_ms,
         "single_ms": [round(value, 4) for value in total],
         "tokenize_ms": [round(value, 4) for value in tokenizing[: len(singles)]],
         "tokens_mean": tokens / len(total),
@@ -209,22 +202,19 @@ def _memory(request: Request) -> dict[str, Any]:
     """Return the peak memory after texts of every length, single and batched, up to the bundle's limit."""
     opened, (_, _, run), _ = _load(request)
     loaded, texts = machine.peak_rss_bytes(), request["texts"]
-    words = _words(request)
-    lengths = [2**power for power in range(10)]  # in words
-    long = [" ".join((words * (length // len(words) + 1))[:length]) for length in lengths]
+    words = _words(request) * 512
+    long = [" ".join(words[: 2**power]) for power in range(10)]
     varied: list[Any] = [[text, text] for text in long] if opened.pair else long
     for text in [*varied, *reversed(varied)]:
         run([text])
-    for start in range(0, len(texts), 32):
-        run(texts[start : start + 32])
     run(varied * 16)
     run(texts)
     return {"peak_rss_bytes": machine.peak_rss_bytes(), "loaded_rss_bytes": loaded}
 
 
 def _products(request: Request) -> dict[str, Any]:
-    """Measure how near a graph comes to what this processor can compute. Returns {peak_multiply_adds_s: {fp32,
-    int8}, batches: {title: {multiply_adds: {fp32, int8}, product_share, ms, share_of_peak,
+    """Measure how near a graph comes to what this processor can compute. Returns {peak_multiply_adds_s:
+    {fp32, int8}, batches: {title: {multiply_adds: {fp32, int8}, product_share, ms, share_of_peak,
     joules_per_1000_texts}}}; nothing on a device other than the processor.
 
     `product_share` is the products' share of the operators' time, profiled on one thread; that of
@@ -238,7 +228,7 @@ def _products(request: Request) -> dict[str, Any]:
     opened = bundle.load(request["bundle"], request["precision"], request["threads"])
     file = opened.folder / opened.manifest["precisions"][opened.precision]["file"]
     seconds = request["seconds"] / 2
-    peaks = {dtype: peak(dtype, opened.threads, seconds / len(WIDTHS)) for dtype in PEAKS}
+    peaks = {dtype: peak(dtype, opened.threads, seconds) for dtype in PEAKS}
     text, found = " ".join(_words(request)), dict[str, dict[str, Any]]()
     for title, (texts, tokens) in BATCHES.items():
         shape = texts, min(tokens, opened.max_tokens)
@@ -252,12 +242,12 @@ def _products(request: Request) -> dict[str, Any]:
                 session.run(*asked)
             counts, share = products(json.loads(Path(session.end_profiling()).read_text()))
         session = onnx_session.open_in_memory(file, opened.threads, onnx_session.SERVING)
-        spent, joules, calls = fastest(lambda run=session.run, its=asked: run(*its), seconds)
+        spent, joules, calls = fastest(partial(session.run, *asked), seconds)
         found[title] = {
             "multiply_adds": {dtype: count // PROFILED_RUNS for dtype, count in counts.items()},
             "product_share": share,
             "ms": 1000 * spent,
-            "share_of_peak": sum(count / peaks[dtype] for dtype, count in counts.items()) / PROFILED_RUNS / spent,
+            "share_of_peak": sum(counts[dtype] / peaks[dtype] for dtype in counts) / PROFILED_RUNS / spent,
             "joules_per_1000_texts": None if joules is None else 1000 * joules / (calls * texts),
         }
     return {"peak_multiply_adds_s": peaks, "batches": found}
@@ -292,16 +282,13 @@ def multiply_adds(event: dict[str, Any]) -> int:
 
 
 def peak(dtype: str, threads: int, seconds: float) -> float:
-    """Return the multiply-adds per second of the fastest product of a type in onnxruntime, trying each of
-    WIDTHS for so long."""
+    """Return the multiply-adds per second that onnxruntime reaches in one product of a type."""
     from edgedistill.runtime import onnx_session
 
-    rates = []
-    for width in WIDTHS:
-        session = onnx_session.open_in_memory(product_graph(dtype, width), threads, onnx_session.SERVING)
-        given = {"x": np.ones((ROWS, width), PEAKS[dtype][1])}
-        rates.append(ROWS * width**2 / fastest(lambda run=session.run, x=given: run(None, x), seconds)[0])
-    return max(rates)
+    graph = PEAK_GRAPHS / f"{dtype}.onnx"
+    session = onnx_session.open_in_memory(graph, threads, onnx_session.SERVING)
+    given = {"x": np.ones((ROWS, WIDTH), PEAKS[dtype])}
+    return ROWS * WIDTH**2 / fastest(partial(session.run, None, given), seconds)[0]
 
 
 def fastest(call: Callable[[], object], seconds: float) -> tuple[float, float | None, int]:
@@ -316,31 +303,6 @@ def fastest(call: Callable[[], object], seconds: float) -> tuple[float, float | 
     after = machine.joules()
     used = None if before is None or after is None or after < before else after - before  # it wraps around
     return min(spent), used, len(spent)
-
-
-def product_graph(dtype: str, width: int) -> bytes:
-    """Return the ONNX model of `x` (n, width) by constant weights (width, width), which base installs cannot
-    write with onnx. The numbers are those of the fields in onnx.proto3."""
-    operator, _, weights_type, of_input, of_weights, of_output = PEAKS[dtype]
-    dims, raw = _field(1, width) * 2, np.ones((width, width), weights_type).tobytes()
-    weights = dims + _field(2, of_weights) + _field(8, b"w") + _field(9, raw)
-    node = _field(1, b"x") + _field(1, b"w") + _field(2, b"y") + _field(4, operator.encode())
-    graph = _field(1, node) + _field(2, b"product") + _field(5, weights)
-    for number, name, of in ((11, b"x", of_input), (12, b"y", of_output)):
-        of_type = _field(1, of) + _field(2, _field(1, b"") * 2)  # of two dimensions, of any size
-        graph += _field(number, _field(1, name) + _field(2, _field(1, of_type)))
-    return _field(1, 8) + _field(7, graph) + _field(8, _field(2, 13))
-
-
-def _field(number: int, value: int | bytes) -> bytes:
-    """Return a field of a message of protobuf: a varint, or bytes behind their length."""
-    is_bytes = isinstance(value, bytes)
-    first = _varint(number << 3 | 2 * is_bytes)
-    return first + _varint(len(value)) + value if isinstance(value, bytes) else first + _varint(value)
-
-
-def _varint(value: int) -> bytes:
-    return bytes([value]) if value < 128 else bytes([value % 128 + 128]) + _varint(value // 128)
 
 
 def _words(request: Request) -> list[str]:

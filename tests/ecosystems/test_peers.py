@@ -152,7 +152,8 @@ def test_timing_takes_turns_and_says_what_could_not_start(run: Any, bench: Any) 
         bench.opened("unmade")
     assert found["peers"][run.BASELINE]["times_as_fast"] == {"single": 1.0, "batch": 1.0}
     assert found["peers"][run.AGAIN]["p50_ms"] > 0
-    failed, baseline = {"name": "bad", "error": "x", "time": {}}, {"name": run.BASELINE, "quality": {"sts7": 0.5}}
+    failed, baseline = {"name": "bad", "error": "x", "time": {}}, {"name": run.BASELINE}
+    baseline |= {"quality": {"sts7": 0.5}}
     before = {"rows": [failed, baseline, {"name": "nowhere", "time": {"p50_ms": 3}}]}
     timed = run.timed_report(before, found, 1)
     rows = {each["name"]: each for each in timed["rows"]}

@@ -54,7 +54,7 @@ def made(
         "made_at": "2025-01-15T10:00:00+00:00",
         "bundle": {"name": name, "kind": kind, "precision": precision, "sha256": "0" * 64},
         "parameters": {"embedding": 3_000_000, "encoder": 1_000_000, "head": 0, "total": 4_000_000},
-        "size_bytes": {"graph": int(megabytes * 1e6), "bundle": int(megabytes * 1e6) + 700_000},
+        "size_bytes": {"graph": int(megabytes * 1e6)},
         "machine": {"cpu": "Some(R) Processor CPU @ 2.00GHz", "flags": ["avx2", "avx512_vnni"], "cores": 2},
         "versions": {"onnxruntime": "1.31.1"},
         "threads": 2,
@@ -69,9 +69,7 @@ def made(
             "samples_ms": samples.tolist(),
         },
         "offline": {"texts_s": 1234.5, "samples_texts_s": {"1": [1.0, 2.0]}},
-        "load_ms": 50.0,
         "peak_rss_bytes": 120_000_000,
-        "drift": {"mean": 0.999, "min": 0.9773},
         "noise": {"between": 0.02},
         "agreement": None,
     }
@@ -114,10 +112,10 @@ def test_every_key_of_the_contract_is_asked_for(tmp_path: Path) -> None:
             del broken[key][part]
             assert report_files.missing_keys(broken) == [f"{key}.{part}"]
     broken = made("x", "bert", "w8", 4, 1, 0.7)
-    del broken["drift"]
+    del broken["kept"]
     (tmp_path / "x.json").write_text(json.dumps(broken), encoding="utf-8")
     with pytest.raises(
-        UserError, match=r"x.json: reports\[0\]: no `drift`; write it again with edgedistill bench"
+        UserError, match=r"x.json: reports\[0\]: no `kept`; write it again with edgedistill bench"
     ):
         report_files.read(tmp_path / "x.json")
 
@@ -148,7 +146,7 @@ def test_what_is_no_report(tmp_path: Path, text: str, says: str) -> None:
 
 def test_nan_is_never_written(tmp_path: Path) -> None:
     broken = made("x", "bert", "w8", 4, 1, 0.7)
-    broken["load_ms"] = float("nan")
+    broken["peak_rss_bytes"] = float("nan")
     with pytest.raises(ValueError, match="not JSON compliant"):
         report.write(tmp_path / "x.json", [broken])
     assert not list(tmp_path.iterdir())
@@ -535,7 +533,7 @@ def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
         re.findall(r'<nav class="filters".*?</nav>', text)[0].count('type="checkbox"') == 4
     )  # precisions, runners
     assert "--runner python --runner node" in text
-    noise = re.findall(r'<p class="noise">(.*?)</p>', text)  # at the top, above the table and the distributions
+    noise = re.findall(r'<p class="noise">(.*?)</p>', text)  # top, table, distributions
     assert len(noise) == 3 and "other guests of the host" in noise[0] and "below 3.1%" in noise[0]
 
 

@@ -51,7 +51,9 @@ LEFT = "com.microsoft.MatMulIntegerToFloat has no CUDA kernel and runs on the pr
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions of every device compute on the processor, so that there is no need for a GPU."""
     monkeypatch.setattr(
-        onnx_session, "open_session", lambda graph, threads, device: onnx_session.open_in_memory(graph, threads)
+        onnx_session,
+        "open_session",
+        lambda graph, threads, device: onnx_session.open_in_memory(graph, threads),
     )
 
 

@@ -298,7 +298,7 @@ function agreement() {
     return {report, cells: cells.map(([value, digits]) => ({shown: typeof value === 'number' ? value.toFixed(digits) : '–'}))};
   });
   const {texts, source} = measured[0].agreement;
-  const about = `On ${count(texts)} unlabelled texts (${source ?? ''}).`;
+  const about = `On ${count(texts)} ${source ?? 'texts'}.`;
   const heads = ['', 'Spearman of cosines', 'mean cosine', 'top-10 overlap'];
   return section('Agreement with the teacher', el('p', {}, about), table(heads, rows));
 }
