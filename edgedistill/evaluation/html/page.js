@@ -5,7 +5,7 @@ const reference = all[data.reference] ?? null;
 let reports = all; // those that the filters show
 const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share,
 const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
-const NARROW = matchMedia('(max-width: 640px)'); // plots are drawn for a phone's width
+const NARROW = matchMedia('(max-width: 840px)'); // plots are drawn for a phone's width, also on tablets
 const CROWDED = 10; // reports above which the accuracy plot names a bundle once, and has no notes
 const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
   + 'bundle, with 95% bootstrap intervals over rounds and texts. Memory: the peak of a separate process, after texts of many lengths. '
@@ -342,7 +342,7 @@ function byLength() {
 function roofline() {
   const measured = reports.filter(({products}) => products?.batches);
   if (!measured.length) return null;
-  const [ROW, LEFT, WIDE, RIGHT, ABOVE] = NARROW.matches ? [30, 0, 390, 86, 26] : [24, 250, 1120, 210, 4];
+  const [ROW, LEFT, WIDE, RIGHT, ABOVE] = NARROW.matches ? [30, 0, 390, 94, 26] : [24, 250, 1120, 210, 4];
   const scale = (WIDE - LEFT - RIGHT - 64) / 100, start = LEFT + 64, parts = [], about = [];
   let y = 6;
   for (const report of measured) {
