@@ -400,8 +400,7 @@ def _compare_scores(measured: list[Measured], plan: speed.MeasurementPlan) -> No
     for target in measured:
         for key, (draws, score, place) in drawn[target.title].items():
             place["interval95"] = bootstrap.interval(draws)
-            if key in expected and target is not teacher:
-                other = expected[key]
+            if target is not teacher and (other := expected.get(key)):
                 place["difference"] = bootstrap.difference(draws, other.draws, score - other.score)
 
 
@@ -432,12 +431,12 @@ def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | No
 def _progress(steps: int, log: Log) -> Log:
     """Return a log of the steps, which numbers them; it shows the first and the last, and of the others at
     most one in LOG_INTERVAL_S. Nothing is drawn while one is measured."""
-    at, logged_at = 0, time.perf_counter()
+    at, logged_at = 0, float("-inf")
 
     def advance(line: str) -> None:
         nonlocal at, logged_at
         at += 1
-        if at in (1, steps) or time.perf_counter() - logged_at > LOG_INTERVAL_S:
+        if at == steps or time.perf_counter() - logged_at > LOG_INTERVAL_S:
             logged_at = time.perf_counter()
             log(f"{at} of {steps}: {line}")
 
