@@ -31,18 +31,10 @@ import onnxruntime
 
 import edgedistill
 from edgedistill import machine
+from edgedistill.evaluation.speed_child import PRODUCTS
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle import BATCH_TOKENS
 
-PRODUCTS = (
-    "MatMul",
-    "FusedMatMul",
-    "Gemm",
-    "MatMulIntegerToFloat",
-    "MatMulInteger",
-    "DynamicQuantizeMatMul",
-    "MatMulNBits",
-)
 ROUNDS = 9
 
 

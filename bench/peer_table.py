@@ -117,5 +117,11 @@ def _conditions(report: dict[str, Any]) -> str:
             f"{timing['rounds']} rounds; ×: times as fast as {BASELINE} in the same round; its second "
             f"process was within {noise:.0%} of the first"
         )
+        others = [
+            row["name"]
+            for row in report["rows"]
+            if row.get("time", timing).get("timed_at") != timing.get("timed_at")
+        ]
+        parts += [f"timed in another run: {', '.join(others)}"] if others else []
         parts += [f"{name} could not be timed: {error}" for name, error in timing["failed"].items()]
     return f"<sub>{'<br>'.join(parts)}</sub>"

@@ -23,7 +23,7 @@ from edgedistill.precisions import DEFAULT, PRECISIONS
 from edgedistill.session import Session, check_one_process, process
 
 if TYPE_CHECKING:
-    from edgedistill.evaluation.scoring import Documents
+    pass
 
 INTERRUPTED = 130
 Command = Callable[..., None]
@@ -695,7 +695,7 @@ def bench(
         str | None,
         _option(
             "NAME",
-            "A bundle, run or model: retrieval suites are measured with its embeddings of the documents too.",
+            "A bundle: retrieval suites are measured with its embeddings of the documents too.",
         ),
     ] = None,
     embeddings: Annotated[
@@ -746,27 +746,12 @@ def bench(
     if hybrid and hybrid_weight is None:
         hybrid_weight = bm25.WEIGHT
     precisions = dict.fromkeys(each for each in listed(embeddings or []) if each != "float32")
-    texts_of = _documents(documents, session) if documents else None
+    texts_of = benchmark.documents(documents, session) if documents else None
     search = scoring.Search(hybrid_weight, texts_of, precisions=tuple(precisions))
     plan = speed.QUICK if quick else replace(speed.PLAN, p99_ms=p99)
     outputs = benchmark.Outputs(out, html, png)
     found = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runner or [speed.OWN])
     print_result(found, as_json, tables.markdown(found["reports"]) if markdown else "")
-
-
-def _documents(name: str, session: Session) -> Documents:
-    """What embeds the documents of retrieval suites: a bundle without torch, a run or a model in torch."""
-    from edgedistill import resolve
-
-    found = resolve.resolve(name)
-    if isinstance(found, resolve.BundleFolder | resolve.HubId):  # of neither, the bundle's error is worded
-        from edgedistill.evaluation import bench as benchmark
-
-        return benchmark.documents(name, session)
-    require("torch", "edgedistill bench --documents", "train")
-    from edgedistill.export import model_source
-
-    return model_source.documents(name, session)
 
 
 @_command("edgedistill embed nano questions.csv --column question --out questions.npy")
@@ -820,6 +805,8 @@ def embed(
 
     source, target = TextFile(file, column, role), EmbeddingFile(out, overwrite, embeddings)
     opened = load(name, threads=threads, device=device)
+    if opened.fallback:
+        log(opened.fallback)
     if file == "-" and sys.stdin.isatty():
         log("reading texts from the terminal, one per line; end with Ctrl-D")
     session = _session(device=device, quiet=out is None)

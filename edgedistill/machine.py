@@ -166,6 +166,15 @@ def pressure(cgroups: Path = Path("/sys/fs/cgroup"), stat: Path = Path("/proc/st
     return found
 
 
+def joules(zones: Path = Path("/sys/class/powercap")) -> float | None:
+    """The energy that all packages of the processor have used since an arbitrary time, by RAPL; None where
+    the system has no such counter or does not let it be read. A counter may start again at 0."""
+    # "intel" on AMD too; intel-rapl:0:0 and the like are parts of a package
+    packages = [zone for zone in zones.glob("intel-rapl:*") if zone.name.count(":") == 1]
+    found = [_text(zone / "energy_uj").strip() for zone in packages]
+    return sum(map(int, found)) / 1e6 if found and all(map(str.isdecimal, found)) else None
+
+
 def _megahertz() -> list[float]:
     """The present frequency of each processor; none where the system does not tell."""
     return [

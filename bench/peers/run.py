@@ -392,26 +392,32 @@ def row(bench: Bench, name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def timed_report(report: dict[str, Any], found: dict[str, Any], threads: int) -> dict[str, Any]:
-    """A report with the times of one run of `timed`, and no others."""
-    known = {
-        each["name"]: {key: each[key] for key in each if key != "time"} for each in report.get("rows", [])
-    }
+    """A report with the times of a run of `timed`. Peers that were not asked for keep theirs, which are
+    compared with the baseline of their own run."""
+    timed_at = run.provenance()["made_at"]
+    known = {each["name"]: dict(each) for each in report.get("rows", [])}
+    for name in found["failed"]:
+        known.get(name, {}).pop("time", None)
     for name, about in found["about"].items():
         if name != AGAIN:
             known[name] = {**described(name), **about, **known.get(name, {})}
-            known[name] |= {"time": found["peers"][name]} if name in found["peers"] else {}
-    timing = {key: found[key] for key in ("failed", "rounds", "seconds")}
+            if name in found["peers"]:
+                known[name]["time"] = {**found["peers"][name], "timed_at": timed_at}
+    timing = {"timed_at": timed_at}
+    timing |= {key: found[key] for key in ("failed", "rounds", "seconds")}
     timing |= {"threads": threads, "again": found["peers"].get(AGAIN), "machine": machine.here()}
     rows = [known[name] for name in PEERS if name in known]
     return {**report, "schema": 1, "bench": "peers", "rows": rows, "timing": timing}
 
 
 def merged(before: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a report with these in place of those of the same name, in the order of PEERS."""
+    """The rows of a report with these in place of those of the same name, in the order of PEERS. A row keeps
+    its times where its weights are as large as before."""
     known = {each["name"]: each for each in before.get("rows", [])}
     for each in rows:
-        timed_before = {"time": known[each["name"]]["time"]} if "time" in known.get(each["name"], {}) else {}
-        known[each["name"]] = {**each, **timed_before}
+        former = known.get(each["name"], {})
+        same = former.get("size_bytes") == each.get("size_bytes")
+        known[each["name"]] = {**each, **({"time": former["time"]} if same and "time" in former else {})}
     return [known[name] for name in PEERS if name in known]
 
 
@@ -425,7 +431,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=REPORT)
     parser.add_argument("--only", nargs="+", metavar="NAME", default=list(PEERS))
     parser.add_argument("--again", nargs="*", metavar="NAME", default=[], help="make these again")
-    parser.add_argument("--minutes", type=float, default=10, help="of each that trains, fit and adapt too")
+    parser.add_argument(
+        "--minutes", type=float, help="of each that trains, fit and adapt too; by default the report's, or 10"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
@@ -449,6 +457,11 @@ def asked(arguments: argparse.Namespace) -> None:
         if name not in PEERS:
             raise UserError(unknown_name("peer", name, PEERS))
     report = saved(arguments.out)
+    known = report.get("minutes", arguments.minutes or 10)
+    arguments.minutes = arguments.minutes or known
+    if arguments.minutes != known:
+        way_out = "leave --minutes out, or name another file with --out"
+        raise UserError(f"{arguments.out}: what trains had {known:g} minutes in its rows; {way_out}")
     bench = Bench(arguments)
     if arguments.time:
         names = [name for name in PEERS if name in arguments.only or name == BASELINE]

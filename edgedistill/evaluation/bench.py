@@ -3,7 +3,6 @@ the recipes' requirements."""
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections import Counter
@@ -21,9 +20,7 @@ from edgedistill.data import bm25
 from edgedistill.errors import CheckFailed, UserError, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, slices, speed, tables, teacher_agreement
 from edgedistill.evaluation.suites import FAMILIES, cosines
-from edgedistill.evaluation.suites.retrieval import by_cosine
 from edgedistill.runtime import bundle as bundles_
-from edgedistill.runtime import onnx_session
 from edgedistill.runtime.arguments import MOST_THREADS, positive
 from edgedistill.runtime.compact import layout
 from edgedistill.session import Log, Session
@@ -31,6 +28,7 @@ from edgedistill.session import Log, Session
 DEFAULT_SUITE = "mini"
 UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
 SAME_MODEL = 0.98  # cosine of two runners' embeddings of a text; kernels of int8 differ by 0.01
+AGREEMENT_TEXTS = 5000  # on which students are compared with their teacher, at most
 SPACE_TEXTS = 64  # queries whose embeddings by two encoders are compared
 LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 
@@ -66,17 +64,6 @@ class Measured(speed.Target):
         """What one graph is known by: its folder and precision."""
         return self.folder.resolve(), self.precision
 
-    @property
-    def graph_bytes(self) -> int:
-        return int(self.manifest["precisions"][self.precision]["size_bytes"])
-
-    @property
-    def bundle_bytes(self) -> int:
-        """What a device needs for this precision, the whole folder without the other graphs."""
-        folder, graphs = self.timed or self.folder, self.manifest["precisions"]
-        others = {folder / graph["file"] for name, graph in graphs.items() if name != self.precision}
-        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path not in others)
-
     def open(self, session: Session) -> bundles_.Bundle:
         return bundles_.load(
             self.folder, precision=self.precision, threads=session.threads, device=session.device
@@ -106,19 +93,12 @@ def bench(
             raise UserError(f"{path}: a folder; give the name of a file")
     if outputs.png is not None:
         page.browser()
-    threads = machine.default_threads()
-    if session.threads is not None:
-        threads = positive(session.threads, "threads", MOST_THREADS)
-    session = replace(session, threads=threads)
+    threads = machine.default_threads() if session.threads is None else session.threads
+    session = replace(session, threads=positive(threads, "threads", MOST_THREADS))
     programs = [speed.Runner.named(name) for name in dict.fromkeys(runners)]
-    if session.data is None and os.environ.get("EDGEDISTILL_DATA"):
-        session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
     for target in measured:
-        graph = target.manifest["precisions"][target.precision]
-        if left := onnx_session.fallback(graph.get("operators", ()), session.device):
-            session.log(f"{target.title}: {left}")
         if target.documents is not None:
             of = "{name}:{precision}, {size_bytes:,} bytes".format(**target.documents)
             session.log(
@@ -126,7 +106,7 @@ def bench(
             )
     _check_search(search, opened, measured, session)
     _log_missing_teacher(measured, session.log)
-    of_each = len(opened) + len(programs) * (plan.rounds + len(plan.once))
+    of_each = len(opened) + sum(plan.rounds + len(program.once(plan)) for program in programs)
     steps = len(measured) * of_each + plan.rounds  # the A/A test's
     progress = _progress(steps, session.log)
     _accuracy(measured, opened, session, search, progress)
@@ -208,7 +188,6 @@ def assemble(
     `suite_of_texts` is the suite whose texts were timed, `described` the machine.
     """
     manifest, graph, spent = target.manifest, target.manifest["precisions"][target.precision], target.speed
-    drift = (graph.get("drift") or {}) if spent["device"] == "cpu" else {}  # export measured it on a CPU
     teacher = reference(measured)
     kept = {
         name: _share(found, teacher.quality.get(name) if teacher else None)
@@ -226,14 +205,13 @@ def assemble(
             **{key: manifest.get(key) for key in ("teacher", "dims", "max_tokens", "prompt")},
         },
         "parameters": {key: manifest["parameters"][key] for key in ("embedding", "encoder", "head", "total")},
-        "size_bytes": {"graph": target.graph_bytes, "bundle": target.bundle_bytes},
+        "size_bytes": {"graph": graph["size_bytes"]},
         "machine": described,
         "versions": machine.versions(),
         "quality": target.quality,
         "kept": kept,
         **spent,
         "single": {**spent["single"], "texts_of": suite_of_texts},
-        "drift": {key: drift.get(key) for key in ("mean", "min")},
         "agreement": target.agreement,
     }
 
@@ -363,10 +341,8 @@ def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
     model, revision = teacher.get("model", manifest["teacher"]), teacher.get("revision")
     source = shlex.join([model, *(["--revision", revision] if revision else [])])
     log(
-        "no teacher among the bundles, so the share retained is not shown; to compare with "
-        f"{manifest['teacher']}, "
-        f"run `edgedistill export {source} --out bundles/teacher` and add bundles/teacher:fp32 to this "
-        "command"
+        "no teacher among the bundles, so the share retained is not shown; run `edgedistill export "
+        f"{source} --out bundles/teacher` and add bundles/teacher:fp32 to this command"
     )
 
 
@@ -379,11 +355,12 @@ def _accuracy(
 ) -> None:
     """Score every bundle on every suite, and measure every student's agreement with the teacher."""
     teacher = reference(measured)
-    references = None
-    if teacher is not None:
-        references = teacher_agreement.ReferenceEmbeddings(lambda: teacher.open(session), suites, session)
+    texts = list(dict.fromkeys(text for suite in suites for text in suite.texts if text))[:AGREEMENT_TEXTS]
+    expected = teacher.open(session).encode(texts) if teacher is not None and texts else None
     for target in measured:
         opened = target.open(session)
+        if opened.fallback:
+            session.log(f"{target.title}: {opened.fallback}")
         for suite in suites:
             progress(f"{target.title} on {suite.name}")
             unknown = unknown_tokens(opened, suite)
@@ -402,12 +379,9 @@ def _accuracy(
                     f"have tokens that are not in its vocabulary, {unknown['tokens']:.1%} of all tokens, "
                     f'first "{unknown["first"][:60]}"'
                 )
-        if references is not None and target is not teacher and not opened.labels:
-            held_out = references.of(target.manifest, target.name)
-            found = teacher_agreement.agreement(
-                opened.encoders[0].encode(held_out.texts), held_out.embeddings
-            )
-            target.agreement = {**found, "source": held_out.source}
+        if expected is not None and target is not teacher:
+            found = teacher_agreement.agreement(opened.encoders[0].encode(texts), expected)
+            target.agreement = {**found, "source": f"texts of {', '.join(suite.name for suite in suites)}"}
 
 
 def _beside_float32(found: dict[str, Any], dim: int) -> dict[str, dict[str, float]]:
@@ -419,18 +393,15 @@ def _beside_float32(found: dict[str, Any], dim: int) -> dict[str, dict[str, floa
 
 def _compare_scores(measured: list[Measured], plan: speed.MeasurementPlan) -> None:
     """Give each suite and task its `interval95` and its `difference` to the teacher in the same ranking, by
-    the bootstrap over pairs or queries; beside BM25 or with another's documents also
-    `difference_to_teacher_alone`, by cosine."""
+    the bootstrap over pairs or queries."""
     teacher = reference(measured)
     drawn = {target.title: _resampled(target, plan) for target in measured}
     expected = drawn[teacher.title] if teacher is not None else {}
     for target in measured:
-        for (suite, task), (draws, score, place) in drawn[target.title].items():
+        for key, (draws, score, place) in drawn[target.title].items():
             place["interval95"] = bootstrap.interval(draws)
-            for title, key in {by_cosine(suite): "difference_to_teacher_alone", suite: "difference"}.items():
-                other = expected.get((title, task))
-                if other is not None and other.place is not place:
-                    place[key] = bootstrap.difference(draws, other.draws, score - other.score)
+            if target is not teacher and (other := expected.get(key)):
+                place["difference"] = bootstrap.difference(draws, other.draws, score - other.score)
 
 
 class Resampled(NamedTuple):
@@ -458,15 +429,15 @@ def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | No
 
 
 def _progress(steps: int, log: Log) -> Log:
-    """Return a log of the steps, which shows at most one in LOG_INTERVAL_S and how many are done by then;
-    nothing is drawn while one is measured."""
-    done, logged_at = -1, time.perf_counter()
+    """Return a log of the steps, which numbers them; it shows the first and the last, and of the others at
+    most one in LOG_INTERVAL_S. Nothing is drawn while one is measured."""
+    at, logged_at = 0, float("-inf")
 
     def advance(line: str) -> None:
-        nonlocal done, logged_at
-        done += 1
-        if time.perf_counter() - logged_at > LOG_INTERVAL_S:
+        nonlocal at, logged_at
+        at += 1
+        if at == steps or time.perf_counter() - logged_at > LOG_INTERVAL_S:
             logged_at = time.perf_counter()
-            log(f"{done} of {steps} done; {line}")
+            log(f"{at} of {steps}: {line}")
 
     return advance

@@ -93,7 +93,7 @@ def changes(name: str, before: Report, after: Report) -> list[Change]:
     sizes = before["size_bytes"]["graph"], after["size_bytes"]["graph"]
     change, because = sizes[1] / sizes[0] - 1, f"up to {SIZE:.1%} is none"
     found.append(Change(name, "size", "graph", *sizes, change, None, _verdict(-change, SIZE), because))
-    return found + (_speed(name, before, after) if "single" in before and "single" in after else [])
+    return found + (_speed(name, before, after) if "single" in after else [])
 
 
 def _score(name: str, suite: str, before: dict[str, Any], after: dict[str, Any]) -> Change:

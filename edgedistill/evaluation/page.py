@@ -89,7 +89,6 @@ def data(reports: list[Report]) -> dict[str, Any]:
     reports, None without one.
     """
     names, teacher = suites(reports), reference(reports)
-    disturbed = disturbances(reports)
     return {
         "suites": [_suite(reports, name) for name in names],
         "heads": [cell.head for cell in tables.cells(reports[0], names, shares=True)],
@@ -100,7 +99,7 @@ def data(reports: list[Report]) -> dict[str, Any]:
         ],
         "reference": None if teacher is None else reports.index(teacher),
         "where": [*tables.places(reports), *tables.bm25_alone(reports)],
-        "noise": f"Noisy machine: {'; '.join(disturbed)}. Compare times with care." if disturbed else "",
+        "noise": "; ".join(disturbances(reports)),
         "ties": tables.tie_note(reports),
     }
 

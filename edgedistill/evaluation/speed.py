@@ -21,12 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgedistill import files, machine
-from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
+from edgedistill.errors import CheckFailed, UserError, quote, shown, unknown_name
 from edgedistill.evaluation import bootstrap
 from edgedistill.session import Session
 
@@ -62,8 +63,31 @@ class Runner(NamedTuple):
             )
         return cls(name, tuple(command))
 
+    def once(self, plan: MeasurementPlan) -> list[str]:
+        """What is measured of a bundle beside its rounds: by edgedistill's own runner alone."""
+        if self.name != OWN:
+            return []
+        return ["memory"] if plan.p99_ms is None else ["memory", "start", "server", "products"]
+
 
 PYTHON = Runner.named(OWN)
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # of a steady clock
+
+
+class Answer(BaseModel):
+    """The line of another's runner to a request for times, as bench/README.md describes it."""
+
+    model_config = ConfigDict(strict=True)
+    single_ms: list[Positive] = Field(min_length=1)
+    texts_s: dict[str, Positive] = Field(min_length=1)
+    tokenize_ms: list[Positive] = []
+    by_length: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]] = {}
+    embeddings: list[list[float]] | None = None
+    peak_rss_bytes: Positive | None = None
+    tokens_mean: Positive | None = None
+    threads: Positive | None = None
 
 
 def titled(name: str, precision: str, runner: str) -> str:
@@ -105,11 +129,6 @@ class MeasurementPlan:
     query_seconds: float = 0.0  # minimum time of single texts per round
     p99_ms: float | None = None  # the server scenario's bound; without it, no server and no cold cache
 
-    @property
-    def once(self) -> list[str]:
-        """What is measured of a bundle beside its rounds."""
-        return ["memory"] if self.p99_ms is None else ["memory", "start", "server"]
-
 
 PLAN = MeasurementPlan(query_seconds=3.5, p99_ms=20.0)  # MLPerf's 1,024 queries and 10 s, and its scenarios
 QUICK = MeasurementPlan(queries=128, warmups=8, seconds=0.1, resamples=300)
@@ -118,7 +137,7 @@ QUICK = MeasurementPlan(queries=128, warmups=8, seconds=0.1, resamples=300)
 def measure(
     targets: Sequence[Target], texts: list[str], session: Session, plan: MeasurementPlan
 ) -> list[dict[str, Any]]:
-    """Measure bundles in alternation. Returns, for each, {single, offline, server, load_ms, load,
+    """Measure bundles in alternation. Returns, for each, {single, offline, server, products, load,
     peak_rss_bytes, memory, noise, against, threads, device, runner}.
 
     There must be one text at least. Each round times the same `plan.queries` of them one by one, in another
@@ -150,9 +169,12 @@ def measure(
         for target, rounds in zip([*targets, first], [*timed, again], strict=True):
             session.log(f"timing {target.title}, round {number + 1} of {plan.rounds}")
             rounds.append(run("time", target, number))
+            if _measured(rounds[-1]) != _measured(rounds[0]):
+                fact = f"round {number + 1} has other batch sizes or lengths than round 1"
+                raise UserError(f"--runner {target.runner.name}: {fact}; see bench/README.md")
     once: list[dict[str, Any]] = [{} for _ in targets]
     for target, found in zip(targets, once, strict=True):
-        for what in plan.once if target.runner.name == OWN else ():
+        for what in target.runner.once(plan):
             session.log(f"{what} of {target.title}")
             if what == "start":
                 _forget(target.timed or target.folder)
@@ -187,6 +209,11 @@ def _compared(
             tie = low <= 1 <= high or abs(math.log(each["ratio"])) <= math.log1p(resolved)
             found[a]["against"][titles[b]] = {**each, "tie": tie}
     return found
+
+
+def _measured(answer: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what a runner measured: its batch sizes, and its lengths with what was timed of each."""
+    return set(answer["texts_s"]), {length: set(each) for length, each in answer.get("by_length", {}).items()}
 
 
 def ask(runner: Runner, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
@@ -238,17 +265,19 @@ def _answer(runner: Runner, done: subprocess.CompletedProcess[str], line: str) -
         raise UserError(f"{place}: ended with {done.returncode}: {reason[:300]}; run it by itself")
     try:
         answer = json.loads(line)
-        latencies, rates = answer["single_ms"], answer["texts_s"]
-        values = [*latencies, *answer.get("tokenize_ms", ()), *rates.values()]
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
         form = '{"single_ms": [ms, …], "texts_s": {"32": rate}}'
-        raise UserError(f"{place}: its last line is {quote(line)}, not {form}; see bench/README.md") from None
-    for value in values:
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise UserError(f"{place}: {value!r} among its times and rates; measure with a steady clock")
-    if not latencies or not rates:
-        raise UserError(f"{place}: no latencies or no rates; answer with at least one of each")
-    return dict(answer)
+        raise UserError(f"{place}: its last line is {quote(line)}, not {form}; see bench/README.md")
+    try:
+        Answer.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        fact = f"{key} of its answer is {shown(first['input'])}: {first['msg']}"
+        raise UserError(f"{place}: {fact}; see bench/README.md") from None
+    return answer
 
 
 def _forget(folder: Path) -> None:
@@ -266,11 +295,6 @@ def _forget(folder: Path) -> None:
 def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: MeasurementPlan) -> dict[str, Any]:
     """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts
     per second; null for what its runner does not tell."""
-
-    def median(key: str) -> float | None:
-        values = [each[key] for each in rounds if each.get(key) is not None]
-        return float(np.median(values)) if values else None
-
     single = [np.array(each["single_ms"]) for each in rounds]
     tokenizing = [each.get("tokenize_ms", []) for each in rounds]
     points, intervals = bootstrap.quantiles(single, plan.resamples, plan.seed)
@@ -309,12 +333,9 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
             "samples_texts_s": batches,
         },
         "server": others.get("server"),
-        "load_ms": median("load_ms"),
+        "products": others.get("products"),
         "load": {
-            **{
-                key: [each.get(key) for each in rounds]
-                for key in ("import_ms", "load_ms", "first_ms", "start_ms")
-            },
+            "start_ms": [each.get("start_ms") for each in rounds],
             "cold_start_ms": others.get("start", {}).get("start_ms"),
         },
         "peak_rss_bytes": memory["peak_rss_bytes"],

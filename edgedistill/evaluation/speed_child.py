@@ -7,9 +7,14 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import math
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +26,15 @@ BATCH_SIZES = (1, 8, 32)
 LENGTHS = (8, 16, 32, 64, 128, 256)  # tokens, of the latency by length
 TRIALS = 7  # of the server scenario: halvings, so that the rate is found to 1% of the highest
 ARRIVALS = 100  # at least, in a trial
+INT8_PRODUCTS = ("MatMulIntegerToFloat", "MatMulInteger", "DynamicQuantizeMatMul", "MatMulNBits")
+PRODUCTS = ("MatMul", "FusedMatMul", "Gemm", *INT8_PRODUCTS)
+RECURRENT, ATTENTION = ("LSTM", "DynamicQuantizeLSTM"), "MultiHeadAttention"
+BATCHES = {"1 × 16": (1, 16), "32 × 32": (32, 32)}  # texts × tokens, whose products are counted
+PROFILED_RUNS = 20
+# The product whose speed is the peak, (ROWS, WIDTH) by constants (WIDTH, WIDTH): a graph for each type, which
+# tests/evaluation/test_speed.py writes from its text.
+PEAK_GRAPHS = Path(__file__).with_name("peak")
+ROWS, WIDTH, PEAKS = 512, 384, {"fp32": np.float32, "int8": np.uint8}
 
 Request = dict[str, Any]
 
@@ -37,7 +51,7 @@ def main(request: Request) -> int:
     """Measure one bundle. The last line of stdout is compact JSON: the result (exit 0), or {problems} (exit 2
     UserError, 1 CheckFailed)."""
     code, result = 0, dict[str, Any]()
-    measures = {"time": _time, "memory": _memory, "start": _start, "server": _server}
+    measures = {"time": _time, "memory": _memory, "start": _start, "server": _server, "products": _products}
     try:
         result = measures[request["what"]](request)
     except UserError as error:
@@ -48,33 +62,26 @@ def main(request: Request) -> int:
     return code
 
 
-def _load(request: Request) -> tuple[Any, Calls, dict[str, float]]:
-    """Return (bundle, its calls, {import_ms, load_ms, first_ms, start_ms}): how long importing the runtime,
-    opening the bundle and the first answer took, and all from before the process was started."""
-    start = time.perf_counter_ns()
+def _load(request: Request) -> tuple[Any, Calls, float]:
+    """Return (bundle, its calls, ms from before the process was started to the first answer)."""
     from edgedistill.runtime import bundle
 
-    imported = time.perf_counter_ns()
     options = {key: request[key] for key in ("precision", "threads", "device")}
     opened = bundle.load(request["bundle"], **options)
-    loaded = time.perf_counter_ns()
     calls = Calls(opened.tokenize, opened.encode_ids, opened.encode)
     if opened.labels:
         calls = Calls(opened.tokenize_items, opened.logits_ids, opened.logits)  # type: ignore[attr-defined]
     calls.run([["a first text", "another"] if opened.pair else "a first text"])
-    first = time.perf_counter_ns()
-    spent = {"import_ms": imported - start, "load_ms": loaded - imported, "first_ms": first - loaded}
-    spent["start_ms"] = first - request["started_ns"]
-    return opened, calls, {key: value / 1e6 for key, value in spent.items()}
+    return opened, calls, (time.perf_counter_ns() - request["started_ns"]) / 1e6
 
 
 def _start(request: Request) -> dict[str, Any]:
-    return _load(request)[2]
+    return {"start_ms": _load(request)[2]}
 
 
 def _time(request: Request) -> dict[str, Any]:
     """Load, warm up, time single texts one by one, texts of set lengths, and throughput in batches."""
-    opened, (tokenize, run_graph, run), spent = _load(request)
+    opened, (tokenize, run_graph, run), start_ms = _load(request)
     texts, seconds = request["texts"], request["seconds"]
     singles = [texts[at] for at in request["queries"]]
     for i in range(request["warmups"]):
@@ -94,7 +101,7 @@ def _time(request: Request) -> dict[str, Any]:
     rates = {str(size): _rate(run, texts, size, seconds) for size in BATCH_SIZES}
     rates["budget"] = _rate(run, texts, len(texts), seconds)
     return {
-        **spent,
+        "start_ms": start_ms,
         "single_ms": [round(value, 4) for value in total],
         "tokenize_ms": [round(value, 4) for value in tokenizing[: len(singles)]],
         "tokens_mean": tokens / len(total),
@@ -115,10 +122,7 @@ def _by_length(opened: Any, request: Request) -> dict[str, dict[str, float]]:
     session = onnx_session.open_session(file, opened.threads, request["device"])
     outputs = [["sentence_embedding"], ["last_hidden_state"]]
     outputs = outputs[: 1 + any(each.name == "last_hidden_state" for each in session.get_outputs())]
-    words, found = (
-        (" ".join(request["texts"]).split() or ["word"]) * LENGTHS[-1],
-        dict[str, dict[str, float]](),
-    )
+    words, found = _words(request) * LENGTHS[-1], dict[str, dict[str, float]]()
     for most in (each for each in LENGTHS if each <= opened.max_tokens):
         count = most
         while len(opened.tokenize([" ".join(words[:count])])[0]) > most and count > 1:
@@ -198,18 +202,115 @@ def _memory(request: Request) -> dict[str, Any]:
     """Return the peak memory after texts of every length, single and batched, up to the bundle's limit."""
     opened, (_, _, run), _ = _load(request)
     loaded, texts = machine.peak_rss_bytes(), request["texts"]
-    sides = itertools.chain.from_iterable([item] if isinstance(item, str) else item for item in texts)
-    words = " ".join(sides).split() or ["word"]
-    lengths = [2**power for power in range(10)]  # in words
-    long = [" ".join((words * (length // len(words) + 1))[:length]) for length in lengths]
+    words = _words(request) * 512
+    long = [" ".join(words[: 2**power]) for power in range(10)]
     varied: list[Any] = [[text, text] for text in long] if opened.pair else long
     for text in [*varied, *reversed(varied)]:
         run([text])
-    for start in range(0, len(texts), 32):
-        run(texts[start : start + 32])
     run(varied * 16)
     run(texts)
     return {"peak_rss_bytes": machine.peak_rss_bytes(), "loaded_rss_bytes": loaded}
+
+
+def _products(request: Request) -> dict[str, Any]:
+    """Measure how near a graph comes to what this processor can compute. Returns {peak_multiply_adds_s:
+    {fp32, int8}, batches: {title: {multiply_adds: {fp32, int8}, product_share, ms, share_of_peak,
+    joules_per_1000_texts}}}; nothing on a device other than the processor.
+
+    `product_share` is the products' share of the operators' time, profiled on one thread; that of
+    MultiHeadAttention holds its softmax too. `share_of_peak` is the time that the products would need at the
+    peak of their type, divided by the time of the graph.
+    """
+    from edgedistill.runtime import bundle, manifest, onnx_session
+
+    if request["device"] != "cpu":
+        return {}
+    opened = bundle.load(request["bundle"], request["precision"], request["threads"])
+    file = opened.folder / opened.manifest["precisions"][opened.precision]["file"]
+    seconds = request["seconds"] / 2
+    peaks = {dtype: peak(dtype, opened.threads, seconds) for dtype in PEAKS}
+    text, found = " ".join(_words(request)), dict[str, dict[str, Any]]()
+    for title, (texts, tokens) in BATCHES.items():
+        shape = texts, min(tokens, opened.max_tokens)
+        given = [np.resize(opened._tokenizer.encode(text).ids, shape), np.ones(shape, np.int64)]
+        inputs = dict(zip(manifest.INPUTS, given * (1 + opened.pair), strict=False))
+        asked = [opened.manifest["output"]], inputs, onnx_session.RUN_OPTIONS
+        with tempfile.TemporaryDirectory() as folder:
+            profile = str(Path(folder) / "profile")
+            session = onnx_session.open_in_memory(file, 1, onnx_session.SERVING, profile=profile)
+            for _ in range(PROFILED_RUNS):
+                session.run(*asked)
+            counts, share = products(json.loads(Path(session.end_profiling()).read_text()))
+        session = onnx_session.open_in_memory(file, opened.threads, onnx_session.SERVING)
+        spent, joules, calls = fastest(partial(session.run, *asked), seconds)
+        found[title] = {
+            "multiply_adds": {dtype: count // PROFILED_RUNS for dtype, count in counts.items()},
+            "product_share": share,
+            "ms": 1000 * spent,
+            "share_of_peak": sum(counts[dtype] / peaks[dtype] for dtype in counts) / PROFILED_RUNS / spent,
+            "joules_per_1000_texts": None if joules is None else 1000 * joules / (calls * texts),
+        }
+    return {"peak_multiply_adds_s": peaks, "batches": found}
+
+
+def products(events: list[dict[str, Any]]) -> tuple[dict[str, int], float]:
+    """Return the multiply-adds in onnxruntime's profile by type, and the share of products in its time."""
+    counts, spent = {"fp32": 0, "int8": 0}, Counter[bool]()
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            name = event["args"]["op_name"]
+            counts["int8" if name in (*INT8_PRODUCTS, RECURRENT[1]) else "fp32"] += multiply_adds(event)
+            spent[name in (*PRODUCTS, *RECURRENT, ATTENTION)] += event["dur"]
+    return counts, spent[True] / max(1, spent.total())
+
+
+def multiply_adds(event: dict[str, Any]) -> int:
+    """Count those of a node in onnxruntime's profile, from its shapes; 0 where it is no product."""
+    inputs, outputs = (
+        [next(iter(each.values())) for each in event["args"][f"{side}_type_shape"] if each]
+        for side in ("input", "output")
+    )
+    name = event["args"]["op_name"]
+    if name in RECURRENT:  # four gates of each direction, of the input and of the hidden state
+        steps, texts, width = inputs[0]
+        directions, hidden = outputs[0][1], outputs[0][3]
+        return int(steps * texts * directions * 4 * hidden * (width + hidden))
+    if name == ATTENTION:  # each token's scores, and the mean of the values that they weigh
+        texts, tokens, width = inputs[0]
+        return int(2 * texts * tokens**2 * width)
+    return math.prod(outputs[0]) * int(inputs[0][-1]) if name in PRODUCTS else 0
+
+
+def peak(dtype: str, threads: int, seconds: float) -> float:
+    """Return the multiply-adds per second that onnxruntime reaches in one product of a type."""
+    from edgedistill.runtime import onnx_session
+
+    graph = PEAK_GRAPHS / f"{dtype}.onnx"
+    session = onnx_session.open_in_memory(graph, threads, onnx_session.SERVING)
+    given = {"x": np.ones((ROWS, WIDTH), PEAKS[dtype])}
+    return ROWS * WIDTH**2 / fastest(partial(session.run, None, given), seconds)[0]
+
+
+def fastest(call: Callable[[], object], seconds: float) -> tuple[float, float | None, int]:
+    """Call at least five times and for so long. Returns (seconds of the fastest call, joules of all calls,
+    their number); joules are None where the system does not let them be read."""
+    call()
+    spent, before, began = list[float](), machine.joules(), time.perf_counter()
+    while len(spent) < 5 or time.perf_counter() - began < seconds:
+        started = time.perf_counter()
+        call()
+        spent.append(time.perf_counter() - started)
+    after = machine.joules()
+    used = None if before is None or after is None or after < before else after - before  # it wraps around
+    return min(spent), used, len(spent)
+
+
+def _words(request: Request) -> list[str]:
+    """Return the words of a request's texts, one at least."""
+    sides = itertools.chain.from_iterable(
+        [item] if isinstance(item, str) else item for item in request["texts"]
+    )
+    return " ".join(sides).split() or ["word"]
 
 
 if __name__ == "__main__":

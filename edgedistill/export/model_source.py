@@ -15,13 +15,10 @@ from transformers.models.auto import modeling_auto
 
 from edgedistill import object_store, recipe, resolve, run
 from edgedistill.errors import UserError, unknown_name
-from edgedistill.evaluation import scoring
-from edgedistill.session import Session
 from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
-from edgedistill.training import record, student_embeddings
-from edgedistill.training.initial_student.prepared_student import PreparedStudent
+from edgedistill.training import record
 from edgedistill.training.load_models import Models
 
 
@@ -90,19 +87,6 @@ def opened(given: str | Path | Source) -> Iterator[run.Run]:
     check_encoder(folder, source, pooling)
     with tempfile.TemporaryDirectory() as temporary:
         yield ModelRun(Path(temporary), spec, teachers.TeacherEncoder(spec.teacher, remote_code=remote_code))
-
-
-def documents(name: str, session: Session) -> scoring.Documents:
-    """Open a run or a model, in torch on the CPU, to embed the texts of retrieval suites with. Raises
-    UserError as `opened`, and for a classifier."""
-    with opened(Source(name, remote_code=session.remote_code)) as found:
-        prepared, labels = PreparedStudent.of(found), found.labels
-    if labels:
-        raise UserError(f"--documents {name}: returns labels, and embeddings are needed; name an encoder")
-
-    encoder = student_embeddings.encoder(prepared.module, prepared)
-    encoder = scoring.finite(encoder, f"--documents {name}")
-    return scoring.Documents(name, encoder)
 
 
 def name_of(source: str) -> str:

@@ -7,12 +7,11 @@ read and what is downloaded is decided by the user's own command and by the reci
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
 
 from edgedistill.errors import UserError
 from edgedistill.object_store import PROTOCOLS
 from edgedistill.recipe.experiment import Recipe
-from edgedistill.recipe.section import Section
+from edgedistill.recipe.finetuning import TaskFiles, TaskHub
 from edgedistill.recipe.teacher import Teacher
 
 
@@ -43,33 +42,17 @@ def teacher(recorded: Recipe, asked: Teacher | None, student: str) -> Teacher:
     return own
 
 
-def check_confined(section: Section, data: Path | None, place: str) -> None:
-    """Raises UserError where a recorded section of a corpus or a task names a file outside the data folder,
-    or a download.
-
-    data: the folder that the user named, which an absolute path may lie in.
-    Every string of the section is looked at, whatever its key: a column or a licence never looks like such a
-    path.
-    """
-    recorded = section.model_dump()
-    for value in _strings(recorded):
-        if _leaves(value) and not (data is not None and _is_inside(value, data)):
-            raise UserError(
-                f"{place}: {value!r} is outside the data folder; give the file to the command itself"
-            )
-    if _downloads(recorded):
+def check_confined(task: TaskFiles | TaskHub, data: Path | None, place: str) -> None:
+    """Raises UserError where the test rows of a recorded task are a file outside the data folder, or a
+    download. An absolute path may lie in `data`, the folder that the user named."""
+    if isinstance(task, TaskHub):
         raise UserError(
             f"{place}: names a data set of the hub, and nothing is downloaded unasked; give a file to the "
             "command itself"
         )
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        return [text for key, each in value.items() for text in [str(key), *_strings(each)]]
-    if isinstance(value, list | tuple):
-        return [text for each in value for text in _strings(each)]
-    return [value] if isinstance(value, str) else []
+    path = str(task.test)
+    if _leaves(path) and not (data is not None and _is_inside(path, data)):
+        raise UserError(f"{place}: {path!r} is outside the data folder; give the file to the command itself")
 
 
 def _leaves(text: str) -> bool:
@@ -82,9 +65,3 @@ def _leaves(text: str) -> bool:
 def _is_inside(text: str, data: Path) -> bool:
     """Whether an absolute path lies in a folder; one with `..` never counts."""
     return ".." not in Path(text).parts and Path(text).is_relative_to(data.resolve())
-
-
-def _downloads(value: Any) -> bool:
-    if isinstance(value, dict):
-        return bool(value.get("dataset")) or any(map(_downloads, value.values()))
-    return isinstance(value, list | tuple) and any(map(_downloads, value))

@@ -238,6 +238,15 @@ class Bundle:
         )
 
     @property
+    def fallback(self) -> str:
+        """Which int8 products of its graph run on the processor, since CUDA has no kernel for them; nothing
+        on other devices. To be logged wherever a bundle is run on a device that the user named."""
+        graphs = [each.manifest["precisions"][each.precision] for each in self.encoders]
+        operators = dict.fromkeys(name for graph in graphs for name in graph.get("operators", ()))
+        products = [name for name in operators if "MatMulInteger" in name and self._device == "cuda"]
+        return f"{', '.join(products)} has no CUDA kernel and runs on the processor" if products else ""
+
+    @property
     def unknown_id(self) -> int | None:
         """The id of the tokenizer's unknown token; None where it has a token for every byte."""
         model = json.loads(self._tokenizer.to_str())["model"]

@@ -7,7 +7,7 @@ import ctypes
 import io
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -159,13 +159,6 @@ def offered() -> dict[str, str]:
     return {name.removesuffix("ExecutionProvider").lower(): name for name in names}
 
 
-def fallback(operators: Sequence[str], device: str) -> str:
-    """Return which int8 products of a graph with these operators run on the processor, since CUDA has no
-    kernel for them; nothing on other devices."""
-    products = [name for name in operators if "MatMulInteger" in name and device == "cuda"]
-    return f"{', '.join(products)} has no CUDA kernel and runs on the processor" if products else ""
-
-
 def check_device(device: str) -> None:
     """Raises UserError for a device that this onnxruntime was not built for."""
     if device not in offered() and device not in DEVICES:
@@ -185,19 +178,22 @@ def open_in_memory(
     settings: Mapping[str, str] = MappingProxyType({}),
     library: str = "",
     optimized: bool = True,
+    profile: str = "",
 ) -> onnxruntime.InferenceSession:
     """Open a graph, its bytes or its path, on cpu with onnxruntime's defaults but for `settings`, to measure
     and to compare with.
 
-    With 0 threads onnxruntime chooses their number. `library` is the path of custom operators. The session
-    keeps denormal numbers: whether they become zero is decided by a process's first session, for torch and
-    numpy too.
+    With 0 threads onnxruntime chooses their number. `library` is the path of custom operators, `profile`
+    the beginning of that of a profile. The session keeps denormal numbers: whether they become zero is
+    decided by a process's first session, for torch and numpy too.
     """
     options = _options(threads, settings)
     if library:
         options.register_custom_ops_library(library)
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if profile:
+        options.enable_profiling, options.profile_file_prefix = True, profile
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 

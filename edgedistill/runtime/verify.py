@@ -10,7 +10,6 @@ from edgedistill.runtime import golden_file
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.bundle import SIDES, kind_of, load
 from edgedistill.runtime.bundle_location import locate
-from edgedistill.runtime.onnx_session import fallback
 from edgedistill.runtime.trust import GET_AGAIN
 
 OTHER_TOKENIZERS = (
@@ -58,8 +57,8 @@ def verify(name: str | Path, device: str = "cpu") -> dict[str, Any]:
             problems.append(f"{folder}: {golden.name(at)} {fact}")
         worst = {f"{measure.name}_{measure.worst}": round(float(values[at]), 6)}
         found[precision] = {**worst, "text": at + 1, "threshold": threshold}
-        if left := fallback(entry.get("operators", ()), device):
-            found[precision]["fallback"] = left
+        if opened.fallback:
+            found[precision]["fallback"] = opened.fallback
     raise_failed(problems, precisions=found)
     return {
         "bundle": str(folder),

@@ -158,17 +158,8 @@ class RequestReader:
         if asked is None:
             return dims[0]
         if type(asked) is not int or asked not in dims:
-            allowed = (
-                " or ".join(map(str, dims))
-                if len(dims) < 3
-                else f"{', '.join(map(str, dims[:-1]))} or {dims[-1]}"
-            )
-            raise Refusal(
-                400,
-                f"dimensions: {_shown(asked)}; {self.bundle.manifest['name']} gives {allowed}, choose from "
-                "these",
-                "dimensions",
-            )
+            fact = f"{_shown(asked)}; {self.bundle.manifest['name']} gives {', '.join(map(str, dims))}"
+            raise Refusal(400, f"dimensions: {fact}, choose one of these", "dimensions")
         return asked
 
     def _dtype(self, asked: Any, dim: int) -> str:

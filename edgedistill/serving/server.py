@@ -410,7 +410,8 @@ class GracefulServer(uvicorn.Server):
 
 
 def serve(name: str, host: str, port: int, limits: Limits, workers: int, session: Session) -> None:
-    """Serve a bundle until SIGTERM or SIGINT. The session logs once, when it listens. Port 0 is any free one.
+    """Serve a bundle until SIGTERM or SIGINT. The session logs when it listens, and what the device
+    leaves to the processor. Port 0 is any free one.
 
     A copy of the bundle is opened for each of the workers; the session's threads are of one of them. Raises
     UserError for what is not an encoder's bundle, an address that cannot be listened on, an empty key, and
@@ -445,6 +446,8 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
     at, found = listener.getsockname()[:2]
     about = f"{first.dims[0]} dimensions, up to {first.max_tokens} tokens"
     place = f"http://{f'[{at}]' if ':' in at else at}:{found}/v1"
+    if first.fallback:
+        session.log(f"{server.name}:{first.precision}: {first.fallback}")
     session.log(f"{server.name}:{first.precision}, {about}, on {place}")
     GracefulServer(config, server).run(sockets=[listener])
 

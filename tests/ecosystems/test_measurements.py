@@ -58,45 +58,7 @@ def test_the_table_of_processors_has_the_worst_cosine_and_the_reasons() -> None:
     assert "N1 was not run: no qemu<br>A72, bert: exit code -4" in text
 
 
-# the roofline
-
-
-def node(op: str, inputs: list[list[int]], output: list[int]) -> dict[str, Any]:
-    shapes = {
-        "input_type_shape": [{"float": each} for each in inputs],
-        "output_type_shape": [{"float": output}],
-    }
-    return {"args": {"op_name": op, **shapes}}
-
-
-@pytest.mark.parametrize(
-    ("event", "count"),
-    [
-        (node("MatMul", [[2, 3, 4], [4, 5]], [2, 3, 5]), 2 * 3 * 4 * 5),
-        (node("MatMulNBits", [[6, 32], [5, 1, 16]], [6, 5]), 6 * 32 * 5),  # weights in groups, packed
-        (node("MultiHeadAttention", [[2, 3, 8], [2, 3, 8], [2, 3, 8]], [2, 3, 8]), 2 * 2 * 3 * 3 * 8),
-        (node("LSTM", [[7, 2, 4], [2, 12, 4], [2, 12, 3]], [7, 2, 2, 3]), 7 * 2 * 2 * 4 * 3 * (4 + 3)),
-        (node("LayerNormalization", [[2, 3, 4], [4]], [2, 3, 4]), 0),
-    ],
-)
-def test_multiply_adds_by_hand(event: dict[str, Any], count: int) -> None:
-    pytest.importorskip("onnx", reason="the products whose speed is the peak are written with onnx")
-    assert script("roofline").multiply_adds(event) == count
-
-
-def test_a_shipped_graphs_products_are_counted_and_energy_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    pytest.importorskip("onnx", reason="the products whose speed is the peak are written with onnx")
-    roofline = script("roofline")
-    (target,) = roofline.targets("nano")
-    path = target.folder / target.manifest["precisions"][target.precision]["file"]
-    ids = roofline.np.ones((2, 8), roofline.np.int64)
-    one = roofline.profile(path, roofline.Batch(ids, ids))
-    two = roofline.profile(path, roofline.Batch(ids.repeat(2, 0), ids.repeat(2, 0)))
-    assert {key: 2 * count for key, count in one["multiply_adds"].items()} == two["multiply_adds"]
-    assert one["multiply_adds"]["int8"] > 1e6 and 0 < one["product_share"] < 1
-    (tmp_path / "energy").write_text("12\n")
-    assert roofline.microjoules(tmp_path / "energy") == 12
-    assert roofline.microjoules(tmp_path / "none") is None
+# tables
 
 
 def test_the_tables_of_mteb_and_of_training() -> None:

@@ -152,12 +152,29 @@ def test_timing_takes_turns_and_says_what_could_not_start(run: Any, bench: Any) 
         bench.opened("unmade")
     assert found["peers"][run.BASELINE]["times_as_fast"] == {"single": 1.0, "batch": 1.0}
     assert found["peers"][run.AGAIN]["p50_ms"] > 0
-    before = {
-        "rows": [{"name": "bad", "error": "x", "time": {}}, {"name": run.BASELINE, "quality": {"sts7": 0.5}}]
-    }
-    rows = {each["name"]: each for each in run.timed_report(before, found, 1)["rows"]}
-    assert list(rows) == [run.BASELINE, "bad"] and "time" not in rows["bad"]  # times of one run alone
+    failed, baseline = {"name": "bad", "error": "x", "time": {}}, {"name": run.BASELINE}
+    baseline |= {"quality": {"sts7": 0.5}}
+    before = {"rows": [failed, baseline, {"name": "nowhere", "time": {"p50_ms": 3}}]}
+    timed = run.timed_report(before, found, 1)
+    rows = {each["name"]: each for each in timed["rows"]}
+    assert list(rows) == [run.BASELINE, "bad", "nowhere"] and "time" not in rows["bad"]
+    assert rows["nowhere"]["time"] == {"p50_ms": 3}  # was not asked for
+    assert rows[run.BASELINE]["time"]["timed_at"] == timed["timing"]["timed_at"]
     assert rows[run.BASELINE]["quality"] == {"sts7": 0.5} and rows[run.BASELINE]["size_bytes"] == 4
+
+
+def test_a_row_keeps_its_times_while_its_weights_are_as_large(run: Any) -> None:
+    before = {"rows": [{"name": run.BASELINE, "size_bytes": 4, "time": {"p50_ms": 3}}]}
+    for size, kept in ((4, True), (5, False)):
+        (row,) = run.merged(before, [{"name": run.BASELINE, "size_bytes": size}])
+        assert ("time" in row) == kept
+
+
+def test_one_report_has_one_number_of_minutes(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "peers.json").write_text('{"minutes": 5, "rows": []}')
+    given = argparse.Namespace(only=[], again=[], out=tmp_path / "peers.json", minutes=10.0)
+    with pytest.raises(UserError, match="had 5 minutes in its rows; leave --minutes out"):
+        run.asked(given)
 
 
 def test_an_unknown_peer_is_refused_by_name(run: Any) -> None:

@@ -23,7 +23,6 @@ from edgedistill import files, machine
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, report, scoring, slices, speed, speed_child
 from edgedistill.evaluation.suites import cosines
-from edgedistill.evaluation.teacher_agreement import ReferenceEmbeddings
 from edgedistill.precisions import PRECISIONS
 from edgedistill.session import Session, silent
 
@@ -189,7 +188,6 @@ def test_a_teacher_and_its_student_side_by_side(
     assert student["agreement"]["texts"] == 6
     assert student["agreement"]["source"] == "texts of suite"
     assert teacher["agreement"] is None
-    assert student["drift"] == {"mean": 1.0, "min": 0.99}
     assert student["single"]["queries"] == 12
     assert np.shape(student["single"]["samples_ms"]) == (2, 6)
     assert set(student["offline"]["by_batch"]) == {"1", "8", "32", "budget"}
@@ -222,13 +220,10 @@ def test_the_student_score_is_spearman_by_hand(measured: tuple[dict[str, Any], l
     assert 0.5 < expected < 0.95
 
 
-def test_every_precision_and_the_size_a_device_needs(
-    shelf: Path, measured: tuple[dict[str, Any], list[str], Path]
-) -> None:
-    whole = sum(path.stat().st_size for path in (shelf / "student").rglob("*") if path.is_file())
-    for made, other in zip(measured[0]["reports"], ("model_w8.onnx", "model.onnx"), strict=False):
-        assert made["size_bytes"]["bundle"] == whole - (shelf / "student" / "onnx" / other).stat().st_size
-        assert made["size_bytes"]["graph"] < made["size_bytes"]["bundle"]
+def test_the_size_of_every_precision(shelf: Path, measured: tuple[dict[str, Any], list[str], Path]) -> None:
+    sizes = [made["size_bytes"]["graph"] for made in measured[0]["reports"][:2]]
+    files_ = [shelf / "student" / "onnx" / name for name in ("model.onnx", "model_w8.onnx")]
+    assert sizes == [path.stat().st_size for path in files_]
 
 
 def test_without_a_teacher_nothing_is_retained_and_a_line_says_how_to_make_its_bundle(shelf: Path) -> None:
@@ -236,57 +231,14 @@ def test_without_a_teacher_nothing_is_retained_and_a_line_says_how_to_make_its_b
     quick = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
     found = run(shelf, ["student"], lines, plan=quick)["reports"][0]
     [line] = [line for line in lines if "no teacher among the bundles" in line]
-    assert "so the share retained is not shown; to compare with t, run " in line
     assert (
-        "`edgedistill export packaged:all-MiniLM-L6-v2 --out bundles/teacher` and add bundles/teacher:fp32 "
+        "so the share retained is not shown; run `edgedistill export packaged:all-MiniLM-L6-v2 "
+        "--out bundles/teacher` and add bundles/teacher:fp32 "
         "to this command" in line
     )
     assert found["kept"] == {"suite": None}
     assert found["agreement"] is None
     assert found["bundle"]["precision"] == "w8"  # the default, where there is one
-
-
-def test_agreement_is_on_the_held_out_texts_of_the_recipe(
-    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "texts.txt").write_text("".join(f"text number {i}\n" for i in range(40)))
-    described = {
-        "name": "x",
-        "seed": 3,
-        "teacher": {"model": "packaged:all-MiniLM-L6-v2"},
-        "student": {"kind": "bilstm"},
-        "corpus": {"kind": "files", "texts": ["texts.txt"], "held_out": 7},
-    }
-    teacher = bench.Measured(
-        shelf / "teacher", "fp32", manifest=files.read_json(shelf / "teacher" / "manifest.json")
-    )
-    manifest = {"name": "x", "recipe": described}
-    suites = [scoring.suite(shelf / "suite" / "suite.yaml")]
-    lines: list[str] = []
-    session = Session(data=tmp_path / "data", log=lines.append)
-    texts, embeddings, source = ReferenceEmbeddings(
-        lambda: teacher.open(Session(threads=1)), suites, session
-    ).of(manifest, "x")
-    assert len(texts) == len(set(texts)) == len(embeddings) == 7
-    assert source == "held-out texts of its recipe's corpus"
-    session = Session(data=tmp_path / "nowhere", log=lines.append)
-    texts, _, source = ReferenceEmbeddings(lambda: teacher.open(Session(threads=1)), suites, session).of(
-        manifest, "x"
-    )
-    assert sorted(texts) == sorted(WORDS)
-    assert source == "texts of suite"
-    assert lines[-2].startswith("x: held-out texts not available (") and lines[-2].endswith(
-        "agreement is measured on the suite's texts"
-    )
-    ReferenceEmbeddings(lambda: teacher.open(Session(threads=1)), suites, Session(log=lines.append)).of(
-        manifest, "y"
-    )
-    assert (
-        lines[-2]
-        == "y: held-out texts not available without --data; agreement is measured on the suite's texts"
-    )
 
 
 def test_an_unmet_requirement_fails_after_the_reports_with_its_numbers(shelf: Path, tmp_path: Path) -> None:
@@ -431,16 +383,11 @@ def test_search_beside_bm25_and_by_the_teachers_documents(
         **less,
         "interval95": [less["mean"]] * 2,
     }  # one query
-    assert "difference_to_teacher_alone" not in found
-    alone = teacher["quality"]["search"]["average"]
-    for each, more in ((student, {"difference"}), (teacher, set[str]())):
-        beside = each["quality"][titles[1]]["tasks"]["words"]
-        assert {key for key in beside if key.startswith("difference")} == more | {
-            "difference_to_teacher_alone"
-        }
-        mean = each["quality"][titles[1]]["average"] - alone
-        assert beside["difference_to_teacher_alone"]["mean"] == pytest.approx(mean, abs=1e-5)
-    assert "difference" not in teacher["quality"]["search"]["tasks"]["words"]
+    beside = joined - teacher["quality"][titles[1]]["average"]
+    found = student["quality"][titles[1]]["tasks"]["words"]
+    assert found["difference"]["mean"] == pytest.approx(beside, abs=1e-5)
+    for title in titles:
+        assert "difference" not in teacher["quality"][title]["tasks"]["words"]
     table, score = "\n".join(lines), 100 * student["quality"][titles[1]]["bm25"]
     assert f"BM25 alone: search {score:.2f}; its weight: 1" in table
     assert readme_tables.markdown([student]).startswith(
@@ -523,8 +470,8 @@ def test_children_alternate(shelf: Path) -> None:
     found = speed.measure(both, ["zero ten", "sixty"], Session(log=lines.append, threads=1), plan)
     assert [line.split(",")[0] for line in lines] == [
         *["timing student:w8", "timing teacher:fp32", "timing student:w8"] * 2,  # the first again: A/A
-        *["memory of student:w8", "start of student:w8", "server of student:w8"],
-        *["memory of teacher:fp32", "start of teacher:fp32", "server of teacher:fp32"],
+        *(f"{what} of student:w8" for what in ("memory", "start", "server", "products")),
+        *(f"{what} of teacher:fp32" for what in ("memory", "start", "server", "products")),
     ]
     assert found[0]["noise"]["same_bundle"]["title"] == "student:w8"
     assert set(found[0]["against"]) == {"teacher:fp32"} and found[0]["against"]["teacher:fp32"]["ratio"] > 0
@@ -533,11 +480,11 @@ def test_children_alternate(shelf: Path) -> None:
         assert [each["tokens"] for each in one["single"]["by_length"].values()] == [8, 16]  # its limit
         assert one["server"]["p99_ms"] == 1000 and one["server"]["rate_texts_s"] > 0
         assert len(one["server"]["trials"]) == speed_child.TRIALS
-        assert one["load"]["cold_start_ms"] > one["load"]["first_ms"][0] > 0
+        assert one["load"]["cold_start_ms"] > 0 and one["load"]["start_ms"][0] > 0
         assert one["peak_rss_bytes"] >= one["memory"]["loaded_rss_bytes"] > 1_000_000
         assert all(
             math.isfinite(value) and value > 0
-            for value in (one["load_ms"], one["offline"]["texts_s"], one["single"]["p50_ms"])
+            for value in (one["offline"]["texts_s"], one["single"]["p50_ms"])
         )
 
 

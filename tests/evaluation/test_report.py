@@ -54,7 +54,7 @@ def made(
         "made_at": "2025-01-15T10:00:00+00:00",
         "bundle": {"name": name, "kind": kind, "precision": precision, "sha256": "0" * 64},
         "parameters": {"embedding": 3_000_000, "encoder": 1_000_000, "head": 0, "total": 4_000_000},
-        "size_bytes": {"graph": int(megabytes * 1e6), "bundle": int(megabytes * 1e6) + 700_000},
+        "size_bytes": {"graph": int(megabytes * 1e6)},
         "machine": {"cpu": "Some(R) Processor CPU @ 2.00GHz", "flags": ["avx2", "avx512_vnni"], "cores": 2},
         "versions": {"onnxruntime": "1.31.1"},
         "threads": 2,
@@ -69,9 +69,7 @@ def made(
             "samples_ms": samples.tolist(),
         },
         "offline": {"texts_s": 1234.5, "samples_texts_s": {"1": [1.0, 2.0]}},
-        "load_ms": 50.0,
         "peak_rss_bytes": 120_000_000,
-        "drift": {"mean": 0.999, "min": 0.9773},
         "noise": {"between": 0.02},
         "agreement": None,
     }
@@ -114,10 +112,10 @@ def test_every_key_of_the_contract_is_asked_for(tmp_path: Path) -> None:
             del broken[key][part]
             assert report_files.missing_keys(broken) == [f"{key}.{part}"]
     broken = made("x", "bert", "w8", 4, 1, 0.7)
-    del broken["drift"]
+    del broken["kept"]
     (tmp_path / "x.json").write_text(json.dumps(broken), encoding="utf-8")
     with pytest.raises(
-        UserError, match=r"x.json: reports\[0\]: no `drift`; write it again with edgedistill bench"
+        UserError, match=r"x.json: reports\[0\]: no `kept`; write it again with edgedistill bench"
     ):
         report_files.read(tmp_path / "x.json")
 
@@ -148,7 +146,7 @@ def test_what_is_no_report(tmp_path: Path, text: str, says: str) -> None:
 
 def test_nan_is_never_written(tmp_path: Path) -> None:
     broken = made("x", "bert", "w8", 4, 1, 0.7)
-    broken["load_ms"] = float("nan")
+    broken["peak_rss_bytes"] = float("nan")
     with pytest.raises(ValueError, match="not JSON compliant"):
         report.write(tmp_path / "x.json", [broken])
     assert not list(tmp_path.iterdir())
@@ -189,7 +187,7 @@ def test_a_noisy_machine_is_marked() -> None:
     noisy = made("x", "bert", "w8", 4, 1, 0.7)
     noisy["noise"]["between"] = 0.2
     assert "~" in tables.terminal([noisy])
-    assert "Noisy machine" in page.data([noisy])["noise"]
+    assert page.data([noisy])["noise"] == "p50 of the same bundle differed by more than 10% between rounds"
     assert not page.data([made("x", "bert", "w8", 4, 1, 0.7)])["noise"]
 
 
@@ -356,6 +354,7 @@ def drawn_page(folder: Path, shown: list[dict[str, Any]]) -> str:
     """The page as a browser has drawn it; no script failed."""
     page.write(folder / "x.html", shown)
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+    options.append("--window-size=1200,900")
     command = ["chromium", *options, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
     done = subprocess.run(
         [*command, str(folder / "x.html")], capture_output=True, text=True, check=True, timeout=120
@@ -407,7 +406,7 @@ def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_pa
     assert heading == "good in w8 retains 96.2% of its teacher’s score on sts7"
     assert "<dt>graph, 20.0× smaller</dt><dd>4.50 MB</dd>" in text
     measured = text.split("Agreement with the teacher</h2>")[1]
-    assert "On 10 unlabelled texts (held-out &lt;texts&gt;)" in measured
+    assert "On 10 held-out &lt;texts&gt;." in measured
     row = measured.split("<tbody>")[1].split("</tbody>")[0]
     assert re.findall(r"<td[^>]*>(.*?)</td>", row) == ["0.9100", "–", "0.500"]
 
@@ -430,7 +429,7 @@ def test_the_page_shows_the_key_columns_first_and_none_of_zeros(tmp_path: Path) 
         each["peak_rss_bytes"] = None
     text = drawn_page(tmp_path, shown)
     heads = re.findall(r"<th scope=\"col\"><button>(.*?)</button>", text)
-    assert heads[:5] == ["bundle", "mini", "retained", "p50 ms", "MB"] and "RSS MB" not in heads
+    assert heads[:6] == ["bundle", "mini", "retained", "p50 ms", "p99 ms", "MB"] and "RSS MB" not in heads
     assert "mini: a small English similarity suite that ships" in text
     shown[1]["peak_rss_bytes"] = 90_000_000
     assert "<button>RSS MB</button>" in drawn_page(tmp_path, shown)
@@ -484,6 +483,12 @@ def whole(name: str, precision: str, runner: str, p50: float) -> dict[str, Any]:
     found["server"] = {"p99_ms": 20.0, "rate_texts_s": 321.0, "trials": []}
     found["load"] = {"start_ms": [400.0, 500.0, 450.0], "cold_start_ms": 990.0}
     found["memory"] = {"loaded_rss_bytes": 60_000_000}
+    batch = {"multiply_adds": {"fp32": 10**6, "int8": 3 * 10**6}, "ms": 0.5, "joules_per_1000_texts": None}
+    shares = {"share_of_peak": 0.25, "product_share": 0.5}
+    peaks = {"fp32": 131e9, "int8": 489e9 * p50}
+    found["products"] = {"peak_multiply_adds_s": peaks, "batches": {"1 × 16": {**batch, **shares}}}
+    if runner != "python":
+        found["products"] = None
     lost = {"mean": -0.05, "interval95": [-0.07, -0.03]}
     ends = {"interval95": [0.66, 0.74], "difference": lost}
     slices = [{"by": "words", "from": 0, "to": 9, "items": 120, "score": 0.61, "difference": lost}]
@@ -516,19 +521,48 @@ def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
     text = drawn_page(tmp_path, everything())
     heads = re.findall(r"<section><h2>(.*?)</h2>", text)
     more = ["Latency by length", "Scenarios and memory", "Scores by length and overlap"]
+    more.append("Roofline: how near to the processor’s peak")
     assert {*more, "Where student and teacher differ most", "How to reproduce"} <= set(heads)
     assert "64 tokens: 4.10 ms\n  tokenization 0.100\n  graph 4.00, 0.0100 of it pooling" in text
     assert re.findall(r"server texts/s, p99 ≤ 20 ms|>321<|>450<", text).count(">450<") == 2
     assert "<b>61.0 (−5.0*)</b>" in text and "words 0–8 (120)" in text
-    assert (
-        "<div>&lt;first&gt; text</div><div>second</div>" in text
-        and "<td>4.5</td><td>0.9</td><td>0.123</td>" in text
-    )
+    (pair,) = set(re.findall(r"<div>&lt;first&gt; text</div><div>second</div>.*?</tr>", text))
+    assert re.findall(r"<td [^>]*>([\d.]+)</td>", pair) == ["4.5", "0.9", "0.123"]
+    assert re.findall(r'data-head="(\w+)"', pair) == ["gold", "teacher", "student"]
     assert "tied at p50 with nano:int8 [node]" in text and "ties: nano:int8 = nano:int8 [node]" in text
     assert (
         re.findall(r'<nav class="filters".*?</nav>', text)[0].count('type="checkbox"') == 4
     )  # precisions, runners
-    assert "--runner python --runner node" in text and "other guests of the host" in text
+    assert "--runner python --runner node" in text
+    noise = re.findall(r'<p class="noise">(.*?)</p>', text)  # top, table, distributions
+    assert len(noise) == 3 and "other guests of the host" in noise[0] and "below 3.1%" in noise[0]
+
+
+@chromium
+def test_the_share_of_the_peak_is_drawn_where_it_was_measured(tmp_path: Path) -> None:
+    """A quarter of the time at the peak, a quarter beyond it, and half for the other operators."""
+    shown = everything()
+    text = drawn_page(tmp_path, shown)
+    (bar,) = re.findall(r'<g class="shares".*?</g>', text, re.DOTALL)
+    widths = [float(width) for width in re.findall(r'width="([\d.]+)"', bar)]
+    assert widths[0] == pytest.approx(widths[1], abs=0.2) == pytest.approx(widths[2] / 2, abs=0.2)
+    assert "25% of peak, 8.00 billion/s" in text and "fp32 131, int8 245. " in text
+    assert text.count("Energy") == 1 and "Energy: this system does not let it be read." in text
+    shown[1]["products"]["batches"]["32 × 32"] = {
+        **shown[1]["products"]["batches"]["1 × 16"],
+        "joules_per_1000_texts": 1.25,
+    }
+    assert "for 1,000 texts of 32 tokens: nano int8 1.25 J." in drawn_page(tmp_path, shown)
+
+
+@chromium
+def test_the_axis_of_latencies_ends_behind_the_largest_p99(tmp_path: Path) -> None:
+    found = made("a", "bert", "w8", 4, 1, 0.7)
+    found["single"]["samples_ms"] = [[*each, 5000.0] for each in found["single"]["samples_ms"]]
+    plot = drawn_page(tmp_path, [found]).split("Latency distributions</h2>")[1].split("</section>")[0]
+    ticks = re.findall(r'text-anchor="middle">([\d.]+) ms<', plot)
+    assert len(ticks) > 2 and max(map(float, ticks)) < 5
+    assert "The slowest text of all took 5,000 ms, in a w8." in plot
 
 
 PHONE = """<script>onload = () => { const page = document.documentElement;

@@ -18,9 +18,11 @@ import pytest
 from edgedistill import machine
 from edgedistill.errors import UserError
 from edgedistill.evaluation import bootstrap, speed, speed_child
+from edgedistill.runtime import bundle_location, onnx_session
+from edgedistill.session import Session
 
 
-def round_of(single: list[float], rate: float = 100.0, load: float = 50.0) -> dict[str, Any]:
+def round_of(single: list[float], rate: float = 100.0) -> dict[str, Any]:
     return {
         "single_ms": single,
         "tokenize_ms": [value / 10 for value in single],
@@ -28,9 +30,6 @@ def round_of(single: list[float], rate: float = 100.0, load: float = 50.0) -> di
         "threads": 2,
         "device": "cpu",
         "texts_s": {"1": rate / 4, "8": rate / 2, "32": rate, "budget": rate * 2},
-        "import_ms": 100.0,
-        "load_ms": load,
-        "first_ms": 5.0,
         "start_ms": 800.0,
         "by_length": {"8": {"tokens": 8, "tokenize_ms": 0.1, "graph_ms": rate, "pooling_ms": 0.01}},
         "pressure": {"steal": 0.0},
@@ -39,7 +38,7 @@ def round_of(single: list[float], rate: float = 100.0, load: float = 50.0) -> di
 
 def test_rounds_are_pooled_by_hand() -> None:
     plan = speed.MeasurementPlan(queries=4, rounds=2, resamples=20)
-    rounds = [round_of([1.0, 2.0, 3.0, 4.0], 100, 50), round_of([1.0, 2.0, 3.0, 14.0], 300, 70)]
+    rounds = [round_of([1.0, 2.0, 3.0, 4.0], 100), round_of([1.0, 2.0, 3.0, 14.0], 300)]
     once = {"memory": {"peak_rss_bytes": 7, "loaded_rss_bytes": 5}, "start": {"start_ms": 900.0}}
     found = speed.summary(rounds, once, plan)
     single = found["single"]
@@ -53,8 +52,6 @@ def test_rounds_are_pooled_by_hand() -> None:
     assert single["by_length"]["8"]["graph_ms"] == 200  # median of 100 and 300
     assert found["load"]["cold_start_ms"] == 900 and found["load"]["start_ms"] == [800, 800]
     assert found["offline"]["by_batch"] == {"1": 50, "8": 100, "32": 200, "budget": 400}
-    assert found["load_ms"] == 60
-    assert found["load"]["import_ms"] == [100, 100]
     assert found["peak_rss_bytes"] == 7
 
 
@@ -219,7 +216,7 @@ def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
     assert {key: found[key] for key in ANSWER} == ANSWER and "pressure" in found
     pooled = speed.summary([found], {}, speed.MeasurementPlan(queries=2, resamples=10))
     assert pooled["single"]["p50_ms"] == 1.75 and pooled["offline"]["batch"] == "32"
-    assert pooled["load_ms"] is pooled["peak_rss_bytes"] is pooled["single"]["tokenize_p50_ms"] is None
+    assert pooled["peak_rss_bytes"] is pooled["single"]["tokenize_p50_ms"] is None
 
 
 @pytest.mark.parametrize(
@@ -235,15 +232,23 @@ def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
         ("sleep 60", "no answer within 0.2 s; run it by itself, or leave it out"),
         (
             f"echo '{json.dumps(ANSWER | {'single_ms': [1.0, -3.2]})}'",
-            "-3.2 among its times and rates; measure",
+            "single_ms.1 of its answer is -3.2: Input should be greater than 0; see bench",
         ),
         (
             f"echo '{json.dumps(ANSWER | {'texts_s': {'1': 0}})}'",
-            "0 among its times and rates; measure with a st",
+            "texts_s.1 of its answer is 0: Input should be greater than 0; see bench",
         ),
         (
             f"echo '{json.dumps(ANSWER | {'single_ms': []})}'",
-            "no latencies or no rates; answer with at least one",
+            "single_ms of its answer is []: List should have at least 1 item",
+        ),
+        (
+            f"echo '{json.dumps(ANSWER | {'by_length': {'8': {'tokens': 'x'}}})}'",
+            "by_length.8.tokens of its answer is 'x': Input should be a valid number",
+        ),
+        (
+            f"echo '{json.dumps(ANSWER | {'single_ms': [1.0, float('inf')]})}'",
+            "single_ms.1 of its answer is inf: Input should be a finite number",
         ),
     ],
 )
@@ -253,9 +258,109 @@ def test_a_runner_that_answers_otherwise_is_refused_by_name(command: str, proble
     assert str(refused.value).startswith(f"--runner sh -c {shlex.quote(command)}: {problem}")
 
 
+def test_a_runner_that_measures_something_else_in_a_later_round_is_refused(tmp_path: Path) -> None:
+    """Its second answer lacks the batch size of the first."""
+    first, second = (json.dumps(ANSWER | {"texts_s": {size: 5.0}}) for size in ("1", "32"))
+    seen = tmp_path / "seen"
+    script = f"if test -e {seen}; then echo '{second}'; else touch {seen}; echo '{first}'; fi"
+    runner = speed.Runner(script, ("sh", "-c", script))
+    target = speed.Target(tmp_path, "int8", runner=runner)
+    with pytest.raises(UserError, match="has other batch sizes or lengths than round 1"):
+        speed.measure([target], ["a"], Session(threads=1), speed.MeasurementPlan(queries=1))
+
+
 def test_a_runner_that_is_not_there_is_refused_by_name() -> None:
     with pytest.raises(UserError) as refused:
         speed.Runner.named("noed")
     assert str(refused.value) == (
         "--runner: no runner or program 'noed'; did you mean 'node'? (node, python, web)"
     )
+
+
+# products
+
+
+def node(op: str, inputs: list[list[int]], output: list[int]) -> dict[str, Any]:
+    shapes = {
+        "input_type_shape": [{"float": each} for each in inputs],
+        "output_type_shape": [{"float": output}],
+    }
+    return {"cat": "Node", "name": f"{op}_kernel_time", "dur": 3, "args": {"op_name": op, **shapes}}
+
+
+@pytest.mark.parametrize(
+    ("event", "count"),
+    [
+        (node("MatMul", [[2, 3, 4], [4, 5]], [2, 3, 5]), 2 * 3 * 4 * 5),
+        (node("MatMulNBits", [[6, 32], [5, 1, 16]], [6, 5]), 6 * 32 * 5),  # weights in groups, packed
+        (node("MultiHeadAttention", [[2, 3, 8], [2, 3, 8], [2, 3, 8]], [2, 3, 8]), 2 * 2 * 3 * 3 * 8),
+        (node("LSTM", [[7, 2, 4], [2, 12, 4], [2, 12, 3]], [7, 2, 2, 3]), 7 * 2 * 2 * 4 * 3 * (4 + 3)),
+        (node("LayerNormalization", [[2, 3, 4], [4]], [2, 3, 4]), 0),
+    ],
+)
+def test_multiply_adds_by_hand(event: dict[str, Any], count: int) -> None:
+    assert speed_child.multiply_adds(event) == count
+
+
+def test_a_profile_is_divided_into_types_and_products() -> None:
+    events = [node("MatMulInteger", [[2, 4], [4, 5]], [2, 5]), node("Gemm", [[2, 4], [4, 3]], [2, 3])]
+    events += [node("Add", [[2, 5], [5]], [2, 5]), {"cat": "Session", "name": "model_run", "dur": 100}]
+    assert speed_child.products(events) == ({"fp32": 2 * 4 * 3, "int8": 2 * 4 * 5}, 6 / 9)
+
+
+PEAK = """<ir_version: 8, opset_import: ["" : 13]>
+product ({input}[rows, 384] x) => ({output}[rows, 384] y) <int64[2] shape = {{384, 384}}> {{
+  w = ConstantOfShape <value: tensor = {weights}[1] {{1}}> (shape)
+  y = {operator} (x, w)
+}}"""
+FLOATS = {"input": "float", "weights": "float", "output": "float", "operator": "MatMul"}
+BYTES = {"input": "uint8", "weights": "int8", "output": "int32", "operator": "MatMulInteger"}
+
+
+@pytest.mark.parametrize(("dtype", "types"), [("fp32", FLOATS), ("int8", BYTES)])
+def test_the_product_whose_speed_is_the_peak(dtype: str, types: dict[str, str], tmp_path: Path) -> None:
+    """The graph is that of the text; one product of ones, with as many multiply-adds as are divided by."""
+    onnx = pytest.importorskip("onnx")
+    written = onnx.parser.parse_model(PEAK.format(**types)).SerializeToString()
+    assert (speed_child.PEAK_GRAPHS / f"{dtype}.onnx").read_bytes() == written
+    session = onnx_session.open_in_memory(written, profile=str(tmp_path / "profile"))
+    (rows,) = session.run(None, {"x": np.ones((7, speed_child.WIDTH), speed_child.PEAKS[dtype])})
+    assert rows.shape == (7, 384) and (rows == 384).all()
+    counts, share = speed_child.products(json.loads(Path(session.end_profiling()).read_text()))
+    assert counts == {"fp32": 0, "int8": 0, dtype: 7 * 384**2} and share == 1
+    assert speed_child.peak(dtype, 1, 0) > 1e6
+
+
+def test_the_products_of_a_shipped_graph() -> None:
+    asked = {"what": "products", "precision": "int8", "threads": 1, "texts": ["a text", "another"]}
+    asked |= {"bundle": str(bundle_location.locate("nano")[0]), "seconds": 0.0}
+    found = speed.ask(speed.PYTHON, {**asked, "device": "cpu"})
+    assert set(found) == {"peak_multiply_adds_s", "batches", "pressure"}
+    one, many = (found["batches"][title] for title in speed_child.BATCHES)
+    assert 1e6 < one["multiply_adds"]["int8"] < many["multiply_adds"]["int8"] / 60
+    for each in (one, many):
+        needed = sum(
+            count / found["peak_multiply_adds_s"][dtype] for dtype, count in each["multiply_adds"].items()
+        )
+        assert each["share_of_peak"] == pytest.approx(1000 * needed / each["ms"], rel=0.01)
+        assert 0 < each["product_share"] < 1
+    assert set(speed.ask(speed.PYTHON, {**asked, "device": "cuda"})) == {"pressure"}
+
+
+def test_energy_is_that_of_whole_packages_and_none_where_it_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert machine.joules(tmp_path) is None
+    counters = {"intel-rapl:0": 5_000_000, "intel-rapl:1": 7_000_000, "intel-rapl:0:0": 1}
+    counters["intel-rapl-mmio:0"] = 2  # the same package again
+    for name, value in counters.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "energy_uj").write_text(f"{value}\n")
+    assert machine.joules(tmp_path) == 12
+    readings = iter([12.0, 15.0, 15.0, 1.0])
+    monkeypatch.setattr(machine, "joules", lambda: next(readings))
+    assert speed_child.fastest(lambda: None, 0)[1] == 3
+    assert speed_child.fastest(lambda: None, 0)[1] is None  # the counter began again
+    (tmp_path / "intel-rapl:1" / "energy_uj").unlink()
+    monkeypatch.undo()
+    assert machine.joules(tmp_path) is None

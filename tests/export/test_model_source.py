@@ -51,7 +51,7 @@ def test_a_sentence_transformers_folder_goes_straight_to_a_bundle(world: World, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b"]
 
 
-def test_documents_are_embedded_as_by_the_models_bundle(world: World, tmp_path: Path) -> None:
+def test_a_models_prompt_for_documents_is_that_of_its_bundle(world: World, tmp_path: Path) -> None:
     from edgedistill.evaluation import bench
     from edgedistill.session import Session
 
@@ -59,15 +59,10 @@ def test_documents_are_embedded_as_by_the_models_bundle(world: World, tmp_path: 
     shutil.copytree(world.teacher, prompted)
     settings = {"prompts": {"passage": "the garden: "}, "default_prompt_name": "passage"}
     files.write_json(prompted / "config_sentence_transformers.json", settings)
-    for folder in (world.teacher, prompted):
-        bundle_writer.export(folder, ["fp32"], tmp_path / "b" / folder.name, quiet)
-        by_bundle = bench.documents(str(tmp_path / "b" / folder.name), Session(threads=1))
-        found = model_source.documents(str(folder), Session())
-        assert (found.name, found.bundle) == (str(folder), None)
-        assert by_bundle.name == f"{folder.name}:fp32"
-        assert np.allclose(*(each.encoder.document(sentences(10)) for each in (found, by_bundle)), atol=1e-5)
-        prompt = files.read_json(tmp_path / "b" / folder.name / "manifest.json")["prompt"]
-        assert prompt == ("the garden: " if folder == prompted else "")
+    bundle_writer.export(prompted, ["fp32"], tmp_path / "b" / "prompted", quiet)
+    opened = bench.documents(str(tmp_path / "b" / "prompted"), Session(threads=1))
+    assert opened.name == "prompted:fp32"
+    assert files.read_json(tmp_path / "b" / "prompted" / "manifest.json")["prompt"] == "the garden: "
 
 
 def test_a_plain_model_needs_a_pooling(world: World, tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from edgedistill import files
+from edgedistill import cli
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench
 from edgedistill.runtime import bundle, onnx_session, verify
+from edgedistill.session import Session
 
 OFFERED = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 TEXTS = ["the cat eats", "who paints the garden wall in the morning?", ""]
@@ -43,17 +44,50 @@ def test_other_providers_are_devices_where_they_are_installed(monkeypatch: pytes
     assert onnx_session.offered() == {"openvino": names[0], "cpu": names[2]}
 
 
+LEFT = "com.microsoft.MatMulIntegerToFloat has no CUDA kernel and runs on the processor"
+
+
+@pytest.fixture
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions of every device compute on the processor, so that there is no need for a GPU."""
+    monkeypatch.setattr(
+        onnx_session,
+        "open_session",
+        lambda graph, threads, device: onnx_session.open_in_memory(graph, threads),
+    )
+
+
+@pytest.mark.usefixtures("anywhere")
 def test_int8_products_that_the_processor_computes_all_the_same(folder: Path) -> None:
     """MatMulIntegerToFloat has no CUDA kernel; without it, and on other devices, there is nothing to tell."""
-    precisions = files.read_json(folder / "manifest.json")["precisions"]
-    said = "com.microsoft.MatMulIntegerToFloat has no CUDA kernel and runs on the processor"
-    assert onnx_session.fallback(precisions["int8"]["operators"], "cuda") == said
-    assert onnx_session.fallback(precisions["int8"]["operators"], "cpu") == ""
-    assert onnx_session.fallback(precisions["fp32"]["operators"], "cuda") == ""
-    found = verify.verify(folder)
-    assert said not in verify.summary("x", found)
-    found["precisions"]["int8"]["fallback"] = said
-    assert verify.summary("x", found).endswith(f"in int8); {said}")
+    opened = {name: bundle.load(folder, name, device="cuda").fallback for name in ("int8", "fp32")}
+    assert opened == {"int8": LEFT, "fp32": ""}
+    assert bundle.load(folder, "int8").fallback == ""
+    assert LEFT not in verify.summary("x", verify.verify(folder))
+    assert verify.summary("x", verify.verify(folder, "cuda")).endswith(f"in int8); {LEFT}")
+
+
+@pytest.mark.enable_socket
+@pytest.mark.allow_hosts(["127.0.0.1"])
+@pytest.mark.usefixtures("anywhere")
+def test_whatever_runs_a_bundle_on_cuda_tells_what_the_processor_computes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    for device, count in (("cuda", 1), ("cpu", 0)):
+        command = ["edgedistill", "embed", f"{folder}:int8", str(tmp_path / "texts.txt"), "--device", device]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit, match="^0$"):
+            cli.main()
+        assert capsys.readouterr().err.count(LEFT) == count
+    server = pytest.importorskip("edgedistill.serving.server", exc_type=ImportError)
+    monkeypatch.setattr(server.GracefulServer, "run", lambda self, sockets: sockets[0].close())
+    monkeypatch.setattr(server.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(server.sys, "setswitchinterval", lambda _: None)
+    lines = list[str]()
+    session = Session(device="cuda", log=lines.append, threads=1)
+    server.serve(f"{folder}:int8", "127.0.0.1", 0, server.Limits(*[1] * 8), 1, session)
+    assert [LEFT in line for line in lines] == [True, False] and "http://127.0.0.1:" in lines[1]
 
 
 @pytest.mark.skipif(OFFERED, reason="this onnxruntime is built for CUDA")

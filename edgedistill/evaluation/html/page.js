@@ -5,11 +5,11 @@ const reference = all[data.reference] ?? null;
 let reports = all; // those that the filters show
 const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share,
 const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
-const NARROW = matchMedia('(max-width: 640px)'); // plots are drawn for a phone's width
+const NARROW = matchMedia('(max-width: 840px)'); // plots are drawn for a phone's width, also on tablets
 const CROWDED = 10; // reports above which the accuracy plot names a bundle once, and has no notes
 const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
   + 'bundle, with 95% bootstrap intervals over rounds and texts. Memory: the peak of a separate process, after texts of many lengths. '
-  + 'Throughput: at the best batch size. Server: texts arrive at random, and all that wait are embedded at once. Cold start: from the start '
+  + 'Offline: the best of batches of 1, 8 and 32 texts, and by tokens: all texts in one call. Server: texts arrive at random, and all that wait are embedded at once. Cold start: from the start '
   + 'of the process to its first embedding. The first bundle was measured twice in every round, which shows what the run can resolve.';
 
 const section = (title, ...parts) => el('section', {}, el('h2', {}, title), ...parts.filter(Boolean));
@@ -20,7 +20,6 @@ const title = ({bundle, variant}) => `${bundle.name} ${variant}`;
 
 /** How the table shows a report's value in the column of that head. */
 const shown = (report, head) => report.cells[data.heads.indexOf(head)].shown;
-const milliseconds = (report, head) => shown(report, head).replace('~', '');
 const retained = (report, suite) => report.cells[data.heads.indexOf(suite) + 1].shown;
 
 /** The colour of a report's bundle: all teachers share --c0, students take --c1 to --c8 in turn. */
@@ -76,9 +75,17 @@ function header() {
     el('h1', {}, ...heading),
     figures.length ? el('dl', {class: 'tiles'}, figures) : null,
     el('p', {class: 'where'}, data.where.flatMap((place, at) => (at ? [el('br'), place] : [place]))),
-    data.ties ? el('p', {class: 'where'}, data.ties) : null,
-    data.noise ? el('p', {class: 'noise'}, data.noise) : null);
+    disturbed());
 }
+
+/** What the run can resolve, and what disturbed it; null where nothing is known. */
+function disturbed() {
+  const noise = data.noise ? [el('b', {}, 'Noisy machine'), `: ${data.noise}. Compare times with care, those with ~ above all. `] : [];
+  return data.noise || data.ties ? el('p', {class: data.noise ? 'noise' : 'where'}, ...noise, data.ties) : null;
+}
+
+/** A reminder of that beside the times; null for a quiet run. */
+const reminder = () => (data.noise ? el('p', {class: 'noise'}, el('b', {}, 'Noisy machine'), ': compare these times with care; the top of the page says why.') : null);
 
 /** The figures of a page without a teacher to compare with: of each kind the best, with the name of its bundle where there are several. */
 function tilesAlone(suite) {
@@ -89,7 +96,7 @@ function tilesAlone(suite) {
   return [
     score ? [shown(accurate, suite), named('highest on', `${suite}${score.interval95 ? `, ${between(hundredfold(score.interval95))}` : ''}`, accurate)] : null,
     [`${shown(small, 'MB')} MB`, named('smallest', `graph, ${shown(small, 'params')} parameters`, small)],
-    [`${milliseconds(quick, 'p50 ms')} ms`, named('fastest', `per text at p50${p50 ? `, ${between(p50)}` : ''}`, quick)],
+    [`${shown(quick, 'p50 ms')} ms`, named('fastest', `per text at p50${p50 ? `, ${between(p50)}` : ''}`, quick)],
     [shown(busy, 'texts/s'), named('most', 'texts/s', busy)],
   ].filter(Boolean);
 }
@@ -106,7 +113,7 @@ function tiles(best, teacher) {
   const times = (ratio, more, less) => (ratio >= 1 ? `${one(ratio)}× ${more}` : `${one(1 / ratio)}× ${less}`);
   return [
     [`${shown(best, 'MB')} MB`, `graph, ${times(teacher.size_bytes.graph / best.size_bytes.graph, 'smaller', 'larger')}`],
-    [`${milliseconds(best, 'p50 ms')} ms`, `per text at p50, ${times(teacher.single.p50_ms / best.single.p50_ms, 'faster', 'slower')}`],
+    [`${shown(best, 'p50 ms')} ms`, `per text at p50, ${times(teacher.single.p50_ms / best.single.p50_ms, 'faster', 'slower')}`],
     [shown(best, 'texts/s'), `texts/s; teacher: ${shown(teacher, 'texts/s')}`],
   ];
 }
@@ -118,23 +125,24 @@ function table(heads, rows, sortable = false) {
     el('th', {scope: 'row', 'data-v': report.bundle.name},
       sortable ? el('i', {style: `background:${colour(report)}`}) : null,
       el('span', {title: report.bundle.name}, report.short), ' ', el('span', {class: 'prec'}, report.variant)),
-    cells.map(cell)));
-  const whole = el('table', {class: sortable ? 'sortable' : 'plain'}, el('thead', {}, el('tr', {}, head)), el('tbody', {}, body));
+    cells.map((each, at) => cell({...each, head: heads[at + 1]}))));
+  const whole = el('table', {class: sortable ? 'stacked sortable' : 'stacked'}, el('thead', {}, el('tr', {}, head)), el('tbody', {}, body));
   if (sortable) makeSortable(whole);
   return scroll(whole);
 }
 
-function cell({shown: text, value = null, bar = null, shade = null, bold = false}) {
-  const attributes = {'data-v': value ?? ''};
+/** A cell; on a phone, where a row is a block of its own, its head stands above it. */
+function cell({shown: text, head, value = null, bar = null, shade = null, bold = false}) {
+  const attributes = {'data-v': value ?? '', 'data-head': head};
   if (bar !== null) Object.assign(attributes, {class: 'bar', style: `--bar:${one(100 * bar)}%`});
   if (shade !== null) Object.assign(attributes, {class: 'shade', style: `--s:${Math.round(100 * shade)}%`});
   return el('td', attributes, bold ? el('b', {}, text) : text);
 }
 
-/** The columns of the measurements: the first suite, p50 and size, then the others; none that is zero or empty everywhere. */
+/** The columns of the measurements: the first suite, p50, p99 and size, then the others; none that is zero or empty everywhere. */
 function columns() {
   const {heads, suites} = data, suite = heads.indexOf(suites[0]?.name);
-  const first = [...(suites.length ? [suite, suite + 1] : []), heads.indexOf('p50 ms'), heads.indexOf('MB')];
+  const first = [...(suites.length ? [suite, suite + 1] : []), ...['p50 ms', 'p99 ms', 'MB'].map((head) => heads.indexOf(head))];
   const tells = (at) => reports.some(({cells}) => !['', '0', '–'].includes(cells[at].shown));
   return distinct([...first, ...heads.keys()]).filter(tells);
 }
@@ -149,7 +157,7 @@ function measurements() {
     }),
   }));
   const mini = data.suites.some(({name}) => name === 'mini') ? el('p', {}, 'mini: a small English similarity suite that ships with edgedistill; a quick check, not a benchmark.') : null;
-  return [table(['bundle', ...order.map((at) => data.heads[at])], rows, true), mini];
+  return [reminder(), table(['bundle', ...order.map((at) => data.heads[at])], rows, true), mini];
 }
 
 /** A plot for each suite, one of which is shown. */
@@ -171,7 +179,7 @@ function accuracyOf({name: suite, measure}) {
   const first = (report) => measured.find(({bundle}) => bundle.name === report.bundle.name) === report;
   const points = measured.map((report) => {
     const ms = report.single.p50_ms, [low, high] = report.single.interval95?.p50_ms ?? [ms, ms];
-    const cost = `${shown(report, 'MB')} MB`, p50 = `${milliseconds(report, 'p50 ms')} ms`, share = retained(report, suite);
+    const cost = `${shown(report, 'MB')} MB`, p50 = `${shown(report, 'p50 ms')} ms`, share = retained(report, suite);
     const interval = report.quality[suite].interval95, lost = report.quality[suite].difference;
     const tied = Object.entries(report.against ?? {}).filter(([, {tie}]) => tie).map(([name]) => name);
     const tip = [
@@ -179,7 +187,7 @@ function accuracyOf({name: suite, measure}) {
       `${measure.split(' ')[0]} ${shown(report, suite)}${share ? `, ${share} of the teacher's` : ''}`,
       interval ? `  95% interval ${between(hundredfold(interval), 4)}` : '',
       lost ? `  to the teacher ${signed(100 * lost.mean)} (${hundredfold(lost.interval95).map(signed).join(' to ')})` : '',
-      `p50 ${p50}, p99 ${milliseconds(report, 'p99 ms')} ms`,
+      `p50 ${p50}, p99 ${shown(report, 'p99 ms')} ms`,
       report.single.interval95?.p50_ms ? `  95% interval of p50 ${between(report.single.interval95.p50_ms)} ms` : '',
       tied.length ? `  tied at p50 with ${tied.slice(0, 4).join(', ')}${tied.length > 4 ? ' …' : ''}` : '',
       `${cost}, ${shown(report, 'params')} parameters`,
@@ -205,17 +213,16 @@ function latencies() {
   const [ROW, LEFT, RIGHT, WIDE, ABOVE] = NARROW.matches ? [66, 0, 12, 390, 34] : [46, 300, 128, 1120, 0];
   const PEAK = 36, SMOOTHING = [0.1, 0.2, 0.4, 0.2, 0.1];
   const samples = reports.map(({samples_ms: times, single}) => (times ?? [[single.p50_ms]]).flat().sort((a, b) => a - b));
-  const low = Math.min(...samples.map((times) => quantile(times, 0.001)));
-  const high = Math.max(...samples.map((times) => quantile(times, 0.999)));
+  const low = Math.min(...samples.map((times) => quantile(times, 0.001))), high = 1.1 * Math.max(...reports.map(({single}) => single.p99_ms));
   const {scale, ticks} = logScale([low, high], LEFT + 16, WIDE - RIGHT), bottom = ROW * reports.length + 14;
   const parts = ticks.filter((tick) => LEFT <= scale(tick) && scale(tick) <= WIDE - RIGHT).flatMap((tick) => [
     line('grid', scale(tick), 6, scale(tick), bottom),
     el('text', {class: 'tick', x: one(scale(tick)), y: bottom + 17, 'text-anchor': 'middle'}, ABOVE ? `${tick}` : `${tick} ms`),
   ]);
-  const both = reports.map((report) => `${milliseconds(report, 'p50 ms')} · ${milliseconds(report, 'p99 ms')}`);
+  const both = reports.map((report) => `${shown(report, 'p50 ms')} · ${shown(report, 'p99 ms')}`);
   reports.forEach((report, row) => {
     const base = ROW * (row + 1) + 4, {p50_ms: p50, p99_ms: p99} = report.single;
-    const logs = samples[row].map((time) => Math.log10(Math.min(Math.max(time, low), high)));
+    const logs = samples[row].filter((time) => time <= high).map((time) => Math.log10(Math.max(time, low)));
     const first = logs[0] - 0.02, last = logs.at(-1) + 0.02;
     const bins = Math.max(24, Math.floor((last - first - 0.04) * 120)) - 1, width = (last - first) / bins;
     const counts = new Array(bins).fill(0);
@@ -232,7 +239,9 @@ function latencies() {
   });
   parts.push(el('text', {class: 'tick', x: WIDE - 4, y: ABOVE ? bottom + 34 : bottom + 17, 'text-anchor': 'end'}, 'p50 · p99, ms'));
   const about = reports.map((report, row) => `${title(report)}: ${both[row]} ms`).join('; ');
-  return scroll(drawing(WIDE, bottom + (ABOVE ? 42 : 26), 'Latency of single texts', about, parts));
+  const slowest = samples.map((times, row) => [times.at(-1), reports[row]]).reduce((most, each) => (each[0] > most[0] ? each : most));
+  const beyond = slowest[0] > high ? el('p', {}, `The axis ends behind the largest p99. The slowest text of all took ${count(Number(slowest[0].toPrecision(3)))} ms, in ${title(slowest[1])}.`) : null;
+  return [reminder(), scroll(drawing(WIDE, bottom + (ABOVE ? 42 : 26), 'Latency of single texts', about, parts)), beyond];
 }
 
 /** Bars from zero of the share of the teacher's score that each student retains on one suite; null without students. */
@@ -289,12 +298,13 @@ function agreement() {
     return {report, cells: cells.map(([value, digits]) => ({shown: typeof value === 'number' ? value.toFixed(digits) : '–'}))};
   });
   const {texts, source} = measured[0].agreement;
-  const about = `On ${count(texts)} unlabelled texts (${source ?? ''}).`;
+  const about = `On ${count(texts)} ${source ?? 'texts'}.`;
   const heads = ['', 'Spearman of cosines', 'mean cosine', 'top-10 overlap'];
   return section('Agreement with the teacher', el('p', {}, about), table(heads, rows));
 }
 
 const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toFixed(2)}`;
+const percent = (share) => (share < 0.1 ? `${(100 * share).toPrecision(2)}%` : `${Math.round(100 * share)}%`);
 const whole = (value, unit = '') => (typeof value === 'number' ? `${Math.round(value).toLocaleString('en')}${unit}` : '–');
 
 /** Milliseconds against tokens, a line a bundle; null where no runner measured it. */
@@ -327,6 +337,45 @@ function byLength() {
   return section('Latency by length', scroll(drawing(wide, high, 'Latency by length', about, parts.filter(Boolean))), key);
 }
 
+/** Where the time of each graph goes: what its products would need at the processor's peak, what they take beyond that, and the other
+ * operators; null where it was not measured. */
+function roofline() {
+  const measured = reports.filter(({products}) => products?.batches);
+  if (!measured.length) return null;
+  const [ROW, LEFT, WIDE, RIGHT, ABOVE] = NARROW.matches ? [30, 0, 390, 94, 26] : [24, 250, 1120, 210, 4];
+  const scale = (WIDE - LEFT - RIGHT - 64) / 100, start = LEFT + 64, parts = [], about = [];
+  let y = 6;
+  for (const report of measured) {
+    parts.push(plotLabel(report, LEFT ? LEFT - 10 : null, ABOVE > 9 ? y + 15 : y + 19));
+    y += ABOVE;
+    for (const [batch, {share_of_peak: peak, product_share: share, ms, multiply_adds: counts}] of Object.entries(report.products.batches)) {
+      const ends = [0, peak, Math.max(peak, share), 1].map((each) => one(start + 100 * scale * Math.min(1, each)));
+      const all = Object.values(counts).reduce((sum, each) => sum + each, 0), reached = `${percent(peak)} of peak`;
+      const rate = `${(all / ms / 1e6).toPrecision(3)} billion multiply-adds/s`;
+      const tip = `${title(report)} · ${batch} tokens: ${ms.toPrecision(3)} ms\n${(all / 1e6).toPrecision(3)} million multiply-adds, ${rate}\nproducts: ${percent(share)} of the time`;
+      parts.push(el('text', {class: 'tick', x: start - 8, y: y + 13, 'text-anchor': 'end'}, batch));
+      parts.push(el('g', {class: 'shares', tabindex: 0, 'data-tip': tip, style: `--c:${colour(report)}`},
+        ['peak', 'beyond', 'other'].map((kind, at) => el('rect', {class: kind, x: ends[at], y, width: one(ends[at + 1] - ends[at]), height: 16}))));
+      parts.push(el('text', {class: 'note', x: WIDE - 2, y: y + 12, 'text-anchor': 'end'}, NARROW.matches ? reached : `${reached}, ${rate.replace(' multiply-adds', '')}`));
+      about.push(`${title(report)}, ${batch}: ${reached}, products ${percent(share)} of the time`);
+      y += ROW;
+    }
+    y += 6;
+  }
+  const peaks = Object.entries(measured[0].products.peak_multiply_adds_s).map(([type]) => {
+    const rates = measured.map(({products}) => products.peak_multiply_adds_s[type] / 1e9);
+    return `${type} ${distinct([Math.min(...rates), Math.max(...rates)].map((rate) => whole(rate))).join(' to ')}`;
+  });
+  const joules = measured.map((report) => [report, report.products.batches['32 × 32']?.joules_per_1000_texts]).filter(([, value]) => typeof value === 'number');
+  const energy = joules.length ? `Energy of the processor, by RAPL, for 1,000 texts of 32 tokens: ${joules.map(([report, value]) => `${title(report)} ${value.toPrecision(3)} J`).join(', ')}.` : 'Energy: this system does not let it be read.';
+  const key = [['peak', 'what the products need at the peak'], ['beyond', 'what they take beyond it'], ['other', 'other operators']];
+  return section('Roofline: how near to the processor’s peak',
+    el('p', {class: 'key'}, key.map(([kind, text]) => el('span', {}, el('i', {class: `shares ${kind}`}), text))),
+    scroll(drawing(WIDE, y, 'Share of the graph’s time', about.join('; '), parts)),
+    el('p', {}, `Share of the time of the graph, for texts × tokens. Peak: the fastest product that onnxruntime reached beside each graph, in billions of multiply-adds a second: ${peaks.join(', ')}. `
+      + 'There is no slope for memory: graphs of this size stay in the processor’s caches, so the bytes that come from memory are not known. ', energy));
+}
+
 /** MLPerf's scenarios beside the single stream, and memory; null where none was measured. */
 function scenarios() {
   const told = reports.filter(({server, load, memory}) => server || load?.start_ms?.[0] || memory?.loaded_rss_bytes);
@@ -335,7 +384,7 @@ function scenarios() {
   const middle = (values) => { const known = (values ?? []).filter((value) => value !== null).sort((a, b) => a - b); return known[known.length >> 1]; };
   const columns = [
     ['offline texts/s', ({offline}) => [offline.texts_s, `${whole(offline.texts_s)}`]],
-    ['at batch', ({offline}) => [null, {budget: 'all, by tokens'}[offline.batch] ?? offline.batch ?? '–']],
+    ['best batches', ({offline: {batch}}) => [null, batch ? {budget: 'by tokens', 1: '1 text'}[batch] ?? `${batch} texts` : '–']],
     [`server texts/s, p99 ≤ ${bound} ms`, ({server}) => [server?.rate_texts_s, whole(server?.rate_texts_s)]],
     ['cold start ms', ({load}) => [middle(load?.start_ms), whole(middle(load?.start_ms))]],
     ['cold file cache ms', ({load}) => [load?.cold_start_ms, whole(load?.cold_start_ms)]],
@@ -370,9 +419,9 @@ function furthest() {
     const heads = ['texts', ...(graded ? ['gold'] : []), 'teacher', 'student'];
     const rows = found.map(({task, texts, gold, teacher, student}) => el('tr', {},
       el('td', {class: 'texts'}, texts.map((text) => el('div', {}, text)), el('small', {}, task)),
-      [...(graded ? [gold] : []), teacher, student].map((value) => el('td', {}, value === null ? '' : Number(value.toFixed(3)).toString()))));
+      [...(graded ? [gold] : []), teacher, student].map((value, at) => cell({head: heads[at + 1], value, shown: value === null ? '' : Number(value.toFixed(3)).toString()}))));
     return el('details', {open: at === 0 ? '' : null}, el('summary', {}, el('b', {}, title(report)), ` on ${suite}, ${found.length} ${found[0].texts.length > 1 ? 'pairs' : 'queries'}`),
-      scroll(el('table', {class: 'plain'}, el('thead', {}, el('tr', {}, heads.map((text) => el('th', {scope: 'col'}, text)))), el('tbody', {}, rows))));
+      scroll(el('table', {class: 'stacked'}, el('thead', {}, el('tr', {}, heads.map((text) => el('th', {scope: 'col'}, text)))), el('tbody', {}, rows))));
   }));
 }
 
@@ -416,9 +465,10 @@ function draw() {
     filters(),
     data.suites.length && reports.length > 1 ? section('Accuracy against latency', accuracy()) : null,
     section('Measurements', ...measurements()),
-    section('Latency distributions', latencies()),
+    section('Latency distributions', ...latencies()),
     byLength(),
     scenarios(),
+    roofline(),
     shares.length ? section("Retained of the teacher's score", el('div', {class: 'multiples'}, shares)) : null,
     byTask.length ? section('Scores by task', ...byTask) : null,
     sliced.length ? section('Scores by length and overlap', ...sliced, el('p', {}, starred)) : null,

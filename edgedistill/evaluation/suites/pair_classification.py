@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from pydantic import Field
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import labelled_task
-from edgedistill.evaluation.suites.cosines import Floats, Ints, pair_cosines
+from edgedistill.evaluation.suites.cosines import Floats, pair_cosines
+from edgedistill.evaluation.suites.sts import ScoredPairs
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, pair_texts
 
 
@@ -29,15 +29,7 @@ class PairTables(Task):
     label: str = "label"
 
 
-@dataclass(frozen=True)
-class LabelledPairs:
-    """One split: pairs as rows of the suite's texts, and whether each pair matches."""
-
-    pairs: Ints  # (n, 2) into Suite.texts
-    matches: npt.NDArray[np.bool_]  # (n,)
-
-
-def read(part: PairTables, find: Find, rows: Rows) -> tuple[LabelledPairs, LabelledPairs]:
+def read(part: PairTables, find: Find, rows: Rows) -> tuple[ScoredPairs, ScoredPairs]:
     """Read dev and test. Raises UserError where the task has not exactly two labels."""
     dev, test = (
         labelled_tasks.read_table(find(name), part.texts, part.label, part.name)
@@ -51,17 +43,18 @@ def read(part: PairTables, find: Find, rows: Rows) -> tuple[LabelledPairs, Label
     return _labelled_pairs(dev, names[1], rows), _labelled_pairs(test, names[1], rows)
 
 
-def _labelled_pairs(table: labelled_tasks.LabelledRows, positive: str, rows: Rows) -> LabelledPairs:
+def _labelled_pairs(table: labelled_tasks.LabelledRows, positive: str, rows: Rows) -> ScoredPairs:
+    """Return the pairs of a split, whose score is whether they match: 1 or 0."""
     sides = [add_texts((item[side] for item in table.items), rows) for side in (0, 1)]
-    return LabelledPairs(np.stack(sides, axis=1), np.array(table.labels) == positive)
+    return ScoredPairs(np.stack(sides, axis=1), (np.array(table.labels) == positive).astype(float))
 
 
-def score(splits: tuple[LabelledPairs, LabelledPairs], embeddings: Floats) -> dict[str, Any]:
+def score(splits: tuple[ScoredPairs, ScoredPairs], embeddings: Floats) -> dict[str, Any]:
     """Return `accuracy` and `f1` on test, each at the threshold that was best for it on dev, the
     `thresholds`, and `pairs`."""
     dev, test = splits
-    cosine, gold = pair_cosines(embeddings, test.pairs), test.matches.astype(np.int64)
-    best = thresholds(pair_cosines(embeddings, dev.pairs), dev.matches)
+    cosine, gold = pair_cosines(embeddings, test.pairs), test.gold.astype(np.int64)
+    best = thresholds(pair_cosines(embeddings, dev.pairs), dev.gold == 1)
     found: dict[str, Any] = {}
     for measure, threshold in best.items():
         predicted = (cosine >= threshold).astype(np.int64)

@@ -31,7 +31,7 @@ from edgedistill.runtime import similarity
 from edgedistill.runtime.compact import compact
 
 CHUNK_TEXTS = 4096  # of a corpus, encoded at a time: bounds the memory
-POOL = 100  # ranked per query, for recall@100
+POOL = 10  # ranked per query
 BESIDE, DOCUMENTS = " + BM25", ", documents of "  # in the titles of rankings, after the suite's name
 Ranking = list[tuple[float, str]]  # (score, id) of a query's texts, best first
 
@@ -135,7 +135,7 @@ def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
 
 
 def score(collection: Collection, encoder: Encoder) -> dict[str, Any]:
-    """Return `ndcg_at_10`, `recall_at_100`, `mrr_at_10`, and the number of `queries` and `texts`."""
+    """Return `ndcg_at_10`, and the number of `queries` and `texts`."""
     return rankings(collection, encoder, Search())[""]
 
 
@@ -243,15 +243,9 @@ def _sorted(scores: Floats, kept: Ints, names: list[str]) -> list[Ranking]:
 
 
 def measures(ranking: list[Ranking], collection: Collection) -> dict[str, Any]:
-    """Return nDCG@10, recall@100 and MRR@10, means over the queries, and as `samples` the nDCG@10 of each; a
-    text is relevant whose grade is above 0."""
-    recalls, ranks, scores = [], [], _ndcg(ranking, collection)
-    for pool, relevance in zip(ranking, collection.relevance, strict=True):
-        hits = [relevance.get(name, 0) > 0 for _, name in pool]
-        recalls.append(sum(hits) / max(1, sum(grade > 0 for grade in relevance.values())))
-        ranks.append(1 / (1 + hits.index(True)) if any(hits[:10]) else 0.0)
-    values = {"ndcg_at_10": scores, "recall_at_100": recalls, "mrr_at_10": ranks}
-    return {name: float(np.mean(each)) for name, each in values.items()} | {"samples": {"scores": scores}}
+    """Return nDCG@10, the mean over the queries, and as `samples` that of each."""
+    scores = _ndcg(ranking, collection)
+    return {"ndcg_at_10": float(np.mean(scores)), "samples": {"scores": scores}}
 
 
 def _ndcg(ranking: list[Ranking], collection: Collection) -> list[float]:
