@@ -8,9 +8,10 @@ moments of z-scores, the negatives that are added, the scores of a cross-encoder
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,10 +36,8 @@ class Embedded(NamedTuple):
     identity: dict[str, Any]
 
 
-class Scorer(Protocol):
-    """Scores of numbered queries (B,) and numbered documents (M,): (B, M) float32."""
-
-    def __call__(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray: ...
+# scores of numbered queries (B,) and numbered documents (M,): (B, M) float32
+Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
