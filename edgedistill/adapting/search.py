@@ -20,7 +20,7 @@ from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.suites.cosines import Encode, Encoder, encoded, unit
 from edgedistill.session import Session
-from edgedistill.teacher.embedding_cache import HashIndex, embed_corpus, text_hashes
+from edgedistill.teacher.embedding_cache import HashIndex, TeacherPass, text_hashes
 from edgedistill.teacher.encoder import TeacherEncoder
 
 MOST_TEXTS = 1_000  # among which the answers are to be found
@@ -125,7 +125,7 @@ def by_roles(teacher: TeacherEncoder, collection: retrieval.Collection, session:
         folder = collection.corpus.parent / role
         folder.mkdir()
         corpus.write(folder, texts, None, [])
-        rows = embed_corpus(teacher.in_role(role), Corpus(folder), session)
+        rows = TeacherPass(teacher.in_role(role), Corpus(folder), session).open()
         index = HashIndex(text_hashes(texts))
         return lambda asked: rows[index.find(text_hashes(asked))]
 

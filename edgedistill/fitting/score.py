@@ -66,7 +66,7 @@ def held_out(
     cached."""
     drawn = np.linspace(0, len(corpus.held_out) - 1, min(most, len(corpus.held_out))).astype(int)
     rows = corpus.held_out[drawn]
-    return corpus.texts(rows), embedding_cache.embed_corpus(teacher, corpus, session)[rows]
+    return corpus.texts(rows), embedding_cache.TeacherPass(teacher, corpus, session).open()[rows]
 
 
 def _in_precision(student: PreparedStudent, precision: str) -> onnx.ModelProto:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -21,9 +21,6 @@ from edgedistill.quantization.sample_texts import Reader, agreement, embeddings,
 from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session
 from edgedistill.session import Session
 from edgedistill.students import graph
-
-if TYPE_CHECKING:
-    from edgedistill.teacher.encoder import TeacherEncoder
 
 # part of every key: raise it when this module, or the precision, makes another graph of the same weights
 FORMAT = 1
@@ -41,8 +38,9 @@ def identity(reader: Reader) -> dict[str, Any]:
     return {"format": FORMAT, "onnxruntime": version, "samples": files.cache_key(samples=_samples(reader))}
 
 
-def read_or_make(teacher: TeacherEncoder, key: str, session: Session) -> Forward:
-    """The int8 graph from the cache, otherwise made and cached. `key` is the hash of all that determines it.
+def read_or_make(teacher: Any, key: str, session: Session) -> Forward:
+    """The int8 graph of an opened TeacherEncoder from the cache, otherwise made and cached. `key` is the hash
+    of all that determines it.
 
     Raises UserError for a teacher that cannot be written as a graph, or loses too much in int8.
     """
@@ -65,7 +63,7 @@ def read_or_make(teacher: TeacherEncoder, key: str, session: Session) -> Forward
     return lambda ids, mask: opened.run([rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
 
 
-def _make(teacher: TeacherEncoder, folder: Path) -> dict[str, Any]:
+def _make(teacher: Any, folder: Path) -> dict[str, Any]:
     """Write graph.onnx and graph.json into `folder`, after the comparison with torch. Returns the content of
     graph.json."""
     reader = teacher.reader

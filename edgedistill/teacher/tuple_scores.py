@@ -120,12 +120,6 @@ def cosines(teachers: list[Embedded]) -> Scorer:
     return score
 
 
-def _bm25(tuples: ParallelCorpus, place: str) -> Scorer:
-    """BM25 over all documents. Raises UserError where they have no words."""
-    index = bm25.BM25(tuples.target_side, place)
-    return lambda queries, documents: index.scores(tuples.source_side.texts(queries))[:, documents]
-
-
 def _scorer(
     of: recipe.Scores,
     tuples: ParallelCorpus,
@@ -138,7 +132,12 @@ def _scorer(
     or with `bm25` the sum of their z-scores and the weighted ones of BM25, each over all documents."""
     if of.bm25 is None:
         return dense
-    parts, weight = (dense, _bm25(tuples, f"{place}.scores.bm25")), np.float32(of.bm25.weight)
+    index = bm25.BM25(tuples.target_side, f"{place}.scores.bm25")  # raises where the documents have no words
+
+    def of_words(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        return index.scores(tuples.source_side.texts(queries))[:, documents]
+
+    parts, weight = (dense, of_words), np.float32(of.bm25.weight)
     key = files.cache_key(format=FORMAT, tuples=tuples.fingerprint, teachers=identity, of=len(of.teachers))
 
     def write(new: Path) -> None:
