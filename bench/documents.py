@@ -19,10 +19,10 @@ import recipe_reference
 import report_files
 
 from edgedistill import files
+from edgedistill.data.corpus import SHARD
 from edgedistill.evaluation import tables
 from edgedistill.recipe import schema
 from edgedistill.runtime.bundle_location import SCORES, shipped
-from edgedistill.teacher.embedding_cache import SHARD
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
@@ -251,7 +251,8 @@ def scores(sources: list[Path]) -> str:
 
 STAGES = {
     "read": "read, deduplicate, split",
-    "tokenize": "tokenize",
+    "tokenize": "tokenize, in shards",
+    "join": "join the shards of tokens",
     "embed": "write the teacher's cache",
     "open": "compare the caches' hashes",
     "batches": "200 batches of 256",
@@ -268,27 +269,40 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
     """The tables of `scale.py`: what was measured, and the arithmetic for a billion texts with teachers of
     these texts/s on a machine."""
     sizes = found["sizes"]
-    heads = [f"{each['lines']:,} lines: s | MB" for each in sizes]
-    lines = [f"| stage | {' | '.join(heads)} |", "| --- |" + " ---: | ---: |" * len(sizes)]
+    heads = [f"{each['lines']:,} lines: s | MB | with mapped files" for each in sizes]
+    lines = [f"| stage | {' | '.join(heads)} |", "| --- |" + " ---: |" * 3 * len(sizes)]
     for stage, title in STAGES.items():
         cells = [
-            f"{each['stages'][stage]['seconds']:.1f} | {each['stages'][stage]['peak_rss_bytes'] / 1e6:.0f}"
-            for each in sizes
+            f"{each['seconds']:.1f} | {each['peak_anonymous_bytes'] / 1e6:.0f} "
+            f"| {each['peak_rss_bytes'] / 1e6:.0f}"
+            for each in (size["stages"][stage] for size in sizes)
         ]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     last = sizes[-1]
     per_text, texts = last["bytes_per_text"], last["texts"]
-    hours = {name: last["stages"][name]["seconds"] / texts * TEXTS / 3_600 for name in STAGES}
-    tb = {name: per_text[name] * TEXTS / 1e12 for name in ("corpora", "tokens", "teachers")}
-    total, alone = sum(tb.values()), hours["read"] + hours["tokenize"]
-    of = f"Bytes a text on disk: {per_text['corpora']:.0f} texts, {per_text['tokens']:.0f} tokens, "
-    lines += ["", f"{of}{per_text['teachers']:.0f} embeddings ({found['dims']} dimensions in float16)."]
-    peaks = [each["stages"]["read"]["peak_rss_bytes"] for each in sizes[-2:]]
+    # what depends on the dimensions is that of the most lines of 384, whatever was measured last
+    wide = [each for each in sizes if each["dims"] == 384][-1]
+    of = {name: wide if name in ("embed", "open") else last for name in STAGES}
+    hours = {
+        name: each["stages"][name]["seconds"] / each["texts"] * TEXTS / 3_600 for name, each in of.items()
+    }
+    tb = {name: per_text[name] * TEXTS / 1e12 for name in ("corpora", "tokens")}
+    tb["teachers"] = wide["bytes_per_text"]["teachers"] * TEXTS / 1e12
+    total, alone = sum(tb.values()), hours["read"] + hours["join"]
+    dims = [f"{each['lines']:,} lines: {each['dims']} dimensions" for each in sizes if each["dims"] != 384]
+    narrow = f" ({'; '.join(dims)})" if dims else ""
+    bytes_of = f"{per_text['corpora']:.0f} texts, {per_text['tokens']:.0f} tokens"
+    of_embeddings = f"{1e3 * tb['teachers']:.0f} embeddings, of 384 dimensions in float16{narrow}"
+    lines += ["", f"Bytes a text on disk: {bytes_of}, {of_embeddings}."]
+    peaks = [each["stages"]["read"]["peak_anonymous_bytes"] for each in sizes[-2:]]
     in_memory = (peaks[1] - peaks[0]) / (texts - sizes[-2]["texts"])
     head = f"**A billion texts on {MACHINES} machines**, from the last column; by arithmetic, not measured:"
     lines += ["", head, "", "| | hours | on |", "| --- | ---: | --- |"]
-    lines += [f"| {STAGES[stage]} | {hours[stage]:.1f} | one process |" for stage in ("read", "tokenize")]
-    lines.append(f"| {STAGES['embed']} | {hours['embed'] / MACHINES:.2f} | all machines |")
+    lines += [f"| {STAGES[stage]} | {hours[stage]:.1f} | one process |" for stage in ("read", "join")]
+    lines += [
+        f"| {STAGES[stage]} | {hours[stage] / MACHINES:.2f} | all machines |"
+        for stage in ("tokenize", "embed")
+    ]
     lines += [
         f"| a teacher's {rate:,.0f} texts/s on each machine ({name}) "
         f"| {TEXTS / rate / 3_600 / MACHINES:.2f} | all machines |"
@@ -301,11 +315,12 @@ def scaled(found: dict[str, Any], rates: list[tuple[str, float]]) -> str:
         "",
         f"On disk {total:.2f} TB: {on_disk}, in {-(-TEXTS // SHARD):,} shards. What breaks first:",
         "",
-        f"1. **Time in one process**: {alone:.1f} hours to read and tokenize; {MACHINES} machines wait.",
+        f"1. **Time in one process**: {alone:.1f} hours to read the texts and join the tokens; the other "
+        "machines wait.",
         f"2. **Memory of deduplication**: {in_memory:.0f} bytes a text between the last two columns, "
         f"{in_memory * TEXTS / 1e9:.0f} GB, in that process.",
         f"3. **The start of a training**: every process compares the hashes of {total:.2f} TB.",
-        f"4. **Maps of memory**: a shard is one; Linux allows {MAPS:,} by default, "
+        f"4. **Maps of memory**: a shard of embeddings is one; Linux allows {MAPS:,} by default, "
         f"{MAPS * SHARD / 1e9:.1f} billion texts.",
         f"5. **Hashes of 64 bits**: {collide}, and one of these is left out.",
         "",

@@ -24,7 +24,7 @@ from edgedistill import files, machine, recipe, run
 from edgedistill.data import corpus
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import encoder
-from edgedistill.teacher.embedding_cache import CachedEmbeddings
+from edgedistill.teacher.embedding_cache import EMBEDDINGS, CachedEmbeddings
 from edgedistill.training import train
 from edgedistill.training.initial_student import initial_weights
 from edgedistill.training.inputs import text_batches
@@ -45,7 +45,9 @@ OBJECTIVES: dict[str, tuple[str, str | None]] = {
 def random_vectors(count: int, dims: int, folder: Path) -> CachedEmbeddings:
     """Random unit embeddings in place of a teacher's."""
     rows = np.random.default_rng(0).standard_normal((count, dims), np.float32)
-    np.save(folder / "00000.npy", (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16))
+    (folder / "00000").mkdir()
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    np.save(folder / "00000" / EMBEDDINGS, rows.astype(np.float16))
     return CachedEmbeddings(folder, 1)
 
 
@@ -60,7 +62,7 @@ def in_progress(
     stage = distillation_stages(spec)[0]
     student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, QUIET)
     tokenizer = student.limited_tokenizer.limited(stage.spec.max_tokens)
-    tokens = tokenizer.tokenize(texts, QUIET)
+    tokens = tokenizer.tokens(texts, QUIET).open()
     batches = text_batches.of_texts(stage, texts, tokens, tokenizer, Session(log=print))
     batches = replace(batches, targets=vectors)
     metrics = MetricsLog(folder / "metrics.jsonl", progress_bar(False), QUIET.log)

@@ -25,7 +25,7 @@ from edgedistill import files, machine, recipe, run
 from edgedistill.data import corpus
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import encoder
-from edgedistill.teacher.embedding_cache import embed_corpus
+from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.training import train
 from edgedistill.training.initial_student import initial_weights
 from edgedistill.training.load_models import Models
@@ -119,7 +119,7 @@ def main() -> None:
     spec = recipe.read(arguments.recipe, changes)
     assert spec.corpus is not None
     built = corpus.build(spec.corpus, Session(data=arguments.data, log=print), spec.seed)
-    vectors = embed_corpus(encoder.TeacherEncoder(spec.teacher), built, Session(log=print))
+    vectors = TeacherPass(encoder.TeacherEncoder(spec.teacher), built, Session(log=print)).open()
     rows = np.random.default_rng(0).choice(built.training_count, BATCH * STEPS, replace=False)
     texts, targets = built.texts(rows), vectors[rows]
     rates: dict[str, list[float]] = {"edgedistill": [], "sentence-transformers": []}

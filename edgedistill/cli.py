@@ -377,10 +377,11 @@ def cache(
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Embed the texts of a recipe by its teachers ahead of training, on as many machines as you like.
+    """Embed and tokenize the texts of a recipe ahead of training, on as many machines as you like.
 
-    `train` finds the embeddings in the cache. They are written in shards, each whole or not at all: what is
-    killed and started again goes on, and loses no finished shard. The bytes do not depend on who embeds what.
+    `train` finds embeddings and tokens in the cache. They are written in shards, each whole or not at all:
+    what is killed and started again goes on, and loses no finished shard. The bytes do not depend on who
+    makes what.
     """
     from edgedistill import recipe
     from edgedistill.planning import preflight
@@ -392,11 +393,10 @@ def cache(
         raise UserError(f"--parquet {parquet}: exists already; choose another folder, or delete it")
     preflight.check_all([spec], data)
     _require_torch("cache", spec)
-    from edgedistill.teacher.embedding_cache import Share
     from edgedistill.training import teacher_cache
 
     session = _session(data, device, remote_code)
-    found = teacher_cache.fill(spec, session, Share(*share), engine, parquet)
+    found = teacher_cache.fill(spec, session, share, engine, parquet)
     lines = [f"{each['name']}: {each['done']:,} of {each['shards']:,} shards" for each in found["passes"]]
     print_result(found, as_json, "\n".join(lines))
 
@@ -430,8 +430,7 @@ def train(
     from edgedistill.training import train as training
 
     out = out or f"runs/{spec.name}"
-    folder = object_store.place_of(out)
-    object_store.pull(folder, "run.json")
+    folder = object_store.pull(out, "run.json")
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # by torchrun, after a process died
     resume = resume or (restarted and unfinished_run(folder).exists())
     lost = "a minute of work"

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from edgedistill import files
-from edgedistill.data import file_patterns, input_file, readers
+from edgedistill import files, object_store
+from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError, border, unknown_name
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import Layout, layout
@@ -47,8 +47,8 @@ class TextFile:
     def check(self) -> None:
         """Raise UserError where there is no such file, its type is not known, or a column is given for text
         that has none."""
-        path, stdin = file_patterns.copy_of(self.path), str(self.path) == "-"
-        if not stdin and (path.is_dir() or not path.exists()):
+        path, stdin = object_store.noted(self.path), str(self.path) == "-"
+        if not (stdin or object_store.is_address(path)) and (path.is_dir() or not path.exists()):
             fact = "a folder" if path.is_dir() else "no such file"
             raise UserError(
                 f"{path}: {fact}; give a file with one text per line, a .tsv, .csv, .jsonl or .parquet file, "
@@ -64,7 +64,7 @@ class TextFile:
     def texts(self) -> Iterator[str]:
         """Return the texts in their order. Raises UserError for damaged lines and an unknown column."""
         if str(self.path) != "-":
-            path = file_patterns.copy_of(self.path)
+            path = object_store.noted(self.path)
             return readers.texts_in(path, self.column or "text", "--column", longest=LONGEST_TEXT)
         numbered = input_file.stream_lines(sys.stdin.buffer, self.name, input_file.MAX_LINE_BYTES)
         return (readers.checked(text, self.name, number, LONGEST_TEXT) for number, text in numbered)

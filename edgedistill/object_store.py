@@ -1,5 +1,5 @@
-"""Files and folders of an object store (s3://, gs://, hf://), by fsspec: copied here to be read, uploaded
-once they are whole.
+"""Files and folders of an object store (s3://, gs://, hf://), by fsspec: texts are read a piece at a time,
+folders copied here to be read, and uploaded once they are whole.
 
 A folder of a store has a place here, see `place_of`, where it is written and read like any other. One file of
 it is the mark, which is uploaded last: a folder without its mark is not taken to be there. What the store's
@@ -8,19 +8,39 @@ library tries again in vain is a UserError.
 
 from __future__ import annotations
 
+import io
+import os
 import re
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgedistill import files
 from edgedistill.errors import FULL_DISK, UserError, first_line, require, unknown_name
 
 PLACES = ".object-stores"  # in the cache: protocol/bucket/path of what is there
 EXTRA = "remote"
+PIECE = 16 << 20  # bytes of a file that are fetched at a time
 # Not all that fsspec knows: an address may come with a stranger's recipe. memory is that of this process.
 PROTOCOLS = ("gs", "hf", "memory", "s3")
+
+
+if TYPE_CHECKING:
+    _Path = Path
+else:
+    _Path = type(Path())  # before 3.12, Path itself has no subclasses
+
+
+class StoredFile(_Path):
+    """A file in a store: its name is its address. `version` (address, bytes, checksum) is another one where
+    the content is another."""
+
+    version: tuple[str, int, str]
+
+    def __str__(self) -> str:
+        return super().__str__().replace(os.sep, "/").replace(":/", "://", 1)
 
 
 def is_address(name: str | Path) -> bool:
@@ -62,29 +82,63 @@ def listed(address: str) -> list[str]:
         return [f"{address.partition('://')[0]}://{each.lstrip('/')}" for each in sorted(found)]
 
 
-def version(address: str) -> tuple[str, int, str]:
-    """(address, bytes, checksum) of a file: other ones where its content is another."""
+def noted(name: str | Path) -> Path:
+    """The file of a name; for one in a store with what that says of it now, which is what must be read."""
+    if not is_address(name):
+        return Path(name)
+    found = StoredFile(name)
+    found.version = _version(str(name))
+    return found
+
+
+def _version(address: str, again: bool = False) -> tuple[str, int, str]:
     with _reached(address) as (system, path):
+        if again:
+            system.invalidate_cache()
         return address, system.info(path)["size"], str(system.checksum(path))
 
 
-def fetch(address: str, to: Path) -> None:
-    """Copy a file here, whole. Raises UserError where the copy is not what the store says it has."""
-    before = version(address)
-    with files.new_file(to) as temporary:
-        with _reached(address) as (system, path):
-            system.get_file(path, str(temporary))
-            system.invalidate_cache()
-        if temporary.stat().st_size != before[1] or version(address) != before:
-            raise UserError(f"{address}: changed, or cut off, while it was copied; run the command again")
+@contextmanager
+def opened(file: Path) -> Iterator[io.BufferedReader]:
+    """The bytes of a file; those of one in a store are fetched a piece at a time. Raises UserError where they
+    are fewer than was noted, or those of another file by now."""
+    if not isinstance(file, StoredFile):
+        with file.open("rb") as found:
+            yield found
+        return
+    yield io.BufferedReader(_Pieces(file), PIECE)
+    if _version(str(file), again=True) != file.version:
+        raise UserError(f"{file}: changed while it was read; run the command again")
 
 
-def upload(places: Iterable[Path]) -> None:
-    """Copy files of places in a store there, in their order; others are left alone."""
-    for place in filter(address_of, places):
-        with _reached(address_of(place)) as (system, path):
-            system.makedirs(path.rpartition("/")[0], exist_ok=True)
-            system.put_file(str(place), path)
+class _Pieces(io.RawIOBase):
+    """The bytes of a file in a store, by requests for ranges of them."""
+
+    def __init__(self, file: StoredFile) -> None:
+        self.address, self.size, _ = file.version
+        self.at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self.at = offset + (0, self.at, self.size)[whence]
+        return self.at
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = max(0, min(len(buffer), self.size - self.at))
+        if wanted:
+            with _reached(self.address) as (system, path):
+                found = system.cat_file(path, start=self.at, end=self.at + wanted)
+            if len(found) != wanted:
+                fact = f"cut off: {len(found):,} of {wanted:,} bytes came from byte {self.at:,} on"
+                raise UserError(f"{self.address}: {fact}; check the network, and run it again")
+            buffer[:wanted] = found
+            self.at += wanted
+        return wanted
 
 
 def names(folder: Path) -> set[str]:
@@ -95,25 +149,37 @@ def names(folder: Path) -> set[str]:
     return {each.removeprefix(f"{address}/") for each in found if each != address}
 
 
-def pull(folder: Path, mark: str) -> None:
-    """Have a folder of a store here as it is there, if it has its mark there and not the same one here."""
+def pull(name: str | Path, mark: str) -> Path:
+    """Have a folder of a store here as it is there, if it has its mark there and not the same one here.
+    Returns its place, or the path of a folder that is only here."""
+    folder = place_of(name)
     address, found = address_of(folder), names(folder)
     if mark not in found:
-        return
+        return folder
     with _reached(f"{address}/{mark}") as (system, path):
         there = system.cat_file(path)
     if not (folder / mark).exists() or (folder / mark).read_bytes() != there:
         with files.new_folder(folder) as temporary:
             for each in [f"{address}/{name}" for name in sorted(found)]:
-                fetch(each, temporary / place_of(each).relative_to(place_of(address)))
+                to = temporary / place_of(each).relative_to(folder)
+                to.parent.mkdir(parents=True, exist_ok=True)
+                with to.open("wb") as copy, opened(noted(each)) as file:
+                    shutil.copyfileobj(file, copy, PIECE)
+    return folder
 
 
 def push(folder: Path, mark: str) -> None:
     """Upload a folder of a place in a store, its mark last; an earlier one there loses its mark first."""
+    if not address_of(folder):
+        return
     if mark in names(folder):
         with _reached(address_of(folder / mark)) as (system, path):
             system.rm_file(path)
-    upload(sorted(filter(Path.is_file, folder.rglob("*")), key=lambda each: (each == folder / mark, each)))
+    found = filter(Path.is_file, folder.rglob("*"))
+    for place in sorted(found, key=lambda each: (each == folder / mark, each)):
+        with _reached(address_of(place)) as (system, path):
+            system.makedirs(path.rpartition("/")[0], exist_ok=True)
+            system.put_file(str(place), path)
 
 
 @contextmanager

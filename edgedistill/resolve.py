@@ -81,8 +81,7 @@ Resolved = RunFolder | BundleFolder | ModelFolder | Packaged | HubId
 def resolve(name: str) -> Resolved:
     """What a name is. The first that fits wins, in this order: run, packaged model, bundle, folder, hub
     id. A run in an object store is copied here; nothing else is found by its address."""
-    folder = object_store.place_of(name)
-    object_store.pull(folder, "run.json")
+    folder = object_store.pull(name, "run.json")
     if (folder / "run.json").exists() or unfinished_run(folder).exists():
         return RunFolder(name, folder)
     if name.startswith("packaged:"):

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import files, objectives, recipe
+from edgedistill import files, object_store, objectives, recipe
 from edgedistill.errors import UserError
 from edgedistill.resolve import unfinished_run
 from edgedistill.runtime import prompts
@@ -143,11 +143,13 @@ def _load(module: M, file: Path) -> M:
     return finite_weights.checked(module, file)
 
 
-def open_run(folder: Path, place: str = "", remote_code: bool = False) -> Run:
+def open_run(folder: Path | str, place: str = "", remote_code: bool = False) -> Run:
     """Open a finished run, which the recipe's field `place` names, if one does; `remote_code` is as for Run.
+    One in an object store is copied here.
 
     Raises UserError for anything else, an interrupted run included.
     """
+    folder = object_store.pull(folder, "run.json")
     at = f"{place}: {folder}" if place else str(folder)
     if not (folder / "run.json").exists():
         if unfinished_run(folder).exists():

@@ -1,24 +1,28 @@
-"""Texts, the cache and runs in an object store: read from whole copies, uploaded with their mark last. In
+"""Texts, the cache and runs in an object store: read piece by piece, uploaded with their mark last. In
 fsspec's own memory; in an S3 server with faults in ecosystems/test_object_stores.py."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import pyarrow as arrow
 import pytest
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 from edgedistill import object_store, recipe
 from edgedistill.cli import app
-from edgedistill.data import file_patterns
+from edgedistill.data import corpus, file_patterns, readers
+from edgedistill.data.token_cache import TokenPass
 from edgedistill.errors import UserError
 from edgedistill.resolve import HubId, RunFolder, resolve
 from edgedistill.session import Session
-from edgedistill.teacher import embedding_cache
+from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.training import teacher_cache
 from tests.conftest import World, sentences
 
@@ -48,48 +52,100 @@ def invoke(*arguments: object) -> str:
     return CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False).stdout
 
 
-def test_texts_are_copied_once_and_again_where_they_changed(store: Any) -> None:
-    for name, text in (("a/one.txt", "1"), ("a/b/two.txt", "2"), ("a/three.csv", "text\n3")):
-        store.pipe_file(f"/bucket/{name}", text.encode())
+def texts_at(*patterns: str) -> list[list[str]]:
+    paths = file_patterns.matching_files(list(patterns), None, "--texts")
+    return [list(readers.texts_in(path)) for path in paths]
+
+
+def test_texts_are_read_where_they_are(store: Any, tmp_path: Path) -> None:
+    """A piece at a time; by their addresses, patterns and folders, whatever their type."""
+    lines, packed = sentences(60), tmp_path / "texts.parquet"
+    parquet.write_table(arrow.table({"text": lines}), packed, row_group_size=7)
+    contents = {
+        "one.txt": "\n".join(lines).encode(),
+        "b/two.txt.gz": gzip.compress("\n".join(lines[:40]).encode()),
+        "three.jsonl": "\n".join(json.dumps({"text": line}) for line in lines).encode(),
+        "four.json": json.dumps(lines).encode(),
+        "five.csv": ("text\n" + "\n".join(f'"{line}"' for line in lines)).encode(),
+        "six.parquet": packed.read_bytes(),
+    }
+    for name, content in contents.items():
+        store.pipe_file(f"/bucket/a/{name}", content)
     at = "memory://bucket/a"
+    found = texts_at(at)  # in the order of their names
+    assert len(found) == 6 and found.pop(0) == lines[:40] and all(each == lines for each in found)
+    assert texts_at(f"{at}/*.txt", f"{at}/**/*.gz") == [lines, lines[:40]]
+    assert texts_at(f"{at}/six.parquet") == [lines]
+    [path] = file_patterns.matching_files([f"{at}/one.txt"], None, "--texts")
+    assert str(path) == f"{at}/one.txt" and path.name == "one.txt"
+    assert not [each for each in tmp_path.rglob("*") if each.is_file() and each != packed], (
+        "nothing is copied"
+    )
 
-    def found(*patterns: str) -> list[str]:
-        return [path.read_text() for path in file_patterns.matching_files(list(patterns), None, "--texts")]
 
-    assert found(at) == ["2", "1", "text\n3"] and found(f"{at}/*.txt") == ["1"]
-    assert found(f"{at}/**/*.txt") == ["2", "1"] and found(f"{at}/three.csv") == ["text\n3"]
-    [copy] = file_patterns.matching_files([f"{at}/one.txt"], None, "--texts")
-    assert copy.as_posix().endswith("/bucket/a/one.txt")
-    before = copy.stat().st_mtime_ns
-    assert found(f"{at}/one.txt") == ["1"] and copy.stat().st_mtime_ns == before
-    copy.write_text("damaged")
-    assert found(f"{at}/one.txt") == ["1"]
-    store.pipe_file("/bucket/a/one.txt", b"new")
-    assert found(f"{at}/one.txt") == ["new"]
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "PIECE", 100)
+
+
+def test_a_file_that_is_cut_off_or_changes_while_it_is_read_is_refused(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, lines = "memory://bucket/texts.txt", sentences(60)
+    store.pipe_file("/bucket/texts.txt", "\n".join(lines).encode())
+    [path] = file_patterns.matching_files([address], None, "--texts")
+    texts = readers.texts_in(path)
+    assert next(texts) == lines[0]
+    store.pipe_file("/bucket/texts.txt", "\n".join(lines[::-1]).encode())  # of the same size
+    with pytest.raises(UserError, match=f"^{address}: changed while it was read; run the command again$"):
+        list(texts)
+    with pytest.raises(UserError, match="changed while it was read"):  # listed before it changed
+        list(readers.texts_in(path))
+    assert texts_at(address) == [lines[::-1]]
+    session = Session(cache_folder=tmp_path / "cache")
+    first = corpus.build(recipe.Files(texts=[address]), session, 0)
+    store.pipe_file("/bucket/texts.txt", "\n".join(lines[1:]).encode())
+    second = corpus.build(recipe.Files(texts=[address]), session, 0)
+    assert len(first) == 60 and len(second) == 59
+    cat = type(store).cat_file
+    monkeypatch.setattr(type(store), "cat_file", lambda self, path, **range: cat(self, path, **range)[:-1])
+    with pytest.raises(UserError, match=f"{address}: cut off: 99 of 100 bytes came from byte 0 on; check"):
+        texts_at(address)
+    with pytest.raises(UserError, match="cut off"):
+        corpus.build(recipe.Files(texts=[address], held_out=1), session, 0)
+    assert len(list((tmp_path / "cache" / "corpora").iterdir())) == 2, "nothing half"
 
 
 def test_a_run_and_its_cache_in_a_store_are_those_written_here(
     world: World, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding_cache, "SHARD", 128)  # four of the 440 texts
+    monkeypatch.setattr(corpus, "SHARD", 128)  # four of the 440 texts
     store.pipe_file("/bucket/texts.txt", (world.data / "texts.txt").read_bytes())
     path = written(world, tmp_path, corpus={"texts": ["memory://bucket/texts.txt"], "held_out": 40})
     here = Session(data=world.data, cache_folder=tmp_path / "here")
     teacher_cache.fill(recipe.parse(world.recipe(), "tiny"), here)
     monkeypatch.setenv("EDGEDISTILL_CACHE", "memory://bucket/cache")
-    assert invoke("cache", path, "--only", "1/2") == "teacher: 2 of 4 shards\n"
+    assert invoke("cache", path, "--only", "1/2") == "teacher: 2 of 4 shards\ntokens: 2 of 4 shards\n"
     machine(monkeypatch, tmp_path / "second")
-    assert invoke("cache", path, "--only", "2/2") == "teacher: 4 of 4 shards\n"
-    shards = {each.name: each.read_bytes() for each in (tmp_path / "here/teachers").rglob("*.*")}
-    there = {Path(each).name: store.cat_file(each) for each in store.find("/bucket/cache/teachers")}
-    assert there == shards and len(there) == 13
+    assert invoke("cache", path, "--only", "2/2") == "teacher: 4 of 4 shards\ntokens: 4 of 4 shards\n"
+    expected = tmp_path / "here/teachers"
+    shards = {each.relative_to(expected).as_posix(): each.read_bytes() for each in expected.rglob("*.*")}
+    found = store.find("/bucket/cache/teachers")
+    there = {each.removeprefix("/bucket/cache/teachers/"): store.cat_file(each) for each in found}
+    assert there == shards and len(there) == 12
     # The bytes of a shard that is marked are not asked for again.
     machine(monkeypatch, tmp_path / "third")
-    embed = embedding_cache.TeacherPass.embed_shard
-    monkeypatch.setattr(embedding_cache.TeacherPass, "embed_shard", lambda *given: pytest.fail("embedded"))
+    assert json.loads(invoke("check", path, "--json"))["recipes"][0]["teacher_texts"] == 0
+    embed, tokenized = TeacherPass.make, TokenPass._tokenized
+    monkeypatch.setattr(TeacherPass, "make", lambda *given: pytest.fail("embedded"))
+    monkeypatch.setattr(TokenPass, "_tokenized", lambda *given: pytest.fail("tokenized"))
     out = "memory://bucket/runs/tiny"
     assert invoke("train", path, "--out", out, "--device", "cpu") == f"{out}\n"
-    monkeypatch.setattr(embedding_cache.TeacherPass, "embed_shard", embed)
+    monkeypatch.setattr(TeacherPass, "make", embed)
+    monkeypatch.setattr(TokenPass, "_tokenized", tokenized)
+    shards = list((tmp_path / "here/tokens").glob("*.shards/*/ids.bin"))
+    [joined] = [each for each in store.find("/bucket/cache/tokens") if each.count("/") == 5 and "ids" in each]
+    assert store.cat_file(joined) == b"".join(each.read_bytes() for each in sorted(shards))
     names = {each.removeprefix("/bucket/runs/tiny/") for each in store.find("/bucket/runs/tiny")}
     assert {"run.json", "student.safetensors", "tokenizer/tokenizer.json"} <= names
     machine(monkeypatch, tmp_path / "fourth")
@@ -100,6 +156,10 @@ def test_a_run_and_its_cache_in_a_store_are_those_written_here(
     with pytest.raises(UserError, match="exists"):
         invoke("train", path, "--out", out)
     invoke("train", path, "--out", out, "--resume")
+    machine(monkeypatch, tmp_path / "fifth")  # and there it teaches
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
+    student = written(world, tmp_path, teacher={"model": out, "max_tokens": 16})
+    assert invoke("cache", student, "--data", world.data) == "teacher: 4 of 4 shards\ntokens: 4 of 4 shards\n"
 
 
 def test_what_was_not_uploaded_whole_is_not_there(

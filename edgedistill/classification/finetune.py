@@ -146,7 +146,7 @@ def _open_start(spec: recipe.Recipe, folder: Path, place: str) -> run.Run:
 
 def _open_teacher(spec: recipe.TaskTeacher, task: LabelledTask, place: str) -> run.Run:
     """The run that labels a task's rows. Raises UserError where it was not fine-tuned, or on another task."""
-    opened = run.open_run(Path(spec.run), f"{place}.run")
+    opened = run.open_run(spec.run, f"{place}.run")
     if not opened.labels:
         raise UserError(
             f"{place}: {spec.run} was not fine-tuned and has no labels; give a run whose last stage is "

@@ -4,6 +4,7 @@ while they are mapped, whether they have been cut."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,10 @@ def cached_folder(folder: Path, write: Callable[[Path], Any], log: Log) -> Path:
     return folder if intact(folder, log) else written(folder, write)
 
 
-def written(folder: Path, write: Callable[[Path], Any]) -> Path:
-    """The folder, with the files that `write` puts into an empty one, in place of those that it had. Raises
-    UserError where somebody deletes files meanwhile: the others would be taken for all."""
+def written(folder: Path, write: Callable[[Path], Any], uploaded: bool = True) -> Path:
+    """The folder, with the files that `write` puts into an empty one, in place of those that it had; one of
+    the cache's object store is `uploaded`. Raises UserError where somebody deletes files meanwhile: the
+    others would be taken for all."""
     with files.new_folder(folder) as temporary:
         record = temporary / RECORD
         record.touch()
@@ -42,7 +44,8 @@ def written(folder: Path, write: Callable[[Path], Any]) -> Path:
         found = sorted(path for path in temporary.rglob("*") if path.is_file() and path != record)
         hashes = {path.relative_to(temporary).as_posix(): files.sha256_file(path) for path in found}
         files.write_json(record, hashes)
-    object_store.push(folder, RECORD)
+    if uploaded:
+        object_store.push(folder, RECORD)
     return folder
 
 
@@ -77,34 +80,18 @@ def intact(folder: Path, log: Log) -> bool:
     """Whether the folder is there with its files as they were written; what is damaged is named."""
     if not folder.exists():
         return False
-    hashes = recorded(folder / RECORD)
-    changed = [
-        name for name, sha256 in (hashes or {RECORD: ""}).items() if not is_unchanged(folder / name, sha256)
-    ]
-    if changed:
-        log(f"{folder / changed[0]}: damaged or missing; making it again")
-    return not changed
-
-
-def recorded(path: Path) -> dict[str, str]:
-    """The hashes of files as they were recorded, name -> sha256; none where the record is missing or
-    damaged."""
     try:
-        found = files.read_json(path)
+        hashes = files.read_json_object(folder / RECORD)
     except (OSError, UserError):
-        return {}
-    return (
-        found if isinstance(found, dict) and all(isinstance(sha256, str) for sha256 in found.values()) else {}
-    )
-
-
-def is_unchanged(path: Path, sha256: str) -> bool:
-    """Whether a file is there and has this hash."""
-    try:
-        found = path.stat()
-        return _sha256(path, found.st_size, found.st_mtime_ns, found.st_ino) == sha256
-    except OSError:
+        hashes = {}
+    for name, sha256 in (hashes or {RECORD: ""}).items():
+        with suppress(OSError):
+            found = (folder / name).stat()
+            if _sha256(folder / name, found.st_size, found.st_mtime_ns, found.st_ino) == sha256:
+                continue
+        log(f"{folder / name}: damaged or missing; making it again")
         return False
+    return True
 
 
 @lru_cache(maxsize=10_000)

@@ -7,22 +7,25 @@ split, and written with their offsets. Held-out texts are the last rows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgedistill import files, recipe
-from edgedistill.data import added_texts, deduplicate, file_patterns, readers
-from edgedistill.data.cached_folder import cached_folder, check_uncut, mapped
+from edgedistill import files, object_store, recipe
+from edgedistill.data import added_texts, deduplicate, file_patterns, input_file, readers
+from edgedistill.data.cached_folder import RECORD, cached_folder, check_uncut, intact, mapped, written
 from edgedistill.data.deduplicate import Spool
 from edgedistill.errors import UserError
 from edgedistill.session import Session, progress_bar
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 CHUNK_TEXTS = 4096  # read at a time by a loop over all texts
+SHARD = 32_768  # texts of a `CorpusPass`
 # Names of added texts in `Corpus.sources`.
 PARAGRAPHS, PASSAGES, DOCUMENTATION = (
     "paragraphs of their lines",
@@ -96,25 +99,100 @@ class Corpus:
         return [data[first:last].decode("utf-8") for first, last in spans]
 
 
+# of a pass: (number, count), which of so many processes makes the shards number, number + count, …
+Share = tuple[int, int]
+ALL: Share = (0, 1)
+
+
+class CorpusPass(ABC):
+    """Something that is made of every text of a corpus, in shards: ranges of its rows, of the same length
+    whoever makes them, each a cached folder in `folder`.
+
+    What a shard holds depends on its texts alone. So processes that share a folder share the work, and leave
+    the same bytes as one. `name` is the label of log and progress bar, `work` what is done.
+    """
+
+    work: str
+
+    def __init__(self, name: str, corpus: Corpus, session: Session, folder: Path) -> None:
+        self.name, self.corpus, self.session, self.folder = name, corpus, session, folder
+        self.shards = -(-len(corpus) // SHARD)
+
+    @abstractmethod
+    def computed(self, number: int) -> Callable[[Path], None]:
+        """Compute a shard. Returns what writes its files into an empty folder."""
+
+    def shard(self, number: int) -> Path:
+        """The folder of a shard."""
+        return self.folder / f"{number:05d}"
+
+    def texts(self, number: int) -> list[str]:
+        """The texts of a shard."""
+        return self.corpus.between(number * SHARD, (number + 1) * SHARD)
+
+    def make(self, number: int) -> int:
+        """Make a shard. Returns how many texts it has. Raises UserError when the disk is full."""
+        written(self.shard(number), self.computed(number))
+        return len(self.texts(number))
+
+    @property
+    def made(self) -> set[int]:
+        """The shards that are there, by their marks, here or in the cache's object store."""
+        marks = {path.relative_to(self.folder).as_posix() for path in self.folder.glob(f"*/{RECORD}")}
+        names = (name.partition("/") for name in marks | object_store.names(self.folder))
+        return {int(shard) for shard, _, name in names if name == RECORD and shard.isdecimal()}
+
+    def lacking(self, share: Share = ALL) -> list[int]:
+        """The share's shards that are not there as they were written; what the cache's object store has is
+        fetched."""
+        wanted = range(share[0], self.shards, share[1])
+        for folder in map(self.shard, wanted):
+            if not folder.exists():
+                object_store.pull(folder, RECORD)
+        found = [each for each in wanted if not intact(self.shard(each), self.session.log)]
+        if found:
+            done = f"{len(wanted) - len(found)} of {len(wanted)} shards already done"
+            self.session.log(f"{self.name}: {self.work} {len(self.corpus):,} texts; {done}")
+        return found
+
+    def run(self, share: Share = ALL) -> None:
+        """Make what is lacking of a share."""
+        if lacking := self.lacking(share):
+            started = time.perf_counter()
+            with progress_bar(len(lacking) * SHARD, self.session.progress, self.name) as advance:
+                for number in lacking:
+                    advance(self.make(number))
+            self.session.log(f"{self.name}: {self.done} in {time.perf_counter() - started:.0f} s")
+
+    @property
+    def done(self) -> str:
+        """What was made, for the log."""
+        return f"{len(self.corpus):,} texts"
+
+
 class CorpusWriter:
     """Writes texts.bin and offsets.bin, and hashes the texts on the way."""
 
     def __init__(self, folder: Path) -> None:
         self.texts, self.offsets = (folder / "texts.bin").open("wb"), (folder / "offsets.bin").open("wb")
         self.sha256 = hashlib.sha256()
-        self.offset = 0
+        self.offset = self.rows = 0
         self.offsets.write((0).to_bytes(8, "little"))
 
     def write(self, texts: Iterable[bytes]) -> int:
         """Write texts one by one. Returns how many they were."""
-        count = 0
+        before = self.rows
         for text in texts:
-            self.offset += len(text)
+            self.rows, self.offset = self.rows + 1, self.offset + len(text)
             self.texts.write(text)
             self.offsets.write(self.offset.to_bytes(8, "little"))
             self.sha256.update(text + b"\n")
-            count += 1
-        return count
+        return self.rows - before
+
+    def meta(self, training_count: int, sources: list[dict[str, Any]]) -> dict[str, Any]:
+        """The content of corpus.json."""
+        found = {"format": FORMAT, "fingerprint": self.sha256.hexdigest(), "texts": self.rows}
+        return {**found, "trained": training_count, "sources": sources}
 
     def __enter__(self) -> CorpusWriter:
         return self
@@ -133,14 +211,7 @@ def write(
         rows = writer.write(text.encode("utf-8", "replace") for text in texts)
     trained = rows if training_count is None else training_count
     writer.sha256.update(f"\0{trained}".encode())
-    meta = {
-        "format": FORMAT,
-        "fingerprint": writer.sha256.hexdigest(),
-        "texts": rows,
-        "trained": trained,
-        "sources": sources,
-    }
-    files.write_json(folder / "corpus.json", meta)
+    files.write_json(folder / "corpus.json", writer.meta(trained, sources))
 
 
 class Source(NamedTuple):
@@ -165,8 +236,8 @@ def build(spec: Spec, session: Session, seed: int) -> Corpus:
         excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
         general = spec.documentation_texts
     options = spec.model_dump(mode="json", exclude={"seed", "licences"})
-    content = [source.content_id for source in sources]
-    content += [files.sha256_file(path) for path in [*excluded, *([files.GENERAL_CORPUS] if general else [])]]
+    others = [*excluded, *([files.GENERAL_CORPUS] if general else [])]
+    content = [source.content_id for source in sources] + [input_file.content_id(path) for path in others]
     name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=content)
     folder = session.cache / "corpora" / name
 
@@ -177,48 +248,38 @@ def build(spec: Spec, session: Session, seed: int) -> Corpus:
         meta = _write_split(spec, [source.name for source in sources], spool, digests, seed, temporary)
         spool.path.unlink()
         files.write_json(temporary / "corpus.json", meta)
-        session.log(f"corpus {meta['fingerprint'][:12]}: {_summary(meta)}")
+        held_out = meta["texts"] - meta["trained"]
+        fact = f"{meta['texts']:,} texts of {meta['read']:,} read, {held_out:,} held out"
+        session.log(f"corpus {meta['fingerprint'][:12]}: {fact}")
 
     return Corpus(cached_folder(folder, write, session.log))
-
-
-def _summary(meta: dict[str, Any]) -> str:
-    """A line for the log: how many texts were kept, added and held out."""
-    added = sum(source["texts"] for source in meta["sources"] if source["name"] in ADDED)
-    held_out = meta["texts"] - meta["trained"]
-    more = f", {added:,} added" if added else ""
-    return (
-        f"{sum(source['texts'] for source in meta['sources']) - added:,} of {meta['read']:,} texts "
-        f"kept{more}, {held_out:,} held out"
-    )
 
 
 def _sources(spec: Spec, data: Path | None) -> list[Source]:
     if isinstance(spec, recipe.Hub):
         name = f"{spec.dataset}@{spec.revision}"
-        return [Source(name, [spec.dataset, spec.revision], readers.hub_texts(spec))]
+        rows = readers.hub_columns(spec, [spec.column], "corpus.dataset", "corpus.column")
+        return [Source(name, [spec.dataset, spec.revision], (text for (text,) in rows))]
     if isinstance(spec, recipe.Documentation):
         path = files.GENERAL_CORPUS
         return [Source("documentation", files.sha256_file(path), readers.texts_in(path))]
     paths = file_patterns.matching_files(spec.texts, data, "corpus.texts")
     columns = _columns(paths, [spec.column] if isinstance(spec.column, str) else spec.column)
     return [
-        Source(path.name, files.sha256_file(path), _texts(path, columns[path], spec.unit)) for path in paths
+        Source(each.name, input_file.content_id(each), _texts(each, columns[each], spec.unit))
+        for each in paths
     ]
 
 
 def _columns(paths: list[Path], columns: list[str]) -> dict[Path, list[str]]:
     """The columns that are read of each file: of several those that it has. What no file has, or a file none
     of, is left in, so that the reader names it."""
-    if len(columns) == 1:
-        return dict.fromkeys(paths, columns)
-    known = {path: readers.column_names(path) for path in paths}
-    somewhere = {name for names in known.values() for name in names}
-    found = {
-        path: [column for column in columns if column in names or column not in somewhere]
+    known = {path: set(readers.column_names(path) if len(columns) > 1 else columns) for path in paths}
+    somewhere = set().union(*known.values())
+    return {
+        path: [each for each in columns if each in names or each not in somewhere] or columns
         for path, names in known.items()
     }
-    return {path: each or columns for path, each in found.items()}
 
 
 def _texts(path: Path, columns: list[str], unit: str) -> Iterator[str]:
@@ -278,22 +339,14 @@ def _write_split(
         passages = added_texts.PassageCutter(spec.passages, seed, excluded)
         added[PASSAGES] = passages.of(spool.lines(trained))
     with CorpusWriter(folder) as writer:
-        training_count = writer.write(spool.lines(trained))
+        writer.write(spool.lines(trained))
         counts = {name: writer.write(texts) for name, texts in added.items()}
-        training_count += sum(counts.values())
+        training_count = writer.rows
         writer.sha256.update(b"\0held out\0")
-        texts = training_count + writer.write(spool.lines(held_out))
+        writer.write(spool.lines(held_out))
         if passages:
-            of_held_out = writer.write(passages.of(spool.lines(held_out)))
-            counts[PASSAGES] += of_held_out
-            texts += of_held_out
+            counts[PASSAGES] += writer.write(passages.of(spool.lines(held_out)))
     listed = list(zip(names, spool.counts(kept), strict=True))
     listed += [(name, count) for name, count in counts.items() if count]
-    return {
-        "format": FORMAT,
-        "fingerprint": writer.sha256.hexdigest(),
-        "read": spool.read,
-        "texts": texts,
-        "trained": training_count,
-        "sources": [{"name": name, "texts": count} for name, count in listed],
-    }
+    sources = [{"name": name, "texts": count} for name, count in listed]
+    return {**writer.meta(training_count, sources), "read": spool.read}

@@ -8,17 +8,15 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from edgedistill import files, object_store
+from edgedistill import object_store
 from edgedistill.data import input_file
-from edgedistill.data.cached_folder import cached_folder
 from edgedistill.errors import UserError
-from edgedistill.session import silent
 
 
 def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
     """The files that match any of the globs, in order, each once. Relative globs start from the folder
     `data`; `**` stands for a folder and all below it, linked ones too, but for node_modules. An address in an
-    object store, such as s3://bucket/texts/*.txt, stands for copies of the files there. A folder is all that
+    object store, such as s3://bucket/texts/*.txt, stands for the files there. A folder is all that
     is text in it, WHOLE_TEXT and packed files of these, and no tables. What hides behind a dot is found only
     where a pattern has that dot.
 
@@ -29,7 +27,7 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
     for pattern in patterns:
         where = "; check the pattern"
         if object_store.is_address(pattern):
-            paths = [copy_of(each) for each in object_store.listed(pattern)]
+            paths = [object_store.noted(each) for each in object_store.listed(pattern)]
         else:
             path = in_data(pattern, data, place)
             paths = expanded(path)
@@ -49,18 +47,6 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
             input_file.kind(each)
         found |= dict.fromkeys(paths)
     return list(found)
-
-
-def copy_of(address: str | Path) -> Path:
-    """The file of a path; of one in an object store a copy, which is made again when that has changed. Raises
-    UserError where it cannot be copied whole."""
-    if not object_store.is_address(address):
-        return Path(address)
-    of = object_store.version(str(address))
-    name = str(address).partition("://")[2]
-    folder = files.own_cache() / "copies" / files.cache_key(of=of)
-    cached_folder(folder, lambda new: object_store.fetch(str(address), new / name), silent)
-    return folder / name
 
 
 def expanded(path: Path) -> list[Path]:

@@ -10,8 +10,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from edgedistill import files, object_store
 from edgedistill.errors import UserError, first_line, unknown_name
 
 MAX_LINE_BYTES = 16_000_000  # of a .jsonl, .tsv or .csv row, which may hold more than the text
@@ -59,6 +60,11 @@ def kind(path: Path) -> str:
     return {".ndjson": ".jsonl", ".htm": ".html"}.get(suffix, suffix)
 
 
+def content_id(path: Path) -> Any:
+    """What identifies the content of a file: its sha256, or what its object store says of it."""
+    return path.version if isinstance(path, object_store.StoredFile) else files.sha256_file(path)
+
+
 def numbered(path: Path) -> str:
     """What is counted in a file: row, item or line."""
     return NUMBERED.get(kind(path), "line")
@@ -68,7 +74,7 @@ def numbered(path: Path) -> str:
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The bytes of a file, unpacked where they are gzip, whatever its ending. Raises UserError for a .gz that
     is not."""
-    with path.open("rb") as file:
+    with object_store.opened(path) as file:
         packed = file.peek(2)[:2] == GZIP
         if not packed and path.suffix.lower() == ".gz" and file.peek(1):
             raise UserError(f"{path}: ends in .gz and is not a gzip file; fetch it again, or rename it")

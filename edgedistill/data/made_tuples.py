@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, deduplicate
+from edgedistill.data import corpus, deduplicate, input_file
 from edgedistill.data.added_texts import sentences
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
@@ -33,7 +33,7 @@ def build(
     recipe describes the tuples at `place`. Raises UserError where no text has a sentence to ask for, or one
     text has all.
     """
-    hashes = [files.sha256_file(path) for path in excluded]
+    hashes = [input_file.content_id(path) for path in excluded]
     how = spec.model_dump(include={"queries", "per_text"})
     key = files.cache_key(format=FORMAT, texts=texts.fingerprint, count=count, excluded=hashes, **how)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, deduplicate, file_patterns, readers
+from edgedistill.data import corpus, deduplicate, file_patterns, input_file, readers
 from edgedistill.data.cached_folder import cached_folder, mapped
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.deduplicate import Row, Spool
@@ -180,7 +180,7 @@ def _cached(rows: _Rows, options: dict[str, Any], session: Session, seed: int) -
     """The corpus of these rows. `options` are the part of the cache's key that the recipe decides."""
     content = [
         [table.content_id for table in rows.tables],
-        [files.sha256_file(path) for path in rows.excluded],
+        [input_file.content_id(path) for path in rows.excluded],
     ]
     folder = session.cache / "parallel" / files.cache_key(format=FORMAT, **options, made_of=content)
 
@@ -230,7 +230,7 @@ def _pair_tables(spec: recipe.Parallel, number: int, data: Path | None) -> Itera
         yield table(f"{part.dataset}@{part.revision}", content_id, rows)
     for path in file_patterns.matching_files(part.files, data, f"{place}.files"):
         rows = readers.columns_in(path, columns, f"{place}.columns", columns[2:])
-        yield table(path.name, files.sha256_file(path), rows)
+        yield table(path.name, input_file.content_id(path), rows)
 
 
 def _tuple_tables(
@@ -243,7 +243,7 @@ def _tuple_tables(
         rows = readers.hub_columns(spec, columns, spec.dataset, field, numeric, null="")
         return [Table(spec.dataset, None, _normalized(rows))]
     return [
-        Table(path.name, files.sha256_file(path), readers.columns_in(path, columns, field, numeric))
+        Table(path.name, input_file.content_id(path), readers.columns_in(path, columns, field, numeric))
         for path in file_patterns.matching_files(spec.files, data, f"{place}.files")
     ]
 

@@ -14,7 +14,6 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
-from edgedistill import recipe
 from edgedistill.data import document_text, input_file
 from edgedistill.data.input_file import MAX_LINE_BYTES, damage_as_user_error, lines
 from edgedistill.errors import UserError, require, unknown_name
@@ -110,12 +109,19 @@ def texts_in_every_column(path: Path) -> Iterator[str]:
     if is_text_file(path):
         yield from texts_in(path)
         return
-    table = numbered_rows(path)
-    if table is not None:
-        yield from (cell for _, cells in table for cell in cells)
-        return
-    for _, row in _parquet(path, None, None) if input_file.numbered(path) == "row" else objects(path):
+    for _, row in _rows(path, None, None):
         yield from (value for value in row.values() if isinstance(value, str))
+
+
+def _rows(path: Path, columns: list[str] | None, field: str | None) -> Iterator[tuple[int, dict[Any, Any]]]:
+    """The numbered rows of a table: those columns by name, of objects all; or all of them by number, of a
+    .tsv or .csv file with the header."""
+    table = numbered_rows(path)
+    if table is None:
+        return _parquet(path, columns, field) if input_file.numbered(path) == "row" else objects(path)
+    if columns is not None:
+        return _of_header(table, path, columns, field)
+    return ((number, dict(enumerate(cells))) for number, cells in table)
 
 
 def column_names(path: Path) -> list[str]:
@@ -201,17 +207,11 @@ def _cells(
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(number, the cells of those columns) of every row of a table. Raises UserError for a cell without
     text."""
-    table, word = numbered_rows(path), input_file.numbered(path)
     if isinstance(columns[0], int):
-        yield from _by_number(table, path, [int(column) for column in columns], field)
+        yield from _by_number(path, [int(column) for column in columns], field)
         return
-    names = [str(column) for column in columns]
-    rows: Iterator[tuple[int, dict[str, Any]]]
-    if table is not None:
-        rows = _of_header(table, path, names, field)
-    else:
-        rows = _parquet(path, names, field) if word == "row" else objects(path)
-    for number, row in rows:
+    names, word = [str(column) for column in columns], input_file.numbered(path)
+    for number, row in _rows(path, names, field):
         place, found = f"{path}: {word} {number}", []
         for column in names:
             if column not in row:
@@ -232,12 +232,10 @@ def _text(column: str, value: Any, place: str, numeric: Sequence[str | int]) -> 
     )
 
 
-def _by_number(
-    rows: Iterator[tuple[int, list[str]]] | None, path: Path, columns: list[int], field: str | None
-) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _by_number(path: Path, columns: list[int], field: str | None) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Rows of a table without a header, as TED2020, WikiMatrix, News Commentary and Europarl are
     distributed."""
-    last = max(columns)
+    rows, last = numbered_rows(path), max(columns)
     if rows is None:
         raise UserError(
             f"{field}: column numbers are for .tsv and .csv files, {path} names its columns; give names"
@@ -415,12 +413,6 @@ def _not_fetched(spec: Any, split: str, place: str, error: Exception) -> UserErr
         f"{place}: {spec.dataset!r} at {spec.revision!r}, split {split!r}: {fact}; check all three, and the "
         "network"
     )
-
-
-def hub_texts(spec: recipe.Hub) -> Iterator[str]:
-    """The texts of a hub data set, streamed. Raises UserError as `hub_columns`, and for a row without a
-    text."""
-    return (text for (text,) in hub_columns(spec, [spec.column], "corpus.dataset", "corpus.column"))
 
 
 def hub_columns(

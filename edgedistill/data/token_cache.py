@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from tokenizers import Tokenizer
 
 from edgedistill import files
 from edgedistill.data.cached_folder import cached_folder, mapped
-from edgedistill.data.corpus import Corpus
+from edgedistill.data.corpus import Corpus, CorpusPass
 from edgedistill.session import QUIET, Session
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
@@ -55,43 +57,64 @@ class TokenCache:
         return ids, mask.astype(np.int64)
 
 
-def tokenize(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    max_tokens: int,
-    pad_id: int,
-    session: Session = QUIET,
-    prompt: str = "",
-) -> TokenCache:
-    """Tokenize a whole corpus, each text behind the prompt and truncated to max_tokens, or open the cache of
-    the same corpus, tokenizer and prompt."""
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(max_tokens)
-    sha256 = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-    before = {"prompt": prompt} if prompt else {}
-    key = files.cache_key(format=FORMAT, corpus=corpus.fingerprint, tokenizer=sha256, **before)
-    folder = session.cache / "tokens" / key
+class TokenPass(CorpusPass):
+    """The token ids of a corpus, each text behind the prompt and truncated to max_tokens.
 
-    def write(temporary: Path) -> None:
-        session.log(f"tokenizing {len(corpus):,} texts")
-        _write_tokens(corpus, tokenizer, temporary, prompt)
+    A shard is a folder like that of the whole, which is joined from all of them.
+    """
 
-    return TokenCache(cached_folder(folder, write, session.log), pad_id)
+    work = "tokenizing"
 
+    def __init__(
+        self,
+        corpus: Corpus,
+        tokenizer: Tokenizer,
+        max_tokens: int,
+        pad_id: int,
+        session: Session = QUIET,
+        prompt: str = "",
+    ) -> None:
+        self.tokenizer, self.max_tokens, self.pad_id, self.prompt = tokenizer, max_tokens, pad_id, prompt
+        sha256 = hashlib.sha256(self._limited().to_str().encode()).hexdigest()
+        key = files.cache_key(format=FORMAT, corpus=corpus.fingerprint, tokenizer=sha256, prompt=prompt)
+        self.whole = session.cache / "tokens" / key
+        super().__init__("tokens", corpus, session, self.whole.with_suffix(".shards"))
 
-def _write_tokens(corpus: Corpus, tokenizer: Tokenizer, folder: Path, prompt: str) -> None:
-    dtype, end = _dtype(tokenizer), 0
-    with (folder / "ids.bin").open("wb") as ids, (folder / "offsets.bin").open("wb") as offsets:
-        offsets.write(np.int64(0).tobytes())
-        for texts in corpus.chunks(CHUNK):
-            rows = [each.ids for each in tokenizer.encode_batch_fast([prompt + text for text in texts])]
-            ids.write(np.array([token for row in rows for token in row], dtype).tobytes())
-            ends = end + np.cumsum([len(row) for row in rows], dtype=np.int64)
-            offsets.write(ends.tobytes())
-            end = int(ends[-1])
-    files.write_json(folder / "tokens.json", {"format": FORMAT, "dtype": dtype.name})
+    def _limited(self) -> Tokenizer:
+        """The tokenizer, which other passes limit in other ways."""
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(self.max_tokens)
+        return self.tokenizer
 
+    def open(self) -> TokenCache:
+        """The token ids, from the cache where it has them."""
 
-def _dtype(tokenizer: Tokenizer) -> np.dtype:
-    largest = max(tokenizer.get_vocab().values(), default=0)  # ids may have gaps, so that their count is less
-    return np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
+        def write(folder: Path) -> None:
+            self.run()
+            shards = (TokenCache(self.shard(number), self.pad_id) for number in range(self.shards))
+            self._write(folder, ((each.ids, np.diff(each.offsets)) for each in shards))
+
+        return TokenCache(cached_folder(self.whole, write, self.session.log), self.pad_id)
+
+    def computed(self, number: int) -> Callable[[Path], None]:
+        return partial(self._write, found=list(self._tokenized(number)))
+
+    def _tokenized(self, number: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        tokenizer, texts = self._limited(), self.texts(number)
+        for start in range(0, len(texts), CHUNK):
+            chunk = [self.prompt + text for text in texts[start : start + CHUNK]]
+            rows = [each.ids for each in tokenizer.encode_batch_fast(chunk)]
+            yield np.array([token for row in rows for token in row]), np.array([len(row) for row in rows])
+
+    def _write(self, folder: Path, found: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+        # ids may have gaps, so that their count is less
+        largest, end = max(self.tokenizer.get_vocab().values(), default=0), 0
+        dtype = np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
+        with (folder / "ids.bin").open("wb") as ids, (folder / "offsets.bin").open("wb") as offsets:
+            offsets.write(np.int64(0).tobytes())
+            for tokens, lengths in found:
+                ids.write(tokens.astype(dtype).tobytes())
+                ends = end + np.cumsum(lengths, dtype=np.int64)
+                offsets.write(ends.tobytes())
+                end = int(ends[-1])
+        files.write_json(folder / "tokens.json", {"format": FORMAT, "dtype": dtype.name})

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 from torch import nn
 from transformers.models.auto import modeling_auto
 
-from edgedistill import object_store, recipe, resolve, run
+from edgedistill import recipe, resolve, run
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
@@ -75,7 +75,7 @@ def opened(given: str | Path | Source) -> Iterator[run.Run]:
             "was made from"
         )
     if not _is_model(found):
-        yield run.open_run(object_store.place_of(source), remote_code=remote_code)
+        yield run.open_run(source, remote_code=remote_code)
         return
     if revision is None and isinstance(found, resolve.HubId):
         raise UserError(f"{source}: no such folder here; if it is a hub id, add --revision")

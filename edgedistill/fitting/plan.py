@@ -291,7 +291,7 @@ def _setup_seconds(fit: Fit, choice: Choice) -> float:
     """Seconds from the start of a run to its first step, measured on one candidate."""
     spec = recipe.parse(fit.recipe(choice), choice.name)
     for each in teacher_cache.passes(fit.opened(choice), fit.session):
-        each.embed()  # once for all candidates
+        each.run()  # once for all candidates
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
         session = replace(fit.session, log=silent)

@@ -20,7 +20,7 @@ from edgedistill.quantization.sample_texts import Reader, embeddings, samples
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.session import Session
 from edgedistill.students import graph
-from edgedistill.teacher.embedding_cache import embed_corpus
+from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
@@ -66,7 +66,7 @@ def by_roles(teacher: TeacherEncoder, session: Session) -> Encoder:
         def encode(texts: list[str]) -> np.ndarray:
             with tempfile.TemporaryDirectory() as folder:
                 corpus.write(Path(folder), texts, None, [])
-                found = embed_corpus(teacher.in_role(role), Corpus(Path(folder)), session)
+                found = TeacherPass(teacher.in_role(role), Corpus(Path(folder)), session).open()
             return found[np.arange(len(texts))]
 
         return encode
@@ -80,7 +80,7 @@ def held_out(
     """At most so many of the held-out texts, evenly drawn, and the teacher's embeddings of them, which are
     cached."""
     rows = texts.spread(most, texts.training_count)
-    return texts.texts(rows), embed_corpus(teacher, texts, session)[rows]
+    return texts.texts(rows), TeacherPass(teacher, texts, session).open()[rows]
 
 
 def encoder(student: PreparedStudent, precision: str) -> Encoder:

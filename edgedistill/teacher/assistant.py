@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ class RunTeacher(TeacherEncoder):
         self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False
     ) -> None:
         assert spec.model is not None
-        opened = run.open_run(Path(spec.model), remote_code=remote_code)
+        opened = run.open_run(spec.model, remote_code=remote_code)
         if spec.pooling or spec.prompt_name:
             raise UserError(
                 f"{spec.model}: a run has its own pooling and no named prompts; leave `pooling` and "

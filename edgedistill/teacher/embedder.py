@@ -18,7 +18,6 @@ from edgedistill.teacher.encoder import TeacherEncoder, device_of
 from edgedistill.teacher.precomputed_embeddings import PrecomputedEmbeddings
 
 AnyTeacher = TeacherEncoder | PrecomputedEmbeddings
-ANYWHERE = Session(device="auto")
 
 
 def open_teacher(spec: recipe.Teacher, session: Session, place: str = "teacher") -> AnyTeacher:
@@ -46,7 +45,7 @@ class Embedder:
         recipe_of: recipe.Recipe | str | Path,
         column: str = "text",
         role: str = "text",
-        session: Session = ANYWHERE,
+        session: Session = assistant.ANY_DEVICE,
     ) -> None:
         spec = recipe_of if isinstance(recipe_of, recipe.Recipe) else recipe.read(str(recipe_of))
         self.teacher, self.column, self.role, self.session = spec.teacher, column, role, session
@@ -62,5 +61,5 @@ class Embedder:
         texts = [readers.normalize(str(text)) for text in batch[self.column]]
         found = self._opened.embed(texts, device_of(self.session.device))
         if texts:
-            check_float16(found, texts, np.arange(len(texts)))
+            check_float16(found, texts)
         return {**batch, "hash": text_hashes(texts), "embedding": found.astype(np.float16)}

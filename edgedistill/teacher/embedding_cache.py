@@ -1,9 +1,7 @@
 """The teacher cache: a teacher's embeddings of a corpus, computed once and stored in shards on disk.
 
-A shard is a range of the corpus' rows, of the same length whoever embeds it: the rows are in the order of the
-student's targets, so training maps the files as they are, and what a shard holds depends on its texts alone.
-So processes that share a folder share the work, see `Share`, and leave the same bytes as one. A shard is
-three files, the last of which marks it as whole: embeddings, the hashes of its texts, and the sha256 of both.
+A shard is that of a `CorpusPass`: its rows are in the order of the student's targets, so training maps the
+files as they are. It holds the embeddings, and the hashes of its texts.
 By the hashes, a text that the same teacher has embedded for another corpus is not embedded again. What a
 killed process had embedded of a shard is kept in parts, which are shards of their own until the whole one is
 written.
@@ -12,37 +10,27 @@ written.
 from __future__ import annotations
 
 import hashlib
+import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from edgedistill import files, object_store
-from edgedistill.data.cached_folder import check_uncut, is_unchanged, mapped, recorded
-from edgedistill.data.corpus import Corpus
+from edgedistill import files
+from edgedistill.data.cached_folder import RECORD, intact, mapped, written
+from edgedistill.data.corpus import Corpus, CorpusPass
 from edgedistill.errors import UserError, quote, require
-from edgedistill.session import QUIET, Session, progress_bar
+from edgedistill.session import QUIET, Session, silent
 
-FORMAT = 1  # part of every key: raise it when the cached files change
-SHARD = 32_768  # texts
-PART = 1_024  # of them: the window that is sorted by length
+FORMAT = 2  # part of every key: raise it when the cached files change
+HASHES, EMBEDDINGS = "hashes.npy", "embeddings.npy"  # the files of a shard, (n,) uint64 and (n, d) float16
+PART = 1_024  # texts of a shard: the window that is sorted by length
 MOST_FLOAT16 = float(np.finfo(np.float16).max)
 # of embedding, after which the texts done so far are kept; a killed process loses little more
 PART_SECONDS = 20.0
-
-
-class Share(NamedTuple):
-    """The shards `number`, `number` + `of`, … of a pass, which one of `of` processes embeds; by default
-    all."""
-
-    number: int = 0
-    of: int = 1
-
-
-ALL = Share()
 
 
 class Embeds(Protocol):
@@ -51,8 +39,6 @@ class Embeds(Protocol):
     @property
     def dims(self) -> int: ...
 
-    def in_role(self, role: str) -> Embeds: ...
-
     def identity(self) -> dict[str, Any]: ...
 
     def prepare(self, session: Session) -> None: ...
@@ -60,16 +46,9 @@ class Embeds(Protocol):
     def embed(self, texts: list[str], device: str, unit: bool) -> np.ndarray: ...
 
 
-def cache_key(teacher: Embeds, corpus: Corpus, unit: bool = True) -> str:
-    """The key of a teacher's embeddings of a corpus: the hash of the corpus and of everything that determines
-    the embeddings. `unit` is that of `embed_corpus`."""
-    how = {} if unit else {"unit": False}
-    return files.cache_key(format=FORMAT, corpus=corpus.fingerprint, **how, **teacher.identity())
-
-
 def encoder_key(teacher: Embeds, unit: bool) -> str:
-    """The key of a teacher, whatever the corpus: corpora with equal encoder keys share the embeddings of the
-    texts they share."""
+    """The hash of everything of a teacher that determines its embeddings: corpora with equal encoder keys
+    share the embeddings of the texts they share. `unit` is that of `TeacherPass`."""
     return files.cache_key(format=FORMAT, unit=unit, **teacher.identity())
 
 
@@ -86,12 +65,9 @@ class CachedEmbeddings:
 
     def __init__(self, folder: Path, shards: int) -> None:
         self.folder = folder
-        self.parts = [mapped(_shard(folder, number)) for number in range(shards)]
+        self.parts = [mapped(folder / f"{number:05d}" / EMBEDDINGS) for number in range(shards)]
         self.shard = len(self.parts[0])  # the length of every shard but the last
         self.dims = int(self.parts[0].shape[1])
-
-    def __len__(self) -> int:
-        return sum(len(part) for part in self.parts)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """rows (n,) -> (n, d) float32."""
@@ -109,26 +85,11 @@ class CachedEmbeddings:
         return out
 
 
-def embed_corpus(
-    teacher: Embeds,
-    corpus: Corpus,
-    session: Session = QUIET,
-    unit: bool = True,
-    name: str = "teacher",
-) -> CachedEmbeddings:
-    """Embed every text of a corpus that is not cached yet, as `TeacherPass` does, and open its embeddings."""
-    whole = TeacherPass(teacher, corpus, session, unit, name)
-    whole.embed()
-    return CachedEmbeddings(whole.folder, whole.shards)
+class TeacherPass(CorpusPass):
+    """A pass of a teacher over a corpus. Embeddings are of unit length, or with `unit` False as the model
+    returns them before it normalizes them."""
 
-
-class TeacherPass:
-    """A pass of a teacher over a corpus. Finished shards survive a kill; a shard that was damaged is embedded
-    again.
-
-    Embeddings are of unit length, or with `unit` False as the model returns them before it normalizes them.
-    `name` is the label of log and progress bar.
-    """
+    work = "embedding"
 
     def __init__(
         self,
@@ -138,146 +99,88 @@ class TeacherPass:
         unit: bool = True,
         name: str = "teacher",
     ) -> None:
-        self.teacher, self.corpus, self.session, self.unit, self.name = teacher, corpus, session, unit, name
-        self.folder = embeddings_folder(teacher, corpus, session, unit)
-        self.key = encoder_key(teacher, unit)
-        self.shards = -(-len(corpus) // SHARD)
-        self.embedded, self.seconds = 0, 0.0  # texts, and how long they took
+        folder = session.cache / "teachers" / encoder_key(teacher, unit) / corpus.fingerprint[:24]
+        super().__init__(name, corpus, session, folder)
+        self.teacher, self.unit = teacher, unit
+        self.embedded = 0  # texts
+        self.parts = self.folder.with_suffix(".parts")
+
+    def open(self) -> CachedEmbeddings:
+        """The embeddings; what is not cached is embedded first."""
+        self.run()
+        return CachedEmbeddings(self.folder, self.shards)
 
     @cached_property
     def pool(self) -> Pool:
         """What the same teacher has embedded: of other corpora, and the parts of this one. No text is in two
         of its shards."""
-        return Pool(
-            path
-            for path, sha256 in _embedded(self.folder.parent, self.key)
-            if (path.parent != self.folder or ".part" in path.name) and is_unchanged(path, sha256)
-        )
+        found = (mark.parent for mark in sorted(self.folder.parent.glob(f"*/*/{RECORD}")))
+        return Pool(each for each in found if each.parent != self.folder and intact(each, silent))
 
     @cached_property
     def missing(self) -> int:
         """How many of the texts have no embedding in the cache yet."""
-        return len(self.corpus) - count_cached(self.teacher, self.corpus, self.session, self.unit)
+        left = map(self.texts, set(range(self.shards)) - self.made)
+        return sum(int((self.pool.index.find(text_hashes(texts)) < 0).sum()) for texts in left)
 
     @property
-    def done(self) -> int:
-        """How many shards are there, by their marks, here or in the cache's object store."""
-        marked = {name.removesuffix(".npy") for name in _record(self.folder)}
-        marked |= {name.removesuffix(".json") for name in object_store.names(self.folder)}
-        return sum(name.isdecimal() for name in marked)
+    def done(self) -> str:
+        reused = f", {self.pool.reused:,} reused from other corpora" if self.pool.reused else ""
+        return f"{self.embedded:,} texts{reused}"
 
-    @property
-    def record(self) -> dict[str, Any]:
-        """{name, folder, texts, shards, done}."""
-        found = {"name": self.name, "folder": str(self.folder), "texts": len(self.corpus)}
-        return {**found, "shards": self.shards, "done": self.done}
-
-    def lacking(self, share: Share = ALL) -> list[int]:
-        """The numbers of the share's shards that are not there as they were written; those that the cache's
-        object store has are fetched."""
-        wanted = range(share.number, self.shards, share.of)
-        self._fetch(wanted)
-        record = _record(self.folder)
-        found = [each for each in wanted if not self._is_intact(each, record)]
-        if found:
-            done = f"{len(wanted) - len(found)} of {len(wanted)} shards already done"
-            self.session.log(f"{self.name}: embedding {len(self.corpus):,} texts; {done}")
-        return found
-
-    def embed(self, share: Share = ALL) -> None:
-        """Embed what is lacking of a share. Raises UserError when the disk is full."""
-        if lacking := self.lacking(share):
-            with progress_bar(len(lacking) * SHARD, self.session.progress, self.name) as advance:
-                for number in lacking:
-                    advance(self.embed_shard(number))
-            reused = f", {self.pool.reused:,} reused from other corpora" if self.pool.reused else ""
-            rate = self.embedded / max(self.seconds, 1e-9)
-            spent = f"{self.embedded:,} texts in {self.seconds:.0f} s, {rate:,.0f} texts/s"
-            self.session.log(f"{self.name}: {spent}{reused}")
-
-    def embed_shard(self, number: int) -> int:
-        """Embed the texts of a shard, but for those that the pool has, and write the shard. Returns how many
-        texts it has."""
-        texts = self.corpus.between(number * SHARD, (number + 1) * SHARD)
-        path, hashes = _shard(self.folder, number), text_hashes(texts)
-        embeddings = np.empty((len(texts), self.teacher.dims), np.float16)
+    def computed(self, number: int) -> Callable[[Path], None]:
+        """Embed the texts of a shard, but for those that the pool has."""
+        texts = self.texts(number)
+        hashes, embeddings = text_hashes(texts), np.empty((len(texts), self.teacher.dims), np.float16)
         new = np.flatnonzero(~self.pool.fill(hashes, embeddings))
         if len(new):
             self.teacher.prepare(self.session)
-        started = since = time.perf_counter()
-        kept = 0
+        since, kept = time.perf_counter(), 0
         for start in range(0, len(new), PART):
             end = start + PART
             rows = new[start:end]
             found = self.teacher.embed([texts[row] for row in rows], self.session.device, self.unit)
-            check_float16(found, [texts[row] for row in rows], number * SHARD + rows)
+            check_float16(found, [texts[row] for row in rows])
             embeddings[rows] = found
             if time.perf_counter() - since > PART_SECONDS and end < len(new):
                 part = new[kept:end]
-                self._write(path.with_suffix(f".{part[0]:05d}.part.npy"), hashes[part], embeddings[part])
+                place = self.parts / f"{number:05d}.{part[0]:05d}"
+                written(place, partial(_write, hashes[part], embeddings[part]), uploaded=False)
                 kept, since = end, time.perf_counter()
-        self.seconds += time.perf_counter() - started
         self.embedded += len(new)
-        self._write(path, hashes, embeddings)
-        for left in self.folder.glob(f"{path.stem}.*.part*"):
-            left.unlink(missing_ok=True)  # another process may have embedded the same shard
-        return len(texts)
+        return partial(_write, hashes, embeddings)
+
+    def make(self, number: int) -> int:
+        texts = super().make(number)
+        for part in self.parts.glob(f"{number:05d}.*"):
+            shutil.rmtree(part, True)  # another process may have embedded the same shard
+        return texts
 
     def write_parquet(self, folder: Path) -> None:
         """Write the embeddings into an empty folder: a file a shard, with the columns `hash`, uint64, and
         `embedding`, a fixed_size_list of float16. Raises UserError where shards are lacking."""
-        arrow = require("pyarrow", "edgedistill cache --parquet", "train")
         parquet = require("pyarrow.parquet", "edgedistill cache --parquet", "train")
-        if self.done < self.shards:
-            fact = f"{self.done:,} of {self.shards:,} shards are there"
+        arrow = require("pyarrow", "edgedistill cache --parquet", "train")
+        if lacking := self.lacking():
+            fact = f"{len(lacking):,} of {self.shards:,} shards are lacking"
             raise UserError(f"--parquet: {self.name}: {fact}; fill the cache first, without --only")
         folder.mkdir(parents=True)
-        self._fetch(range(self.shards))
-        for number in range(self.shards):
-            path = _shard(self.folder, number)
-            rows = np.load(path)
+        for shard in map(self.shard, range(self.shards)):
+            rows = np.load(shard / EMBEDDINGS)
             columns = {
-                "hash": arrow.array(np.load(_hashes_of(path))),
+                "hash": arrow.array(np.load(shard / HASHES)),
                 "embedding": arrow.FixedSizeListArray.from_arrays(arrow.array(rows.ravel()), rows.shape[1]),
             }
-            parquet.write_table(arrow.table(columns), folder / f"{path.stem}.parquet")
-
-    def _write(self, path: Path, hashes: np.ndarray, embeddings: np.ndarray) -> None:
-        """Write a shard or a part, next to it the hashes of its texts, and last its mark; upload a shard."""
-        check_uncut()
-        files.write_json(self.folder / "teacher.json", {"teacher": self.key})
-        written = {}
-        for place, array in ((_hashes_of(path), hashes), (path, embeddings)):
-            with files.new_file(place) as temporary, temporary.open("wb") as file:
-                np.save(file, array)
-            written[place.name] = files.sha256_file(place)
-        files.write_json(path.with_suffix(".json"), written)
-        if path.stem.isdecimal():
-            object_store.upload([self.folder / "teacher.json", *_parts_of(path)])
-
-    def _fetch(self, numbers: Iterable[int]) -> None:
-        """Have here those shards that have their marks in the cache's object store."""
-        there = object_store.names(self.folder)
-        for number in numbers:
-            shard = _parts_of(_shard(self.folder, number))
-            for place in [self.folder / "teacher.json", *shard] if shard[-1].name in there else []:
-                if not place.exists():
-                    object_store.fetch(object_store.address_of(place), place)
-
-    def _is_intact(self, number: int, record: dict[str, str]) -> bool:
-        """Whether a shard is there with the bytes that were written; one that is damaged is named."""
-        path = _shard(self.folder, number)
-        if path.name in record and not is_unchanged(path, record[path.name]):
-            self.session.log(f"{path}: damaged or missing; embedding its texts again")
-            return False
-        return path.name in record
+            parquet.write_table(arrow.table(columns), folder / f"{shard.name}.parquet")
 
 
-def check_float16(embeddings: np.ndarray, texts: Sequence[str], rows: np.ndarray) -> None:
-    """Raise UserError for embeddings (m, d) that float16 cannot hold, and where all are zeros.
+def _write(hashes: np.ndarray, embeddings: np.ndarray, folder: Path) -> None:
+    np.save(folder / HASHES, hashes)
+    np.save(folder / EMBEDDINGS, embeddings)
 
-    `rows` (m,) say where the texts are in the corpus, from 0.
-    """
+
+def check_float16(embeddings: np.ndarray, texts: Sequence[str]) -> None:
+    """Raise UserError for embeddings (n, d) of texts that float16 cannot hold, and where all are zeros."""
     largest = np.abs(embeddings).max(1)
     good = largest <= MOST_FLOAT16  # NaN is not
     if not good.all():
@@ -285,29 +188,16 @@ def check_float16(embeddings: np.ndarray, texts: Sequence[str], rows: np.ndarray
         fact = "is not finite"
         if np.isfinite(largest[at]):
             fact = f"holds {largest[at]:.4g}, and the cache's float16 ends at {MOST_FLOAT16:,.0f}"
-        text = f"text {int(rows[at]) + 1:,} of the corpus ({quote(texts[at])})"
         raise UserError(
-            f"teacher: the embedding of {text} {fact}; choose another teacher or dtype, or leave that text "
-            "out"
+            f"teacher: the embedding of {quote(texts[at])} {fact}; choose another teacher or dtype, or leave "
+            "that text out"
         )
     if not largest.any():
-        fact = f"the embeddings of {len(rows):,} texts are all zeros"
+        fact = f"the embeddings of {len(texts):,} texts are all zeros"
         raise UserError(
             f"teacher: {fact}, so there is nothing to learn from it; correct the weights of its last layers, "
             "or choose another"
         )
-
-
-def embeddings_folder(teacher: Embeds, corpus: Corpus, session: Session, unit: bool = True) -> Path:
-    """The cache's folder for this teacher's embeddings of this corpus, which may not exist yet."""
-    return session.cache / "teachers" / cache_key(teacher, corpus, unit)
-
-
-def count_cached(teacher: Embeds, corpus: Corpus, session: Session, unit: bool = True) -> int:
-    """The number of the corpus' texts whose embeddings are cached already."""
-    found = _embedded(session.cache / "teachers", encoder_key(teacher, unit))
-    index = Pool(path for path, _ in found).index
-    return sum(int((index.find(text_hashes(texts)) >= 0).sum()) for texts in corpus.chunks(SHARD))
 
 
 class HashIndex:
@@ -329,7 +219,7 @@ class Pool:
 
     def __init__(self, shards: Iterable[Path]) -> None:
         self.reused, self._shards = 0, list(shards)
-        hashes = [np.load(_hashes_of(shard)) for shard in self._shards]
+        hashes = [np.load(shard / HASHES) for shard in self._shards]
         self._starts = np.cumsum([0, *map(len, hashes)])
         self.index = HashIndex(np.concatenate([np.empty(0, np.uint64), *hashes]))
 
@@ -340,39 +230,6 @@ class Pool:
         shards = np.searchsorted(self._starts, found, side="right") - 1  # −1 where a hash is missing
         for shard in np.unique(shards[found >= 0]):
             here = shards == shard
-            out[here] = mapped(self._shards[shard])[found[here] - self._starts[shard]]
+            out[here] = mapped(self._shards[shard] / EMBEDDINGS)[found[here] - self._starts[shard]]
         self.reused += int((found >= 0).sum())
         return found >= 0
-
-
-def _embedded(teachers: Path, key: str) -> Iterator[tuple[Path, str]]:
-    """(shard or part, sha256) of everything that the encoder of this key has embedded; the hashes of its
-    texts are intact."""
-    for mark in sorted(teachers.glob("*/teacher.json")):
-        if recorded(mark) == {"teacher": key}:
-            record = _record(mark.parent)
-            for name, sha256 in record.items():
-                shard = mark.parent / name
-                keys = _hashes_of(shard)
-                if shard.exists() and is_unchanged(keys, record.get(keys.name, "")):
-                    yield shard, sha256
-
-
-def _shard(folder: Path, number: int) -> Path:
-    return folder / f"{number:05d}.npy"
-
-
-def _hashes_of(shard: Path) -> Path:
-    return shard.with_suffix(".keys.npy")
-
-
-def _parts_of(shard: Path) -> list[Path]:
-    """The files of a shard, its mark last."""
-    return [_hashes_of(shard), shard, shard.with_suffix(".json")]
-
-
-def _record(folder: Path) -> dict[str, str]:
-    """The sha256 of the folder's files as they were written: what its marks hold, together. Caches that are
-    older than marks have one shards.json of all, which a shard's own mark overrides."""
-    marks = sorted(folder.glob("*.json"), reverse=True)
-    return {name: sha256 for mark in marks for name, sha256 in recorded(mark).items()}

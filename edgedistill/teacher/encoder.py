@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,11 @@ from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import QUIET, Session
 from edgedistill.students import graph, model_folder, sentence_transformer
 from edgedistill.teacher import int8_graph
+from edgedistill.teacher.int8_graph import Forward
 from edgedistill.teacher.tokenizer_files import encode_ids, load_tokenizer, max_input_tokens, prompts_of
 
 TOKENS_PER_BATCH = 2_048
 NOT_ON_CUDA = "int8 is for processors, and this device is cuda; set it to auto, or --device cpu"
-# (ids, mask), each (B, T) int64 -> embeddings (B, d)
-Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class TeacherEncoder:
@@ -97,30 +95,22 @@ class TeacherEncoder:
                 f"{self.folder}: its files have changed since the model was opened, so its embeddings would "
                 "be cached as another model's; start again, and leave the folder alone meanwhile"
             )
-        in_int8 = (
-            {"int8": int8_graph.identity(self.in_role("text").reader)} if self.dtype == torch.int8 else {}
-        )
-        layer = {"layer": self.layer} if self.layer else {}
-        return {**self.model_identity(), **layer, "dtype": str(self.dtype), **in_int8}
+        in_int8 = int8_graph.identity(self.in_role("text").reader) if self.dtype == torch.int8 else None
+        return {**self.model_identity(), "layer": self.layer, "dtype": str(self.dtype), "int8": in_int8}
 
     def model_identity(self) -> dict[str, Any]:
         """What determines the embeddings but for the arithmetic: the hash of the model's files, pooling,
         prompt and max tokens."""
         settings = model_folder.read(self.folder)
-        found = {
+        return {
             **self.hashes,
             "pooling": self.module.poolings,
             "prompt": self.prompt,
             "max_tokens": self.max_tokens,
+            "dims": settings.kept_dims,
+            "lower_case": settings.lower_case,
+            "truncation": self.tokenizer.truncation_side,
         }
-        # settings that most models do not have are in the keys of those only that have them
-        if settings.kept_dims is not None:
-            found["dims"] = settings.kept_dims
-        if settings.lower_case:
-            found["lower_case"] = True
-        if self.tokenizer.truncation_side == "left":
-            found["truncation"] = "left"
-        return found
 
     def prepare(self, session: Session = QUIET) -> None:
         """Open what `embed` runs on a CPU: in fp32 a graph, in int8 one from the cache, where making it may

@@ -6,13 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import torch
 
-from edgedistill import files, recipe
+from edgedistill import files
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.precisions import PRECISIONS
@@ -27,26 +27,8 @@ FORMAT = 1
 WAY_OUT = "set it to auto, bf16 or fp32"
 
 
-class Source(Protocol):
-    """An opened teacher, of which a graph is made: its section of the recipe, and where in the recipe that
-    is."""
-
-    spec: recipe.Teacher
-    place: str
-    module: Any
-
-    @property
-    def reader(self) -> Reader: ...
-
-
+# (ids, mask), each (B, T) int64, right-padded -> embeddings (B, d) before they are scaled to unit length
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
-def _opened(path: Path, rows: str) -> Forward:
-    """(ids, mask), each (B, T) int64, right-padded -> (B, d) float32, by the graph's output `rows`: the
-    embeddings before they are scaled to unit length."""
-    session = open_session(path, torch.get_num_threads(), "cpu")
-    return lambda ids, mask: session.run([rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
 
 
 def identity(reader: Reader) -> dict[str, Any]:
@@ -56,8 +38,9 @@ def identity(reader: Reader) -> dict[str, Any]:
     return {"format": FORMAT, "onnxruntime": version, "samples": files.cache_key(samples=_samples(reader))}
 
 
-def read_or_make(teacher: Source, key: str, session: Session) -> Forward:
-    """The int8 graph from the cache, otherwise made and cached. `key` is the hash of all that determines it.
+def read_or_make(teacher: Any, key: str, session: Session) -> Forward:
+    """The int8 graph of an opened TeacherEncoder from the cache, otherwise made and cached. `key` is the hash
+    of all that determines it.
 
     Raises UserError for a teacher that cannot be written as a graph, or loses too much in int8.
     """
@@ -75,10 +58,12 @@ def read_or_make(teacher: Source, key: str, session: Session) -> Forward:
         )
 
     folder = cached_folder(session.cache / "graphs" / key, write, session.log)
-    return _opened(folder / "graph.onnx", files.read_json(folder / "graph.json")["rows"])
+    opened = open_session(folder / "graph.onnx", torch.get_num_threads(), "cpu")
+    rows = files.read_json(folder / "graph.json")["rows"]
+    return lambda ids, mask: opened.run([rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
 
 
-def _make(teacher: Source, folder: Path) -> dict[str, Any]:
+def _make(teacher: Any, folder: Path) -> dict[str, Any]:
     """Write graph.onnx and graph.json into `folder`, after the comparison with torch. Returns the content of
     graph.json."""
     reader = teacher.reader

@@ -151,8 +151,6 @@ def fit(
     cannot give, or fewer texts than dimensions.
     """
     teacher_dims, dims, reduce = embeddings.shape[1], spec.dims, spec.reduce
-    if problems := _problems(spec, teacher_dims, len(embeddings), place):
-        raise UserError(*problems)
     _check_embeddings(embeddings, place)
     if isinstance(reduce, recipe.Pca):
         # a reconstruction applies it twice

@@ -8,9 +8,10 @@ moments of z-scores, the negatives that are added, the scores of a cross-encoder
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,10 +36,8 @@ class Embedded(NamedTuple):
     identity: dict[str, Any]
 
 
-class Scorer(Protocol):
-    """Scores of numbered queries (B,) and numbered documents (M,): (B, M) float32."""
-
-    def __call__(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray: ...
+# scores of numbered queries (B,) and numbered documents (M,): (B, M) float32
+Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -121,12 +120,6 @@ def cosines(teachers: list[Embedded]) -> Scorer:
     return score
 
 
-def _bm25(tuples: ParallelCorpus, place: str) -> Scorer:
-    """BM25 over all documents. Raises UserError where they have no words."""
-    index = bm25.BM25(tuples.target_side, place)
-    return lambda queries, documents: index.scores(tuples.source_side.texts(queries))[:, documents]
-
-
 def _scorer(
     of: recipe.Scores,
     tuples: ParallelCorpus,
@@ -139,7 +132,12 @@ def _scorer(
     or with `bm25` the sum of their z-scores and the weighted ones of BM25, each over all documents."""
     if of.bm25 is None:
         return dense
-    parts, weight = (dense, _bm25(tuples, f"{place}.scores.bm25")), np.float32(of.bm25.weight)
+    index = bm25.BM25(tuples.target_side, f"{place}.scores.bm25")  # raises where the documents have no words
+
+    def of_words(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        return index.scores(tuples.source_side.texts(queries))[:, documents]
+
+    parts, weight = (dense, of_words), np.float32(of.bm25.weight)
     key = files.cache_key(format=FORMAT, tuples=tuples.fingerprint, teachers=identity, of=len(of.teachers))
 
     def write(new: Path) -> None:

@@ -1,5 +1,5 @@
-"""The teacher's cache of a recipe, filled ahead of training: by this process, by one of several that share
-the cache's folder, or by a cluster of Ray. All embed shards, see embedding_cache; `train` finds them."""
+"""The cache of a recipe, filled ahead of training: by this process, by one of several that share the cache's
+folder, or by a cluster of Ray. All make shards of embeddings and of tokens; `train` finds them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files, recipe
-from edgedistill.data.corpus import Corpus
+from edgedistill.data.corpus import ALL, Corpus, CorpusPass, Share
 from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.token_cache import TokenPass
 from edgedistill.errors import UserError, require
 from edgedistill.runtime.bundle import SIDES
 from edgedistill.session import Session, progress_bar
 from edgedistill.teacher import targets
-from edgedistill.teacher.embedding_cache import ALL, Share, TeacherPass
+from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.encoder import TeacherEncoder, device_of, flush_denormals
+from edgedistill.training.initial_student import student_tokenizer
+from edgedistill.training.initial_student.prepared_student import corpora_of
 from edgedistill.training.inputs import pair_batches, tuple_batches
-from edgedistill.training.open_recipe import Sources, open_sources
+from edgedistill.training.open_recipe import Opened, Sources, open_recipe, open_sources
 
 ATTEMPTS = 10  # at a shard, by workers that died
 
@@ -27,33 +30,48 @@ ATTEMPTS = 10  # at a shard, by workers that died
 def passes(sources: Sources, session: Session) -> list[TeacherPass]:
     """The passes of teacher models over texts that the distillation stages need, each once. An assistant's
     embedding layer, which costs next to nothing, and files of embeddings are left to `train`."""
-    return list({each.folder: each for each in _passes(sources, session)}.values())
+    found = (
+        TeacherPass(model, texts, session, unit, name)
+        for model, texts, unit, name in _embedded(sources)
+        if isinstance(model, TeacherEncoder)
+    )
+    return list({each.folder: each for each in found}.values())
 
 
-def _passes(sources: Sources, session: Session) -> Iterator[TeacherPass]:
+def _embedded(sources: Sources) -> Iterator[tuple[Any, Corpus, bool, str]]:
+    """(teacher, texts, unit, name) of every pass, also of what is no model."""
     spec, texts, models = sources.spec, sources.texts, sources.models
     if texts is None or models is None:
         return
     if isinstance(texts, ParallelCorpus):
         for match, side in pair_batches.embeddings_needed(spec):
-            model = pair_batches.embedding_model(match, models)
-            if match.layer == "output" and model is not None:
-                yield TeacherPass(model, texts.side(side), session, False, f"{match.of}-{side}")
+            if match.layer == "output":
+                model = pair_batches.embedding_model(match, models)
+                yield model, texts.side(side), False, f"{match.of}-{side}"
     elif spec.targets is not None or any(stage.tuples is None for stage in spec.distilling):
         blocks = targets.blocks_of(spec.targets) if spec.targets is not None else []
         unit = not (isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw)
         for of in [block.teacher for block in blocks] or [None]:
-            yield from _of_models(models.of(of), texts, session, unit, "teacher")
+            yield models.of(of), texts, unit, "teacher"
     for stage, ahead in zip(spec.distilling, sources.stages, strict=True):
         if ahead.tuples is not None:
             for of in tuple_batches.teachers_of(stage):
                 for column, role in zip(ahead.tuples.columns, SIDES, strict=True):
-                    yield from _of_models(models.of(of).in_role(role), column, session, True, role)
+                    yield models.of(of).in_role(role), column, True, role
 
 
-def _of_models(teacher: Any, texts: Corpus, session: Session, unit: bool, name: str) -> Iterator[TeacherPass]:
-    if isinstance(teacher, TeacherEncoder):
-        yield TeacherPass(teacher, texts, session, unit, name)
+def token_passes(opened: Opened, session: Session) -> list[TokenPass]:
+    """What the student reads as tokens: the corpora of the recipe, then the tuples of its stages."""
+    spec, tokenizer = opened.spec, opened.student.limited_tokenizer
+    if isinstance(spec.student, recipe.TeacherItself):
+        return []
+    of_stages = tokenizer.limited_to(spec.distilling)
+    found = [of_stages.tokens(each, session) for each in corpora_of(opened.texts)]
+    for stage, ahead in zip(spec.distilling, opened.stages, strict=True):
+        if ahead.tuples is not None:
+            limited = tokenizer.limited(stage.max_tokens)
+            found += tuple_batches.token_passes(ahead.tuples, limited, session)
+    return found
 
 
 def fill(
@@ -63,15 +81,14 @@ def fill(
     engine: str = "local",
     parquet: Path | None = None,
 ) -> dict[str, Any]:
-    """Embed a share of what a recipe's teachers are to embed, in this process, or with `engine` ray by a
-    worker for each GPU, or else processor, of a cluster.
+    """Embed a share of what a recipe's teachers are to embed and tokenize it for the student, in this
+    process, or with `engine` ray by a worker for each GPU, or else processor, of a cluster.
 
     Then the cache is written to the new folder `parquet`, where one is given: each pass to a folder in it,
     NAME, NAME-2. Returns {"passes": [{name, folder, texts, shards, done}]}. Raises UserError where no model
     embeds any text.
     """
-    session, sources = _opened(spec, session)
-    whole = passes(sources, session)
+    session, whole = _opened(spec, session)
     if not whole:
         fact = "no teacher model embeds texts for it"
         raise UserError(f"{spec.name}: {fact}; train it, what it needs is not in this cache")
@@ -79,38 +96,56 @@ def fill(
         _on_ray(spec, session, whole, share)
     else:
         for each in whole:
-            each.embed(share)
+            each.run(share)
     if parquet is not None:
         with files.new_folder(parquet) as folder:
-            for number, each in enumerate(whole):
-                same = sum(other.name == each.name for other in whole[:number])
+            embedded = [each for each in whole if isinstance(each, TeacherPass)]
+            for number, each in enumerate(embedded):
+                same = sum(other.name == each.name for other in embedded[:number])
                 each.write_parquet(folder / (f"{each.name}-{same + 1}" if same else each.name))
-    return {"recipe": spec.name, "passes": [each.record for each in whole]}
+    found = [
+        {
+            "name": each.name,
+            "folder": str(each.folder),
+            "texts": len(each.corpus),
+            "shards": each.shards,
+            "done": len(each.made),
+        }
+        for each in whole
+    ]
+    return {"recipe": spec.name, "passes": found}
 
 
-def _opened(spec: recipe.Recipe, session: Session) -> tuple[Session, Sources]:
-    """What a process that embeds works with, as `train` does."""
+def _opened(spec: recipe.Recipe, session: Session) -> tuple[Session, list[CorpusPass]]:
+    """What a process works with, as `train` does, and all passes of a recipe, each once."""
     flush_denormals()
     session = replace(session, device=device_of(session.device))
-    return session, open_sources(spec, session)
+    student, found = spec.student, dict[Path, CorpusPass]()
+    reads = [field for field in student_tokenizer.OF_THE_CORPUS if getattr(student, field, None) is not None]
+    if reads:
+        session.log(f"student.{reads[0]}: the tokenizer depends on the whole corpus; train tokenizes it")
+        sources = open_sources(spec, session)
+    else:
+        sources = open_recipe(spec, session)
+        found = {each.folder: each for each in token_passes(sources, session)}
+    return session, [*passes(sources, session), *found.values()]
 
 
 class Worker:
-    """A process of a cluster that holds a recipe's teachers."""
+    """A process of a cluster that holds a recipe's teachers and its tokenizer."""
 
     def __init__(self, spec: recipe.Recipe, session: Session, place: Path) -> None:
         """Relative names in the recipe start from `place`."""
         os.chdir(place)
-        session, sources = _opened(spec, session)
-        self.passes = passes(sources, session)
+        self.passes = _opened(spec, session)[1]
 
-    def embed(self, number: int, shard: int) -> int:
-        """Embed a shard of a pass; returns how many texts it has."""
-        return self.passes[number].embed_shard(shard)
+    def make(self, number: int, shard: int) -> int:
+        """Make a shard of a pass; returns how many texts it has."""
+        return self.passes[number].make(shard)
 
 
-def _on_ray(spec: recipe.Recipe, session: Session, whole: list[TeacherPass], share: Share) -> None:
-    """Embed shards by actors that hold the teachers, in the cluster that RAY_ADDRESS names, or a local one.
+def _on_ray(spec: recipe.Recipe, session: Session, whole: list[CorpusPass], share: Share) -> None:
+    """Make shards by actors that hold the models, in the cluster that RAY_ADDRESS names, or a local one.
 
     A killed actor is started again with the shard it was at. Raises UserError where that does not help, and
     what the workers raise.
@@ -130,7 +165,7 @@ def _on_ray(spec: recipe.Recipe, session: Session, whole: list[TeacherPass], sha
         pool = ray.util.ActorPool(held)
         texts = sum(len(each.corpus) for each in whole)
         with progress_bar(texts, session.progress, "ray") as advance:
-            for done in pool.map_unordered(lambda worker, task: worker.embed.remote(*task), tasks):
+            for done in pool.map_unordered(lambda worker, task: worker.make.remote(*task), tasks):
                 advance(done)
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, UserError) else error from None

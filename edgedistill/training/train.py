@@ -20,7 +20,6 @@ from torch import Tensor, distributed
 from edgedistill import objectives, recipe, resolve
 from edgedistill.session import QUIET, Session, check_one_process, silent
 from edgedistill.teacher import encoder as teachers
-from edgedistill.teacher.embedding_cache import Share
 from edgedistill.training import checkpoint, open_recipe, processes, record, teacher_cache, training_data
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
@@ -68,8 +67,12 @@ def train(
             opened = open_recipe.open_recipe(spec, session, partial)
         assert opened.models is not None
         if joined.count > 1:
-            for each in teacher_cache.passes(opened, session):
-                each.embed(Share(joined.number, joined.count))
+            share = joined.number, joined.count
+            for each in [
+                *teacher_cache.passes(opened, session),
+                *teacher_cache.token_passes(opened, session),
+            ]:
+                each.run(share)
             distributed.barrier()
         taught = record.keep_teachers(spec, opened.models, partial)
         # The teacher embeds the texts, or its cache is read; its embeddings are reduced to targets, the texts

@@ -25,10 +25,10 @@ from edgedistill.students import static
 from edgedistill.students.head import Headed
 from edgedistill.students.output import own, read_maps
 from edgedistill.teacher import targets
-from edgedistill.teacher.embedding_cache import embed_corpus
+from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.targets import EmbeddingRows
-from edgedistill.training import checkpoint, student_embeddings
+from edgedistill.training import checkpoint, student_embeddings, teacher_cache
 from edgedistill.training.checks import StageRows
 from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import (
@@ -58,7 +58,7 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
     if isinstance(spec.student, recipe.TeacherItself) and isinstance(texts, Corpus):
         return _reduced_teacher(opened, texts, session, folder), []
     tokenizer, corpora = student.limited_tokenizer, corpora_of(texts)
-    tokens = [tokenizer.limited_to(spec.distilling).tokenize(each, session) for each in corpora]
+    tokens = [each.open() for each in teacher_cache.token_passes(opened, session)[: len(corpora)]]
     batches = list[Batches]()
     for stage, ahead in zip(distillation_stages(spec), opened.stages, strict=True):
         if ahead.tuples is not None:
@@ -155,7 +155,7 @@ def target_embeddings(
 
     @cache
     def of_teacher(which: recipe.Teacher | None) -> EmbeddingRows:
-        return embed_corpus(models.of(which), texts, session, unit=not raw)
+        return TeacherPass(models.of(which), texts, session, unit=not raw).open()
 
     def of_student(rows: np.ndarray) -> np.ndarray:
         assert student is not None, "the recipe's own checks guarantee it"

@@ -14,9 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill.data.bm25 import language_of, stemmer
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
-from edgedistill.data.token_cache import tokenize
+from edgedistill.data.token_cache import TokenPass
 from edgedistill.errors import UserError
-from edgedistill.session import QUIET
 
 MARKERS = ("##", "▁", "Ġ")  # how WordPiece, SentencePiece and byte-level BPE mark a token's place in a word
 ASSOCIATES = 8  # teacher's tokens that an embedding starts from
@@ -161,7 +160,7 @@ def from_translations(
 
 def token_counts(texts: Corpus, tokenizer: PreTrainedTokenizerBase, vocabulary_size: int) -> csr_matrix:
     """(n, vocabulary_size) float32: how often each token occurs in each text; special tokens count 0."""
-    tokens = tokenize(texts, tokenizer.backend_tokenizer, MAX_TOKENS, tokenizer.pad_token_id or 0, QUIET)
+    tokens = TokenPass(texts, tokenizer.backend_tokenizer, MAX_TOKENS, tokenizer.pad_token_id or 0).open()
     offsets = np.asarray(tokens.offsets)
     ids = np.asarray(tokens.ids[: offsets[-1]], np.int32)
     counts = csr_matrix((np.ones(len(ids), np.float32), ids, offsets), (len(offsets) - 1, vocabulary_size))

@@ -35,9 +35,9 @@ print(json.dumps({each: system.cat_file(each).hex() for each in system.find("buc
 """
 COMMAND = """
 import sys
-from edgedistill import cli
-from edgedistill.teacher import embedding_cache
-embedding_cache.SHARD = 128
+from edgedistill import cli, object_store
+from edgedistill.data import corpus
+corpus.SHARD, object_store.PIECE = 128, 4_096
 cli.main()
 """
 
@@ -121,15 +121,15 @@ def test_a_store_that_fails_for_a_while_changes_nothing(world: World, tmp_path: 
     store.fails("500", 2, "PUT")  # while shards are written
     done = store.command("put-home", *cache)
     assert done.returncode == 0 and store.left() == 0, done.stderr
-    assert done.stdout == "teacher: 4 of 4 shards\n"
+    assert done.stdout == "teacher: 4 of 4 shards\ntokens: 4 of 4 shards\n"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("edgedistill.teacher.embedding_cache.SHARD", 128)
+        patched.setattr("edgedistill.data.corpus.SHARD", 128)
         teacher_cache.fill(
             recipe.parse(world.recipe(), "tiny"), Session(data=world.data, cache_folder=tmp_path / "here")
         )
-    expected = (tmp_path / "here").glob("teachers/*/*")
-    shards = {name.partition("/")[2]: data for name, data in store.objects("bucket/cache/teachers/").items()}
-    assert shards == {each.name: each.read_bytes() for each in expected} and len(shards) == 13
+    expected = tmp_path / "here/teachers"
+    shards = {each.relative_to(expected).as_posix(): each.read_bytes() for each in expected.rglob("*.*")}
+    assert store.objects("bucket/cache/teachers/") == shards and len(shards) == 12
     store.fails("cut", 3)
     done = store.command("train-home", "train", path, "--out", "s3://bucket/run", "--device", "cpu")
     assert done.returncode == 0 and store.left() == 0 and "embedding" not in done.stderr, done.stderr

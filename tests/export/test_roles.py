@@ -219,9 +219,10 @@ def test_tokens_of_a_corpus_in_a_role(world: World, tmp_path: Path) -> None:
     texts = corpus.build(spec.corpus, session, 0)
     words = PreparedStudent(first.student(), first.shape, first.tokenizer()).limited_tokenizer
     plain, queries, documents = (
-        words.tokenize(texts, session, role) for role in ("text", "query", "document")
+        words.tokens(texts, session, role).open() for role in ("text", "query", "document")
     )
-    assert len(list((tmp_path / "cache" / "tokens").iterdir())) == 2, "texts and documents share theirs"
+    found = list((tmp_path / "cache" / "tokens").glob("*/ids.bin"))
+    assert len(found) == 2, "texts and documents share theirs"
     text = texts.texts([5])[0]
     for tokens, expected in ((plain, text), (documents, text), (queries, QUERY + text)):
         ids, mask = tokens.batch(np.array([5]), 48)

@@ -233,9 +233,9 @@ def damage_truncated(cache: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "moment"),
     [
-        ("corpora/*/texts.bin", "tokenizing"),
+        ("corpora/*/texts.bin", "tokens: tokenizing"),
         ("tokens/*/ids.bin", "teacher: embedding"),
-        ("teachers/*/00000.npy", "teacher: 440"),
+        ("teachers/*/*/00000/embeddings.npy", "teacher: 440"),
     ],
 )
 def test_a_cached_file_that_is_cut_while_a_training_reads_it(

@@ -21,9 +21,9 @@ def test_a_killed_pass_goes_on(world: World, tmp_path: Path, monkeypatch: pytest
     spec = recipe.parse(world.recipe(), "tiny")
     assert isinstance(spec.corpus, recipe.Files)
     texts, teacher = corpus.build(spec.corpus, session, 0), TeacherEncoder(spec.teacher)
-    whole = embedding_cache.embed_corpus(
+    whole = embedding_cache.TeacherPass(
         teacher, texts, Session(data=world.data, cache_folder=tmp_path / "other")
-    )
+    ).open()
     monkeypatch.setattr(embedding_cache, "PART", 64)
     monkeypatch.setattr(embedding_cache, "PART_SECONDS", -1.0)
     embed, embedded = teacher.embed, list[int]()
@@ -36,14 +36,14 @@ def test_a_killed_pass_goes_on(world: World, tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(teacher, "embed", killed_in_the_fourth)
     with pytest.raises(KeyboardInterrupt):
-        embedding_cache.embed_corpus(teacher, texts, session)
-    folder = embedding_cache.embeddings_folder(teacher, texts, session)
-    assert embedded == [64, 64, 64] and len(list(folder.glob("*.part.npy"))) == 3
+        embedding_cache.TeacherPass(teacher, texts, session).open()
+    parts = embedding_cache.TeacherPass(teacher, texts, session).parts
+    assert embedded == [64, 64, 64] and len(list(parts.iterdir())) == 3
     embedded.clear()
     monkeypatch.setattr(
         teacher, "embed", lambda given, *rest: embedded.append(len(given)) or embed(given, *rest)
     )
-    found = embedding_cache.embed_corpus(teacher, texts, session)
-    assert sum(embedded) == len(texts) - 3 * 64 and not list(folder.glob("*.part*"))
+    found = embedding_cache.TeacherPass(teacher, texts, session).open()
+    assert sum(embedded) == len(texts) - 3 * 64 and not list(parts.iterdir())
     rows = np.arange(len(texts))
     assert np.abs(found[rows] - whole[rows]).max() < 2e-3 and np.linalg.norm(found[rows], axis=1).min() > 0.99

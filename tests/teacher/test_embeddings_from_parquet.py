@@ -99,7 +99,7 @@ def test_a_cache_that_was_written_out_trains_the_same_student(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(embedding_cache, "SHARD", 200)
+    monkeypatch.setattr("edgedistill.data.corpus.SHARD", 200)
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     random = {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear"}
     student = {
@@ -118,7 +118,10 @@ def test_a_cache_that_was_written_out_trains_the_same_student(
     def ran(*arguments: str) -> Any:
         return CliRunner().invoke(app, [*arguments, "--data", str(world.data)], catch_exceptions=False)
 
-    assert ran("cache", "model.yaml", "--parquet", "out").stdout == "teacher: 3 of 3 shards\n"
+    assert (
+        ran("cache", "model.yaml", "--parquet", "out").stdout
+        == "teacher: 3 of 3 shards\ntokens: 3 of 3 shards\n"
+    )
     files = sorted((tmp_path / "out" / "teacher").iterdir())
     assert [path.name for path in files] == ["00000.parquet", "00001.parquet", "00002.parquet"]
     schema = parquet.read_schema(files[0])

@@ -30,8 +30,8 @@ from edgedistill.teacher.dimension_reduction import (
     ridge,
     signed_permutation,
 )
-from edgedistill.teacher.embedding_cache import embed_corpus
-from edgedistill.teacher.targets import fit
+from edgedistill.teacher.embedding_cache import TeacherPass
+from edgedistill.teacher.targets import check, fit
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import initial_weights
 from edgedistill.training.load_models import Models
@@ -82,7 +82,7 @@ def test_pca_of_a_rank_reconstructs_the_teachers_dimensions() -> None:
     lying = POINTS @ narrow.weight @ narrow.weight.T
     assert np.allclose(found(lying), lying)
     with pytest.raises(UserError, match="rank 5 reconstructs the teacher's 12 dimensions, not 8"):
-        fit(recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", rank=5), dims=8), POINTS, POINTS)
+        check(recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", rank=5), dims=8), lambda of: 12, 100)
 
 
 def test_pca_scales_directions_by_a_power_of_their_variance() -> None:
@@ -215,9 +215,11 @@ def test_what_cannot_be_fitted() -> None:
         ),
     ]:
         with pytest.raises(UserError, match=says):
-            fit(projected(**fields), POINTS, POINTS)
+            check(recipe.SingleTeacher.model_validate({"dims": 5, **fields}), lambda of: 12, 100)
+    of_two = {"teacher": {"model": "x"}, "reduce": {"kind": "pca"}, "dims": 5}
+    split = recipe.Split.model_validate({"kind": "split", "parts": [of_two, of_two]})
     with pytest.raises(UserError, match=r"targets.parts\[1\].dims: 5 dimensions cannot be fitted on 4 texts"):
-        fit(projected(reduce={"kind": "pca"}), POINTS[:4], POINTS[:4], "targets.parts[1]")
+        check(split, lambda of: 12, 4)
 
 
 # The whole way
@@ -265,7 +267,7 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(
     loaded = encoder.TeacherEncoder(spec.teacher)
     rows = np.arange(30)
     data = targets.FittingData(
-        lambda of: embed_corpus(loaded, texts, QUIET), texts.training_count, lambda rows: np.empty(0), 0
+        lambda of: TeacherPass(loaded, texts, QUIET).open(), texts.training_count, lambda rows: np.empty(0), 0
     )
     wanted = targets.load_or_fit(spec.targets, data, tmp_path / "student" / "targets")[rows]  # type: ignore[arg-type]
     assert np.linalg.norm(wanted, axis=1) == pytest.approx(np.ones(30), abs=1e-5)
@@ -416,23 +418,25 @@ def test_precomputed_embeddings_are_matched_text_by_text(world: World, tmp_path:
 
     texts = built(world)
     spec = closed(world, tmp_path)
-    expected = embed_corpus(encoder.TeacherEncoder(recipe.parse(world.recipe(), "x").teacher), texts, QUIET)
+    expected = TeacherPass(
+        encoder.TeacherEncoder(recipe.parse(world.recipe(), "x").teacher), texts, QUIET
+    ).open()
     rows = np.arange(len(texts))
-    found = embed_corpus(
+    found = TeacherPass(
         precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher.model_validate(spec), None), texts, QUIET
-    )
-    assert (len(found), found.dims) == (len(texts), 32)
+    ).open()
+    assert (sum(map(len, found.parts)), found.dims) == (len(texts), 32)
     assert np.abs(found[rows] - expected[rows]).max() < 1e-3
     numbers = np.load(spec["embeddings"])
     lines = Path(spec["embeddings"]).with_suffix(".txt").read_text().splitlines()
     for kind in (pa.list_(pa.float32()), pa.list_(pa.float64(), 32)):
         name = parquet(tmp_path, lines, numbers.tolist(), kind)
         assert np.array_equal(
-            embed_corpus(
+            TeacherPass(
                 precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher(embeddings=name), None),
                 texts,
                 QUIET,
-            )[rows],
+            ).open()[rows],
             found[rows],
         )
 
@@ -465,11 +469,11 @@ def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) 
     def refused(match: str, **spec: Any) -> None:
         before = sorted((files.own_cache() / "teachers").glob("*"))
         with pytest.raises(UserError, match=match):
-            embed_corpus(
+            TeacherPass(
                 precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher.model_validate(spec), tmp_path),
                 texts,
                 QUIET,
-            )
+            ).open()
         assert sorted((files.own_cache() / "teachers").glob("*")) == before
 
     rows = DRAW.standard_normal((440, 6))

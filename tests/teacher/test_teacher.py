@@ -4,6 +4,7 @@ damage."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 
 from edgedistill import files, recipe, resolve
 from edgedistill.data import corpus
-from edgedistill.errors import UserError
+from edgedistill.errors import UserError, quote
 from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import assistant, embedding_cache, encoder, tokenizer_files
@@ -120,20 +121,27 @@ def test_prompts(world: World, tmp_path: Path) -> None:
         load(folder, prompt_name="qury")
 
 
+def count_cached(teacher: encoder.TeacherEncoder, texts: corpus.Corpus, session: Session) -> int:
+    return len(texts) - embedding_cache.TeacherPass(teacher, texts, session).missing
+
+
 def test_roles_share_the_cache_where_they_share_the_prompt(world: World, tmp_path: Path) -> None:
     """Also with a teacher whose prompt for all texts is the same; keys from before there were roles stay."""
     built = corpus.build(recipe.Files(texts=["texts.txt"], held_out=40), Session(data=world.data), 0)
     session = Session(cache_folder=tmp_path)
     opened, same = load(world.teacher, query_prompt="the cat "), load(world.teacher, prompt="the cat ")
-    key = embedding_cache.cache_key
+
+    def key(teacher: encoder.TeacherEncoder, texts: corpus.Corpus) -> Path:
+        return embedding_cache.TeacherPass(teacher, texts, session).folder
+
     assert key(load(world.teacher), built) == key(opened, built) == key(opened.in_role("document"), built)
     assert key(opened.in_role("query"), built) == key(same, built) != key(opened, built)
     assert opened.in_role("query").in_role("text").prompt == "" and opened.in_role("document") is opened
-    found = embedding_cache.embed_corpus(opened.in_role("query"), built, session)
+    found = embedding_cache.TeacherPass(opened.in_role("query"), built, session).open()
     expected = load(world.teacher).embed(["the cat " + text for text in built.texts([3, 4])])
     assert np.allclose(found[np.array([3, 4])], expected, atol=1e-3)
-    assert embedding_cache.count_cached(same, built, session) == 440
-    assert embedding_cache.count_cached(opened, built, session) == 0
+    assert count_cached(same, built, session) == 440
+    assert count_cached(opened, built, session) == 0
     layer = assistant.embedding_layer(opened)
     asked, text = layer.in_role("query"), ["eats"]
     assert np.allclose(asked.embed(text), layer.embed(["the cat eats"]), atol=1e-6)
@@ -218,10 +226,10 @@ def test_a_model_that_changes_while_it_is_open_is_not_cached(
     with pytest.raises(
         UserError, match="t: its files have changed since the model was opened, .*; start again"
     ):
-        embedding_cache.embed_corpus(loaded, built, QUIET)
+        embedding_cache.TeacherPass(loaded, built, QUIET).open()
     assert not list((tmp_path / "cache").glob("teachers/*"))
-    found = embedding_cache.embed_corpus(load(folder), built, QUIET)
-    assert found.folder != embedding_cache.embed_corpus(load(world.teacher), built, QUIET).folder
+    found = embedding_cache.TeacherPass(load(folder), built, QUIET).open()
+    assert found.folder != embedding_cache.TeacherPass(load(world.teacher), built, QUIET).open().folder
 
 
 def test_the_run_of_a_reduced_teacher_is_known_by_its_maps(world: World, tmp_path: Path) -> None:
@@ -297,19 +305,19 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
 @pytest.fixture
 def built(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> corpus.Corpus:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(embedding_cache, "SHARD", 100)
+    monkeypatch.setattr(corpus, "SHARD", 100)
     return corpus.build(recipe.Files(texts=["texts.txt"], held_out=40), Session(data=world.data), 0)
 
 
 def test_shards_hold_the_embeddings_and_are_written_once(world: World, built: corpus.Corpus) -> None:
     said: list[str] = []
-    found = embedding_cache.embed_corpus(load(world.teacher), built, Session(log=said.append))
+    found = embedding_cache.TeacherPass(load(world.teacher), built, Session(log=said.append)).open()
     found.shard = 100
     rows = np.array([0, 399, 100, 99, 100])
-    assert len(found) == 440
+    assert sum(map(len, found.parts)) == 440
     assert np.abs(found[rows] - load(world.teacher).embed(built.texts(rows))).max() < 1e-3
     heard = len(said)
-    embedding_cache.embed_corpus(load(world.teacher), built, Session(log=said.append))
+    embedding_cache.TeacherPass(load(world.teacher), built, Session(log=said.append)).open()
     assert len(said) == heard
 
 
@@ -317,7 +325,7 @@ def test_embeddings_are_kept_as_they_are_asked_for(world: World, built: corpus.C
     """Of unit length, or as the model returns them: by the values, not only by the key."""
     loaded, rows = load(world.teacher), np.arange(50)
     for unit in (True, False):
-        found = embedding_cache.embed_corpus(loaded, built, QUIET, unit)[rows]
+        found = embedding_cache.TeacherPass(loaded, built, QUIET, unit).open()[rows]
         assert np.abs(found - loaded.embed(built.texts(rows), unit=unit)).max() < 3e-3
         assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-2) == unit
 
@@ -336,15 +344,15 @@ def test_a_kill_costs_one_shard_and_a_damaged_shard_is_embedded_again(
 
     loaded.embed = killed  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        embedding_cache.embed_corpus(loaded, built, QUIET)
-    found = embedding_cache.embed_corpus(loaded, built, QUIET)
+        embedding_cache.TeacherPass(loaded, built, QUIET).open()
+    found = embedding_cache.TeacherPass(loaded, built, QUIET).open()
     assert calls == [100, 100, 100, 100, 100, 40]
-    shard = found.folder / "00001.npy"
+    shard = found.folder / "00001/embeddings.npy"
     before = shard.read_bytes()
     shard.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
     said: list[str] = []
-    embedding_cache.embed_corpus(loaded, built, Session(log=said.append))
-    assert any("00001.npy: damaged or missing; embedding its texts again" in line for line in said)
+    embedding_cache.TeacherPass(loaded, built, Session(log=said.append)).open()
+    assert any("00001/embeddings.npy: damaged or missing; making it again" in line for line in said)
     assert shard.read_bytes() == before
 
 
@@ -352,37 +360,32 @@ def test_a_text_is_not_embedded_again_for_another_corpus(
     world: World, built: corpus.Corpus, tmp_path: Path
 ) -> None:
     loaded, said = load(world.teacher), list[str]()
-    first = embedding_cache.embed_corpus(loaded, built, QUIET)
+    first = embedding_cache.TeacherPass(loaded, built, QUIET).open()
     (tmp_path / "more.txt").write_text(
         "\n".join([*(f"new text {number}" for number in range(30)), *built.texts(np.arange(150))]), "utf-8"
     )
     other = corpus.build(recipe.Files(texts=["more.txt"]), Session(data=tmp_path), 0)
-    assert (
-        embedding_cache.count_cached(loaded, other, QUIET) == 150
-        and embedding_cache.count_cached(loaded, built, QUIET) == 440
-    )
-    assert embedding_cache.count_cached(load(world.teacher, max_tokens=8), other, QUIET) == 0, (
-        "another reader of texts"
-    )
-    found = embedding_cache.embed_corpus(loaded, other, Session(log=said.append))
-    assert "30 texts in" in said[-1] and said[-1].endswith("150 reused from other corpora")
+    assert count_cached(loaded, other, QUIET) == 150 and count_cached(loaded, built, QUIET) == 440
+    assert count_cached(load(world.teacher, max_tokens=8), other, QUIET) == 0, "another reader of texts"
+    found = embedding_cache.TeacherPass(loaded, other, Session(log=said.append)).open()
+    assert "30 texts, 150 reused from other corpora in" in said[-1]
     assert np.abs(found[np.arange(180)] - loaded.embed(other.texts(np.arange(180)))).max() < 1e-3
     # a shard that was damaged since gives nothing
-    shard = first.folder / "00000.npy"
+    shard = first.folder / "00000/embeddings.npy"
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     (tmp_path / "more.txt").write_text("\n".join(built.texts(np.arange(200))), "utf-8")
     third = corpus.build(recipe.Files(texts=["more.txt"]), Session(data=tmp_path), 0)
-    assert embedding_cache.count_cached(loaded, third, QUIET) == 200
-    found = embedding_cache.embed_corpus(loaded, third, Session(log=said.append))
+    assert count_cached(loaded, third, QUIET) == 200
+    found = embedding_cache.TeacherPass(loaded, third, Session(log=said.append)).open()
     assert np.abs(found[np.arange(200)] - loaded.embed(third.texts(np.arange(200)))).max() < 1e-3
-    assert said[-1].endswith("200 reused from other corpora"), "those of the second corpus are as good"
+    assert "200 reused from other corpora" in said[-1], "those of the second corpus are as good"
 
 
 def test_the_cache_key_covers_everything_that_determines_the_embeddings(
     world: World, built: corpus.Corpus
 ) -> None:
     folders = {
-        embedding_cache.embeddings_folder(load(world.teacher, **options), built, QUIET)
+        embedding_cache.TeacherPass(load(world.teacher, **options), built).folder
         for options in ({}, {"max_tokens": 16}, {"prompt": "x"}, {"dtype": "bf16"})
     }
     assert len(folders) == 4
@@ -431,7 +434,7 @@ def test_a_teacher_that_embeds_everything_as_zeros_is_refused(world: World, buil
     with pytest.raises(
         UserError, match="teacher: the embeddings of .* texts are all zeros, so there is nothing to learn"
     ):
-        embedding_cache.embed_corpus(loaded, built, Session(cache_folder=world.folder / "zeros"))
+        embedding_cache.TeacherPass(loaded, built, Session(cache_folder=world.folder / "zeros")).open()
 
 
 @pytest.mark.parametrize(
@@ -450,9 +453,9 @@ def test_an_embedding_that_float16_cannot_hold_is_refused(
         return rows
 
     loaded.embed = odd  # type: ignore[method-assign]
-    with pytest.raises(UserError, match=rf"text 143 of the corpus \(.*\) .*{fact}"):
-        embedding_cache.embed_corpus(loaded, built, QUIET)
-    found = embedding_cache.embed_corpus(load(world.teacher), built, QUIET)
+    with pytest.raises(UserError, match=f"the embedding of {re.escape(quote(text))} .*{fact}"):
+        embedding_cache.TeacherPass(loaded, built, QUIET).open()
+    found = embedding_cache.TeacherPass(load(world.teacher), built, QUIET).open()
     found.parts[1] = found.parts[1].copy()
     found.parts[1][42, 3] = value if abs(value) > 1e5 else np.nan  # as an earlier version may have written it
     with pytest.raises(UserError, match=f"{found.folder}: the embedding of text 143 is not finite"):
@@ -462,11 +465,10 @@ def test_an_embedding_that_float16_cannot_hold_is_refused(
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        ("00001.npy", "cut"),
-        ("00001.keys.npy", "garbage"),
-        ("00001.keys.npy", "deleted"),
-        ("00001.json", "cut"),
-        ("teacher.json", "empty"),
+        ("00001/embeddings.npy", "cut"),
+        ("00001/hashes.npy", "garbage"),
+        ("00001/hashes.npy", "deleted"),
+        ("00001/files.json", "cut"),
     ],
 )
 def test_any_damaged_file_of_the_embeddings(
@@ -474,7 +476,7 @@ def test_any_damaged_file_of_the_embeddings(
 ) -> None:
     """The embeddings stay what they were, and another corpus takes none from what does not match."""
     loaded = load(world.teacher)
-    first = embedding_cache.embed_corpus(loaded, built, QUIET)
+    first = embedding_cache.TeacherPass(loaded, built, QUIET).open()
     before = first[np.arange(440)]
     path = first.folder / name
     del first  # what is cut while it is open is refused
@@ -486,7 +488,9 @@ def test_any_damaged_file_of_the_embeddings(
     path.unlink() if how == "deleted" else path.write_bytes(damaged[how])
     (tmp_path / "more.txt").write_text("\n".join(built.texts(np.arange(150))), "utf-8")
     other = corpus.build(recipe.Files(texts=["more.txt"]), Session(data=tmp_path), 0)
-    assert embedding_cache.count_cached(loaded, other, QUIET) <= 150
-    found = embedding_cache.embed_corpus(loaded, other, QUIET)[np.arange(150)]
+    assert count_cached(loaded, other, QUIET) <= 150
+    found = embedding_cache.TeacherPass(loaded, other, QUIET).open()[np.arange(150)]
     assert np.abs(found - loaded.embed(other.texts(np.arange(150)))).max() < 1e-3
-    assert np.abs(embedding_cache.embed_corpus(loaded, built, QUIET)[np.arange(440)] - before).max() < 1e-3
+    assert (
+        np.abs(embedding_cache.TeacherPass(loaded, built, QUIET).open()[np.arange(440)] - before).max() < 1e-3
+    )

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import recipe
 from edgedistill.data import corpus
-from edgedistill.data.token_cache import TokenCache, tokenize
+from edgedistill.data.token_cache import TokenCache, TokenPass
 from edgedistill.session import QUIET, Session
 from edgedistill.training.inputs import batch_order
 from edgedistill.training.inputs.batch_order import BatchOrder, Groups
@@ -38,7 +38,7 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenCache:
         models.WordLevel({f"w{i}": i + 1 for i in range(300)} | {"[UNK]": 0}, unk_token="[UNK]")
     )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return tokenize(made, words, 64, 0, QUIET)
+    return TokenPass(made, words, 64, 0, QUIET).open()
 
 
 def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: TokenCache) -> None:

@@ -29,10 +29,10 @@ COMMANDS = {
 CUSTOM = """
 import os
 if "RANK" in os.environ:
-    from edgedistill.teacher import embedding_cache
+    from edgedistill.data import corpus
     from edgedistill.training import checkpoint
     from edgedistill.training.stage_in_progress import StageInProgress
-    checkpoint.EVERY_SECONDS, embedding_cache.SHARD = -1.0, 64
+    checkpoint.EVERY_SECONDS, corpus.SHARD = -1.0, 64
     follow = StageInProgress.follow
     def followed(self, loss):
         if os.environ["RANK"] == "1" and self.step == 8 and not os.path.exists(os.environ["KILLED"]):

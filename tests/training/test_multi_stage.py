@@ -204,7 +204,9 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     assert models.assistant is not None and isinstance(models.teacher, encoder.TeacherEncoder)
     words = models.assistant.tokenizer
     limited = StudentTokenizer(words, 32).limited_to(spec.distilling)
-    tokens = [limited.tokenize(side, Session(log=quiet)) for side in (pairs.source_side, pairs.target_side)]
+    tokens = [
+        limited.tokens(side, Session(log=quiet)).open() for side in (pairs.source_side, pairs.target_side)
+    ]
     targets_of = pair_batches.targets_of(pairs, models, Session(log=quiet))
     align, teach, contrast = (
         replace(pair_batches.of_pairs(stage, pairs, tokens, 32), targets=targets_of(stage))

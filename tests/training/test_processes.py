@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from edgedistill import recipe
 from edgedistill.cli import app
+from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.teacher import embedding_cache
 from edgedistill.training import train
 from edgedistill.training.processes import Processes
 from edgedistill.training.stage_in_progress import StageInProgress
@@ -34,11 +34,11 @@ from pathlib import Path
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.teacher import embedding_cache
+from edgedistill.data import corpus
 from edgedistill.training import checkpoint, train
 from edgedistill.training.stage_in_progress import StageInProgress
 
-checkpoint.EVERY_SECONDS, embedding_cache.SHARD = -1.0, 64
+checkpoint.EVERY_SECONDS, corpus.SHARD = -1.0, 64
 first, follow, losses = os.environ["RANK"] == "0", StageInProgress.follow, {}
 
 def followed(self, loss):
@@ -112,7 +112,7 @@ def alone(
     session = Session(data=world.data, cache_folder=folder / "cache")
     with monkeypatch.context() as patched:
         patched.setattr(StageInProgress, "follow", followed)
-        patched.setattr(embedding_cache, "SHARD", 64)
+        patched.setattr(corpus, "SHARD", 64)
         train.train(recipe.parse(given, name), folder / f"{name}-alone", session)
     return losses
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from typer.testing import CliRunner
 
 from edgedistill import recipe
 from edgedistill.cli import app
+from edgedistill.data import corpus
+from edgedistill.data.token_cache import TokenPass
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.teacher import Embedder, embedding_cache
-from edgedistill.teacher.embedding_cache import Share
+from edgedistill.teacher import Embedder
+from edgedistill.teacher.embedding_cache import EMBEDDINGS, HASHES
 from edgedistill.training import teacher_cache, train
 from tests.conftest import World
 from tests.training.test_tuples import COSINE, data, spec, stage  # noqa: F401 (a fixture)
@@ -33,7 +36,7 @@ SHARDS = 7  # of the 440 texts
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding_cache, "SHARD", SHARD)
+    monkeypatch.setattr(corpus, "SHARD", SHARD)
 
 
 def parsed(world: World, **changes: Any) -> recipe.Recipe:
@@ -44,9 +47,9 @@ def session(world: World, cache: Path, **more: Any) -> Session:
     return Session(data=world.data, cache_folder=cache, **more)
 
 
-def contents(cache: Path) -> dict[str, bytes]:
-    """The files of the embeddings below a cache's folder."""
-    folder = cache / "teachers"
+def contents(cache: Path, what: str = "teachers") -> dict[str, bytes]:
+    """The files of the embeddings, or of the tokens, below a cache's folder."""
+    folder = cache / what
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -54,25 +57,54 @@ def test_shares_leave_the_bytes_of_one_pass_and_training_finds_them(world: World
     tiny = parsed(world)
     whole = teacher_cache.fill(tiny, session(world, tmp_path / "one"))["passes"]
     assert [(each["name"], each["texts"], each["shards"], each["done"]) for each in whole] == [
-        ("teacher", 440, SHARDS, SHARDS)
+        ("teacher", 440, SHARDS, SHARDS),
+        ("tokens", 440, SHARDS, SHARDS),
     ]
     for number, done in ((2, 2), (0, 5), (1, SHARDS)):
-        found = teacher_cache.fill(tiny, session(world, tmp_path / "three"), Share(number, 3))["passes"]
-        assert found[0]["done"] == done
+        found = teacher_cache.fill(tiny, session(world, tmp_path / "three"), (number, 3))["passes"]
+        assert [each["done"] for each in found] == [done, done]
     expected = contents(tmp_path / "one")
-    assert contents(tmp_path / "three") == expected and len(expected) == 3 * SHARDS + 1
+    assert contents(tmp_path / "three") == expected and len(expected) == 3 * SHARDS
     changed = {path: path.stat().st_mtime_ns for path in (tmp_path / "three" / "teachers").rglob("*.npy")}
-    teacher_cache.fill(tiny, session(world, tmp_path / "three"), Share(1, 2))
+    teacher_cache.fill(tiny, session(world, tmp_path / "three"), (1, 2))
     assert {path: path.stat().st_mtime_ns for path in changed} == changed
     lines = list[str]()
     train.train(tiny, tmp_path / "run", session(world, tmp_path / "three", log=lines.append))
     assert not [line for line in lines if "embedding" in line], lines
+    assert contents(tmp_path / "three", "tokens").items() > contents(tmp_path / "one", "tokens").items()
+    train.train(tiny, tmp_path / "again", session(world, tmp_path / "one"))
+    assert contents(tmp_path / "three", "tokens") == contents(tmp_path / "one", "tokens")
+
+
+def test_tokens_of_shards_are_made_once_and_again_where_they_were_damaged(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny, here = parsed(world), session(world, tmp_path)
+    teacher_cache.fill(tiny, here, (0, 2))
+    shards = next((tmp_path / "tokens").glob("*.shards"))
+    assert sorted(each.name for each in shards.iterdir()) == ["00000", "00002", "00004", "00006"]
+    before, made = (shards / "00002" / "ids.bin").read_bytes(), list[int]()
+    (shards / "00002" / "ids.bin").write_bytes(before[:-1])
+    tokenized = TokenPass._tokenized
+    monkeypatch.setattr(TokenPass, "_tokenized", lambda self, n: made.append(n) or tokenized(self, n))
+    found = teacher_cache.fill(tiny, here, (0, 2))["passes"]
+    assert made == [2] and (shards / "00002" / "ids.bin").read_bytes() == before and found[1]["done"] == 4
+    train.train(tiny, tmp_path / "run", here)
+    assert made == [2, 1, 3, 5], "what a share has is joined"
+
+
+def test_a_vocabulary_of_the_corpus_is_left_to_train(world: World, tmp_path: Path) -> None:
+    lines = list[str]()
+    trimmed = parsed(world, student={**world.recipe()["student"], "trim": {"min_count": 1}})
+    found = teacher_cache.fill(trimmed, session(world, tmp_path, log=lines.append))["passes"]
+    assert [each["name"] for each in found] == ["teacher"] and not (tmp_path / "tokens").exists()
+    assert "student.trim: the tokenizer depends on the whole corpus; train tokenizes it" in lines
 
 
 def test_tuples_are_embedded_in_their_roles(data: World, tmp_path: Path) -> None:  # noqa: F811
     of_tuples = spec(data, stage(COSINE, {"kind": "corpus", "per_text": 2}))
     found = teacher_cache.fill(of_tuples, session(data, tmp_path / "cache"))["passes"]
-    assert {each["name"] for each in found} == {"query", "document"}
+    assert {each["name"] for each in found} == {"query", "document", "tokens"}
     lines = list[str]()
     train.train(of_tuples, tmp_path / "run", session(data, tmp_path / "cache", log=lines.append))
     assert not [line for line in lines if "embedding" in line], lines
@@ -81,8 +113,9 @@ def test_tuples_are_embedded_in_their_roles(data: World, tmp_path: Path) -> None
 COMMAND = """
 import os, time
 from edgedistill import cli
-from edgedistill.teacher import embedding_cache, encoder
-embedding_cache.SHARD = 64
+from edgedistill.data import corpus
+from edgedistill.teacher import encoder
+corpus.SHARD = 64
 embed = encoder.TeacherEncoder.embed
 def slow(self, *given):
     time.sleep(float(os.environ.get("SLOW", 0)))
@@ -96,21 +129,23 @@ def test_a_killed_job_loses_at_most_its_shard(world: World, tmp_path: Path) -> N
     """Two jobs, the second killed with SIGKILL within its second shard, and started again."""
     path = tmp_path / "tiny.yaml"
     path.write_text(recipe.dump(parsed(world)), encoding="utf-8")
-    teacher_cache.fill(parsed(world), session(world, tmp_path / "one"), Share(1, 2))
+    teacher_cache.fill(parsed(world), session(world, tmp_path / "one"), (1, 2))
     environment = {**os.environ, "EDGEDISTILL_CACHE": str(tmp_path / "two")}
     command = [sys.executable, "-c", COMMAND, "cache", str(path), "--data", str(world.data), "--only", "2/2"]
     command += ["--device=cpu"]
     job = subprocess.Popen(command, env={**environment, "SLOW": "0.5"}, stderr=subprocess.DEVNULL)
-    marks = (tmp_path / "two" / "teachers").glob
-    while len(list(marks("*/0*.json"))) < 1 and job.poll() is None:
+    marks = partial((tmp_path / "two" / "teachers").glob, "*/*/0????/files.json")
+    while len(list(marks())) < 1 and job.poll() is None:
         time.sleep(0.02)
     job.send_signal(signal.SIGKILL)
     assert job.wait() == -signal.SIGKILL
-    kept = {path.name: path.stat().st_mtime_ns for path in marks("*/0*.json")}
+    kept = {path.parent: path.stat().st_mtime_ns for path in marks()}
     assert 1 <= len(kept) < 3
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and done.stdout == "teacher: 3 of 7 shards\n", done.stderr
-    assert {path.name: path.stat().st_mtime_ns for path in marks("*/0*.json")}.items() >= kept.items()
+    assert done.returncode == 0 and done.stdout == "teacher: 3 of 7 shards\ntokens: 3 of 7 shards\n", (
+        done.stderr
+    )
+    assert {path.parent: path.stat().st_mtime_ns for path in marks()}.items() >= kept.items()
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
 
 
@@ -119,20 +154,20 @@ import os, sys
 from pathlib import Path
 from edgedistill import recipe
 from edgedistill.session import Session
-from edgedistill.teacher import embedding_cache
+from edgedistill.data import corpus
 from edgedistill.training import teacher_cache
-embedding_cache.SHARD = 64
+corpus.SHARD = 64
 whole = teacher_cache.Worker
 class Killed(whole):
     def __init__(self, *given):
-        embedding_cache.SHARD = 64
+        corpus.SHARD = 64
         super().__init__(*given)
-    def embed(self, number, shard):
+    def make(self, number, shard):
         killed = Path(sys_argv[2], "killed")
         if shard == 3 and not killed.exists():
             killed.touch()
             os.kill(os.getpid(), 9)
-        return super().embed(number, shard)
+        return super().make(number, shard)
 sys_argv = sys.argv
 teacher_cache.Worker = Killed
 session = Session(data=Path(sys.argv[3]), cache_folder=Path(sys.argv[2], "ray"))
@@ -157,7 +192,7 @@ def test_ray_goes_on_after_a_killed_actor(world: World, tmp_path: Path) -> None:
 def test_an_embedder_is_a_function_of_batches_that_pickles(world: World, tmp_path: Path) -> None:
     tiny = parsed(world)
     found = teacher_cache.fill(tiny, session(world, tmp_path))["passes"][0]
-    hashes, rows = (np.load(Path(found["folder"], f"00000{what}.npy")) for what in (".keys", ""))
+    hashes, rows = (np.load(Path(found["folder"], "00000", name)) for name in (HASHES, EMBEDDINGS))
     texts = teacher_cache.open_sources(tiny, session(world, tmp_path)).texts
     assert texts is not None
     embedder = Embedder(tiny, "body", session=Session(device="cpu"))

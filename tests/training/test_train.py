@@ -560,9 +560,9 @@ def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> No
 
     spec = recipe.parse(world.recipe(), "test")
     built = corpus.build(spec.corpus, Session(data=world.data), 0)
-    cut = token_cache.tokenize(
+    cut = token_cache.TokenPass(
         built, encoder.TeacherEncoder(spec.teacher).tokenizer.backend_tokenizer, 48, 0, QUIET
-    )
+    ).open()
     lengths = cut.lengths(np.arange(built.training_count))
     middle = int(np.median(lengths))
     short = np.flatnonzero(lengths <= middle)

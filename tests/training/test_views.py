@@ -108,7 +108,7 @@ def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any,
     tokenizer = StudentTokenizer(make_tokenizer(), most)
     view = {"name": "a", "objective": {"kind": "skd"}, "view": spec.model_dump(), "max_tokens": most}
     stage = NumberedStage(recipe.Stage.model_validate(view), 0, 5)
-    tokens = tokenizer.tokenize(built, QUIET)
+    tokens = tokenizer.tokens(built, QUIET).open()
     batches = text_batches.of_texts(stage, built, tokens, tokenizer)
     rows = np.random.default_rng(0).permutation(len(built))
     passes = np.arange(len(rows)) % 3
@@ -168,7 +168,7 @@ def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch
 def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
     built = corpus.build(recipe.Files(texts=["texts.txt"]), Session(data=world.data), 0)
     words = make_tokenizer()
-    cut = token_cache.tokenize(built, words.backend_tokenizer, 48, 0, QUIET)
+    cut = token_cache.TokenPass(built, words.backend_tokenizer, 48, 0, QUIET).open()
     stage = recipe.Stage.model_validate(
         {"name": "a", "objective": {"kind": "skd"}, "view": {"kind": "delete_one"}}
     )

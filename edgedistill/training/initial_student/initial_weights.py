@@ -136,7 +136,7 @@ def corpus_sample(
         return None, None
     limited = StudentTokenizer(tokenizer, student.max_tokens).limited_to(spec.stages)
     corpora = corpora_of(texts)
-    tokens = [limited.tokenize(each, session) for each in corpora]
+    tokens = [limited.tokens(each, session).open() for each in corpora]
     rows = corpora[0].spread(SAMPLE, 0, corpora[0].training_count)
     ids, mask = tokens[0].batch(rows, SAMPLE_TOKENS)
     weights = None

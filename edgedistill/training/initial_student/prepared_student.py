@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
-from edgedistill.data.token_cache import TokenCache, tokenize
+from edgedistill.data.token_cache import TokenCache, TokenPass
 from edgedistill.run import Run, Shaped
 from edgedistill.runtime.prompts import Prompts
 from edgedistill.session import Session
@@ -52,10 +52,9 @@ class StudentTokenizer:
         """The same with the highest limit of these stages, or as it is where there are none."""
         return self.limited(max((stage.max_tokens for stage in stages), default=self.max_tokens))
 
-    def tokenize(self, texts: Corpus, session: Session, role: str = "text") -> TokenCache:
-        """Token ids of a whole corpus of texts in one role, from the cache where it has them: with the role's
-        prompt."""
-        return tokenize(texts, self.backend, self.max_tokens, self.pad_id, session, self.prompts.of(role))
+    def tokens(self, texts: Corpus, session: Session, role: str = "text") -> TokenPass:
+        """The token ids of a whole corpus of texts in one role: with the role's prompt."""
+        return TokenPass(texts, self.backend, self.max_tokens, self.pad_id, session, self.prompts.of(role))
 
 
 @dataclass(frozen=True)

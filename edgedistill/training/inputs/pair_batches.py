@@ -15,7 +15,7 @@ from edgedistill.data.token_cache import TokenCache
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.teacher import assistant
-from edgedistill.teacher.embedding_cache import embed_corpus
+from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training.inputs.text_batches import Batches, ColumnTokens
@@ -64,9 +64,9 @@ def targets_of(
     def embeddings(whose: recipe.Match, side: str) -> EmbeddingRows:
         texts, model = pairs.side(side), embedding_model(whose, models)
         if model is None:
-            return embed_corpus(models.teacher, texts, session)
+            return TeacherPass(models.teacher, texts, session).open()
         layer = "" if whose.layer == "output" else "'s embedding layer"
-        return embed_corpus(model, texts, session, unit=False, name=f"{whose.of}{layer}, {side} side")
+        return TeacherPass(model, texts, session, unit=False, name=f"{whose.of}{layer}, {side} side").open()
 
     def of_stage(stage: recipe.Stage) -> PairTargets:
         whose, sides = embeddings_of(stage)

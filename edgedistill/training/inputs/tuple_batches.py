@@ -13,11 +13,12 @@ from edgedistill import objectives, recipe
 from edgedistill.data import file_patterns, made_tuples, parallel_corpus
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.token_cache import TokenPass
 from edgedistill.runtime.bundle import SIDES
 from edgedistill.session import Session
 from edgedistill.teacher import tuple_scores
 from edgedistill.teacher.embedder import AnyTeacher
-from edgedistill.teacher.embedding_cache import embed_corpus
+from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.teacher.tuple_scores import Embedded, ScoredTuples
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
@@ -114,10 +115,15 @@ class TupleBatches(Batches):
         return [column.batch(each, self.max_tokens) for column, each in of_columns], ranking
 
 
+def token_passes(tuples: ParallelCorpus, tokenizer: StudentTokenizer, session: Session) -> list[TokenPass]:
+    """What tokenizes the queries and the documents of tuples."""
+    roles = zip(tuples.columns, SIDES, strict=True)
+    return [tokenizer.tokens(each, session, role) for each, role in roles]
+
+
 def of_tuples(tuples: ParallelCorpus, tokenizer: StudentTokenizer, session: Session) -> TupleBatches:
     """The batches of tuples, without what they are compared with."""
-    roles = zip(tuples.columns, SIDES, strict=True)
-    columns = [tokenizer.tokenize(each, session, role) for each, role in roles]
+    columns = [each.open() for each in token_passes(tuples, tokenizer, session)]
     tokens = ColumnTokens(columns, np.asarray(tuples.index))
     return TupleBatches([], tokens, tuples.training_count, max_tokens=tokenizer.max_tokens)
 
@@ -140,7 +146,7 @@ def targets_of(
 
     def embedded(side: int) -> Callable[[recipe.Teacher | None], EmbeddingRows]:
         corpus, role = tuples.columns[side], SIDES[side]
-        return lambda which: embed_corpus(models.of(which).in_role(role), corpus, session)
+        return lambda which: TeacherPass(models.of(which).in_role(role), corpus, session).open()
 
     teachers = list[Embedded]()
     if needs_cosines(spec):
