@@ -21,6 +21,7 @@ import report_files
 from edgedistill import files
 from edgedistill.data.corpus import SHARD
 from edgedistill.evaluation import tables
+from edgedistill.export import bundle_writer
 from edgedistill.recipe import schema
 from edgedistill.runtime.bundle_location import SCORES, shipped
 
@@ -249,6 +250,44 @@ def scores(sources: list[Path]) -> str:
     return files.json_text(found, indent=2) + "\n"
 
 
+HOW = {  # the suites of a card's table, and what each asks
+    "retrieval": "by cosine",
+    "retrieval + BM25": "beside BM25",
+    "retrieval, documents of teacher:int8": "by cosine, documents embedded by the teacher",
+    "retrieval, documents of teacher:int8 + BM25": "the same, beside BM25",
+}
+
+
+def card(name: str) -> str:
+    """The scores of a shipped student, for its card: search first."""
+    sources = [*TABLES["shipped"][1], *TABLES["shipped-languages"][1], REPORTS / "search.json"]
+    quality = dict[str, Any]()
+    for each in (each for source in sources for each in report_files.read(source)):
+        if each["bundle"]["name"] == name:
+            quality |= each["quality"]
+    found = [(how, quality[suite]["tasks"]) for suite, how in HOW.items() if suite in quality]
+    lines = [f"| search, nDCG@10 | {' | '.join(found[0][1])} |", "| --- |" + " ---: |" * len(found[0][1])]
+    for how, tasks in found:
+        scores = (100 * each["ndcg_at_10"] for each in tasks.values())
+        lines.append(f"| {how} | {' | '.join(f'{score:.1f}' for score in scores)} |")
+    others = {suite: each["average"] for suite, each in quality.items() if not suite.startswith("retrieval")}
+    listed = ", ".join(f"`{suite}` {100 * score:.1f}" for suite, score in others.items())
+    return "\n".join([*lines, "", f"Averages of other suites of `edgedistill bench`, int8: {listed}.", ""])
+
+
+def write_card(name: str) -> bool:
+    """Write the scores into the card of a shipped bundle, whose manifest has the card's hash. Returns whether
+    anything changed."""
+    folder = files.PACKAGE / "shipped" / "bundles" / name
+    place, before = folder / "README.md", "\nA student of kind"
+    text, (begin, end) = place.read_text(encoding="utf-8"), readme_tables.markers("scores")
+    if begin not in text:  # a new export
+        files.write_text(place, text.replace(before, f"\n{begin}\n{end}\n{before}", 1))
+    changed = readme_tables.update(place, card(name), "scores")
+    bundle_writer.seal(folder, files.read_json(folder / "manifest.json"))
+    return changed
+
+
 STAGES = {
     "read": "read, deduplicate, split",
     "tokenize": "tokenize, in shards",
@@ -401,6 +440,7 @@ if __name__ == "__main__":
         for name, (document, sources) in TABLES.items()
         if readme_tables.update_table(document, sources, name)
     ]
+    changed += [f"card of {name}" for name in files.shipped("bundle") if write_card(name)]
     for name, table in (
         ("students", students(files.read_json(PEERS), shipped())),
         ("searched", searched(report_files.read(REPORTS / "search.json"))),
