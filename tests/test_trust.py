@@ -86,7 +86,7 @@ def test_code_of_a_model_runs_by_an_option_alone() -> None:
             if name in DECIDED:
                 found += 1
                 assert ast.unparse(value).rpartition(".")[2] in {"False", *DECIDED}, place
-    assert found > 30, "otherwise this finds nothing"
+    assert found > 25, "otherwise this finds nothing"
 
 
 def test_actions_are_pinned_to_commits() -> None:

@@ -77,8 +77,7 @@ def test_whatever_runs_a_bundle_on_cuda_tells_what_the_processor_computes(
     for device, count in (("cuda", 1), ("cpu", 0)):
         command = ["edgedistill", "embed", f"{folder}:int8", str(tmp_path / "texts.txt"), "--device", device]
         monkeypatch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit, match="^0$"):
-            cli.main()
+        cli.main()
         assert capsys.readouterr().err.count(LEFT) == count
     server = pytest.importorskip("edgedistill.serving.server", exc_type=ImportError)
     monkeypatch.setattr(server.GracefulServer, "run", lambda self, sockets: sockets[0].close())
