@@ -86,7 +86,7 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]]) -> str:
         for each in sorted(shipped, key=lambda each: SHIPPED.index(each["name"]))
     ]
     described.append(("*all-MiniLM-L6-v2, teacher of nano and micro*", rows[TEACHER], "English", "256"))
-    lines = ["| | languages | tokens | MB | STS | search | ms |", "| --- | --- |" + " ---: |" * 5]
+    lines = ["| | languages | tokens | graph MB | STS | search | ms |", "| --- | --- |" + " ---: |" * 5]
     for title, row, languages, tokens in described:
         quality = row["quality"]
         scores = (quality["sts7"], sum(quality[each] for each in COLLECTIONS.values()) / len(COLLECTIONS))
