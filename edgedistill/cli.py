@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import traceback
@@ -70,6 +71,9 @@ class _Commands(TyperGroup):
             way_out = "edgedistill --help describes them"
             raise UserError(f"edgedistill: {unknown_name('command', name, self.commands)}; {way_out}")
         return super().resolve_command(ctx, args)
+
+
+ARGUMENT = re.compile("^([a-z_]+)=")  # of a function, at the head of an error: an option of the command
 
 
 def _wrong_usage(error: Any) -> UserError:
@@ -846,9 +850,10 @@ def search(
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
     if not paths or os.path.exists(question):
-        fact = f"a question in quotes{f', which the path {question} is not' if paths else ''}"
+        fact = f"{question} is a path, and the question in quotes must come last"
+        fact = fact if os.path.exists(question) else "files or a folder must stand before the question"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
-        raise UserError(f"edgedistill search {name}: needs files and, behind them, {fact}; {way_out}")
+        raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     found = search_files.search(opened, request, _session(quiet=as_json))
     counted = f"files: {found['files']:,}; texts: {found['texts']:,}; embedded now: {found['embedded']:,}"
@@ -1056,7 +1061,10 @@ def main() -> None:
         if ended == INTERRUPTED:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except UserError as error:
-        code, message, details = 2, str(error), {"problems": list(error.problems), **error.details}
+        problems = [
+            ARGUMENT.sub(lambda name: f"--{name[1].replace('_', '-')} ", each) for each in error.problems
+        ]
+        code, message, details = 2, "\n".join(problems), {"problems": problems, **error.details}
     except CheckFailed as error:
         code, message, details = 1, str(error), error.details
     except Interrupted as error:

@@ -110,7 +110,8 @@ def _files(pattern: Path) -> list[Path]:
         way_out = (
             f"give {kinds} by a name or a pattern such as 'docs/*.csv', and the question last, in quotes"
         )
-        raise UserError(f"{pattern}: no texts there; {way_out}")
+        fact = "no texts there" if pattern.is_dir() else "no such file or folder"
+        raise UserError(f"{pattern}: {fact}; {way_out}")
     return found
 
 

@@ -288,7 +288,7 @@ def test_embed_writes_a_file_and_logs_it(tmp_path: Path) -> None:
     )
     assert call(*arguments, "--overwrite", folder=tmp_path).returncode == 0
     assert call("embed", "nano", "q.csv", "--dim", 99, folder=tmp_path).stderr.startswith(
-        "dim=99: nano has 384 dimensions"
+        "--dim 99: nano has 384 dimensions"
     )
 
 
@@ -330,14 +330,14 @@ def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
         ("nano texts.csv", "edgedistill nano: a bundle, no command; put what to do before it: edgedistill "),
         (
             "search nano",
-            "edgedistill search nano: needs files and, behind them, a question in quotes; for example: ",
+            "edgedistill search nano: files or a folder must stand before the question; for example: ",
         ),
-        ("search nano how", "edgedistill search nano: needs files and, behind them, a question in quotes; "),
+        ("search nano how", "edgedistill search nano: files or a folder must stand before the question; "),
         (
             "search nano how .",
-            "edgedistill search nano: needs files and, behind them, a question in quotes, which ",
+            "edgedistill search nano: . is a path, and the question in quotes must come last; ",
         ),
-        ("search nano how is it", "how: no texts there; give files (.txt, .md, "),
+        ("search nano how is it", "how: no such file or folder; give files (.txt, .md, "),
         (
             "search question .",
             "no bundle 'question'; choose one: (micro, multi, nano); `edgedistill students` ",
