@@ -135,7 +135,8 @@ function countLines() {
   const named = counted(count, "line");
   $("count").textContent = count ? named + (count === MOST_LINES ? " (the first ones)" : "") : "";
   const ready = count > 0 && same(texts, embedded.lines);
-  $("embed").textContent = ready ? "Embedded" : count ? `Embed ${named}` : "Embed";
+  const toDo = count ? `Embed ${named}` : "Embed";
+  $("embed").textContent = ready ? "Embedded" : toDo;
   $("embed").disabled = !count || ready;
   $("example").textContent = own && same(texts, EXAMPLE) ? "Back to your lines" : "Use an example";
   const changed = count ? "Your lines have changed; embed again." : "Your lines are gone; these results are of the last ones.";
