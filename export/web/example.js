@@ -1,4 +1,6 @@
-// Twenty lines to try the search on.
+// Twenty lines to try the search on, and a query that shares no word with the line it means.
+
+export const QUERY = "broken display";
 
 export const EXAMPLE = [
   "My parcel was supposed to arrive on Monday and is still not here.",

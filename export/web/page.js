@@ -2,7 +2,7 @@
 
 import { BundleError, load, missingFeature, similarity } from "./encoder.js";
 import { droppedFiles } from "./dropped.js";
-import { EXAMPLE } from "./example.js";
+import { EXAMPLE, QUERY } from "./example.js";
 
 const $ = (id) => document.getElementById(id);
 const MOST_LINES = 20_000;
@@ -14,7 +14,8 @@ const WIDE = 1024; // pixels from which style.css puts lines and search side by 
 let encoder = null; // the opened bundle
 let source = null; // what it was loaded from, for other settings
 let rowOf = new Map(); // line -> its embedding
-let embedded = { lines: [] }; // what is searched; once there are some, index and joined: BM25 of their words
+let embedded = { lines: [], of: [] }; // what is searched, and all that was to be; once there are some, index and joined: BM25 of their words
+let own = ""; // the visitor's lines, while the example is shown
 let stop = new AbortController();
 let opening = 0; // counts, so that only the newest bundle is shown
 
@@ -37,6 +38,7 @@ async function open(from, options = {}) {
     if (turn !== opening) return loaded.close();
     encoder = globalThis.encoder = loaded; // also for the console
     showBundle(options);
+    embedLines({ stay: true }); // those of the bundle before
   } catch (error) {
     if (turn === opening) showError(error);
   }
@@ -65,7 +67,7 @@ function showBundle({ backend = "auto" }) {
   const { name, precision, precisions, dim, dims, max_tokens } = encoder;
   $("bundle-name").textContent = name;
   $("shape").textContent = `${dim} dimensions, of up to ${max_tokens} tokens a text`;
-  $("backend").replaceChildren(backendName(encoder), note(encoder.reason));
+  $("backend").replaceChildren(backendName(encoder), note(whyThreads(encoder)), note(encoder.reason));
   $("speed").textContent = "not measured yet";
   showGolden(encoder.golden);
   fill($("precision"), precisions, precision);
@@ -91,7 +93,7 @@ function closeBundle() {
   encoder?.close();
   encoder = null;
   rowOf = new Map();
-  embedded = { lines: [] };
+  embedded = { lines: [], of: [] };
   showNearest([]);
 }
 
@@ -132,9 +134,28 @@ function countLines() {
   const count = texts.length;
   const named = counted(count, "line");
   $("count").textContent = count ? named + (count === MOST_LINES ? " (the first ones)" : "") : "";
-  $("embed").textContent = count ? `Embed ${named}` : "Embed";
-  $("embed").disabled = !count || texts.join("\n") === embedded.lines.join("\n");
-  $("example").hidden = count > 0;
+  const ready = count > 0 && same(texts, embedded.lines);
+  const toDo = count ? `Embed ${named}` : "Embed";
+  $("embed").textContent = ready ? "Embedded" : toDo;
+  $("embed").disabled = !count || ready;
+  $("example").textContent = own && same(texts, EXAMPLE) ? "Back to your lines" : "Use an example";
+  const changed = count ? "Your lines have changed; embed again." : "Your lines are gone; these results are of the last ones.";
+  showStale(same(texts, embedded.of) ? "" : changed);
+}
+
+/** Why the results are of other lines than those on the page; empty where they are not. */
+function showStale(why) {
+  $("stale").textContent = embedded.lines.length ? why : "";
+}
+
+/** The example and its query in place of the visitor's lines, or these again. */
+function switchExample() {
+  const isExample = same(lines(), EXAMPLE);
+  const back = isExample && own;
+  if (!isExample) own = $("texts").value.trim();
+  $("texts").value = back ? own : EXAMPLE.join("\n");
+  $("query").value = back ? "" : QUERY;
+  return embedLines();
 }
 
 /** The lines of dropped text files, below those that are there. The bundle stays open, with what it has embedded. */
@@ -153,12 +174,14 @@ async function takeLines(files) {
 async function embedLines({ stay = false } = {}) {
   const texts = lines();
   if (!texts.length) return;
+  countLines();
   stop.abort("begun again");
   const { signal } = (stop = new AbortController());
   const [rows, started] = [rowOf, performance.now()];
   let portion = [];
   const waiting = [...new Set(texts)].filter((text) => !rows.has(text));
   busyEmbedding(true);
+  if ($("stale").textContent) showStale("Embedding your lines…");
   try {
     for (let at = 0; at < waiting.length && !signal.aborted; at += PORTION) {
       $("done").value = at / waiting.length;
@@ -172,7 +195,7 @@ async function embedLines({ stay = false } = {}) {
     const { BM25, joined } = await import("./vendor/core/bm25.js"); // not before a bundle has opened
     if (stop.signal !== signal || rows !== rowOf) return;
     rowOf = new Map(ready.map((text) => [text, rows.get(text)]));
-    embedded = { lines: ready, index: new BM25(ready), joined };
+    embedded = { lines: ready, of: texts, index: new BM25(ready), joined };
     showEmbedded(stay);
     const all = `${counted(ready.length, "line")} embedded`;
     $("count").textContent = signal.aborted ? `Stopped: ${all}` : `${all} in ${seconds(performance.now() - started)}`;
@@ -233,30 +256,32 @@ async function search() {
 function nearest(query, row) {
   const { lines, index, joined } = embedded;
   const cosines = lines.map((line) => similarity(row, rowOf.get(line)));
-  const scores = $("by-words").checked ? joined(cosines, index.scores(query)) : cosines;
+  const bm25 = $("by-words").checked ? index.scores(query) : new Float64Array(lines.length);
+  const scores = joined(cosines, bm25);
   const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]);
-  return order.slice(0, NEAREST).map((at) => ({ cosine: cosines[at], score: scores[at], line: lines[at] }));
+  return order.slice(0, NEAREST).map((at) => ({ cosine: cosines[at], hasWords: bm25[at] > 0, line: lines[at] }));
 }
 
-/** The nearest lines, each with its cosine and a bar: how what they are ordered by lies between the worst and the best of those shown. */
+/** The nearest lines in their order, each with its cosine as a number and a bar, and whether it has words of the query. */
 function showNearest(found, ms) {
-  const [worst, best] = [found.at(-1)?.score, found[0]?.score];
   $("results").replaceChildren(
-    ...found.map(({ cosine, score, line }) => {
+    ...found.map(({ cosine, hasWords, line }) => {
       const item = document.createElement("li");
-      const [text, number, bar] = ["p", "data", "span"].map((name) => item.appendChild(document.createElement(name)));
+      const [text, number, bar] = ["p", "data", "i"].map((name) => item.appendChild(document.createElement(name)));
       text.textContent = line;
       text.dir = "auto";
-      number.textContent = cosine.toFixed(2);
-      number.ariaLabel = `cosine ${cosine.toFixed(2)}`;
-      bar.style.setProperty("--share", best > worst ? ((score - worst) / (best - worst)).toFixed(3) : 1);
+      number.textContent = number.value = cosine.toFixed(2);
+      if (hasWords) number.append(note("+ words"));
+      bar.style.setProperty("--share", Math.max(0, cosine).toFixed(3));
       return item;
     }),
   );
   const lines = counted(embedded.lines.length, "line");
-  const by = $("by-words").checked ? "cosine and words" : "cosine";
+  const caption = $("by-words").checked
+    ? "Number and bar: cosine with the query. “+ words”: lifted in the order by words of the query."
+    : "Number, bar and order: cosine with the query.";
   const waiting = embedded.lines.length ? "" : "Embed some lines, then search them here.";
-  $("found").textContent = found.length ? `${found.length} nearest of ${lines}, by ${by}, in ${ms.toFixed(0)} ms; the numbers are cosines` : waiting;
+  $("found").textContent = found.length ? `${found.length} nearest of ${lines}, in ${ms.toFixed(0)} ms. ${caption}` : waiting;
 }
 
 // ---- words
@@ -265,8 +290,15 @@ const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 const seconds = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
 const whole = (number) => number.toLocaleString("en", { maximumFractionDigits: 0 });
 const sentence = (text) => text && text[0].toUpperCase() + text.slice(1) + (/[.!?]$/u.test(text) ? "" : ".");
+const same = (a, b) => a.length === b.length && a.every((each, at) => each === b[at]);
 const counted = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 const backendName = ({ backend, threads }) => (backend === "webgpu" ? "WebGPU" : `WASM, ${counted(threads, "thread")}, SIMD`);
+
+function whyThreads({ backend }) {
+  if (backend === "webgpu") return "";
+  if (!crossOriginIsolated) return "more need two headers, which this page came without";
+  return `half of ${counted(navigator.hardwareConcurrency ?? 1, "processor")}, at most four: the rest stays free for the page`;
+}
 
 function note(text) {
   const element = document.createElement("span");
@@ -277,7 +309,8 @@ function note(text) {
 
 function fill(select, values, chosen) {
   select.replaceChildren(...values.map((value) => new Option(value, value, false, value === chosen)));
-  select.disabled = values.length === 1;
+  select.hidden = values.length === 1; // then its value is plain text
+  select.previousElementSibling.textContent = select.hidden ? chosen : "";
 }
 
 // ---- events
@@ -290,7 +323,7 @@ $("address").addEventListener("submit", (event) => {
 $("close").addEventListener("click", () => {
   opening++;
   closeBundle();
-  $("query").value = $("folder").value = "";
+  $("folder").value = "";
   show("open");
   ($("students").querySelector("button") ?? $("folder")).focus();
 });
@@ -298,20 +331,15 @@ $("check").addEventListener("click", check);
 $("time").addEventListener("click", time);
 $("texts").addEventListener("input", ({ inputType }) => (inputType === "insertFromPaste" ? embedLines({ stay: true }) : countLines()));
 $("texts").addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && embedLines());
-$("example").addEventListener("click", () => {
-  $("texts").value = EXAMPLE.join("\n");
-  embedLines();
-});
+$("example").addEventListener("click", switchExample);
 $("embed").addEventListener("click", embedLines);
 $("stop").addEventListener("click", () => stop.abort("stopped"));
 $("query").addEventListener("input", search);
 $("by-words").addEventListener("change", search);
 for (const id of ["precision", "dim", "backend-choice"]) {
-  $(id).addEventListener("change", async () => {
-    const again = embedded.lines.length > 0;
-    await open(source, { precision: $("precision").value, dim: Number($("dim").value), backend: $("backend-choice").value });
-    if (again && encoder) embedLines();
-  });
+  $(id).addEventListener("change", () =>
+    open(source, { precision: $("precision").value, dim: Number($("dim").value), backend: $("backend-choice").value }),
+  );
 }
 
 addEventListener("dragover", (event) => {

@@ -23,6 +23,7 @@ CHROMIUM = (
 QUICK = [
     "url",
     "search_by_words_too",
+    "example_and_changed_lines",
     "folder_dropped",
     "text_dropped",
     "shipped",

@@ -10,6 +10,7 @@ import { fileURLToPath } from "node:url";
 import { BM25, joined } from "../../node/core/bm25.js";
 import { DIMS, dot, edit, GOLDEN, MANIFEST, PRECISION } from "../../node/test/bundles.js";
 import { GIVES, REFUSED } from "../../node/test/cases.js";
+import { EXAMPLE, QUERY } from "../example.js";
 import { FEW, broken, browser, errorOf, few, inBrowser, opened, origin, page, port, refused, shown, text } from "./harness.mjs";
 
 export const cases = {
@@ -18,7 +19,7 @@ export const cases = {
     await opened(on);
     assert.equal(await text(on, "bundle-name"), MANIFEST.name);
     assert.match(await text(on, "golden"), /^✓ same results as in Python32 texts, worst cosine 0\.9\d+, at least 0\.9/);
-    assert.match(await text(on, "backend"), /^(WASM, \d+ threads?, SIMD|WebGPU)/);
+    assert.match(await text(on, "backend"), /^(WASM, \d+ threads?, SIMDhalf of \d+ processors?, at most four|WebGPU)/);
     // the page's own encoder, all golden texts in batches, against the stored embeddings
     const rows = await on.evaluate(async (texts) => (await encoder.encode(texts)).map((row) => [...row]), GOLDEN.texts);
     const { threshold } = MANIFEST.precisions[PRECISION].parity;
@@ -36,16 +37,15 @@ export const cases = {
     await opened(on);
     assert.equal(await on.isDisabled("#embed"), true);
     await on.click("#example");
-    await on.waitForSelector("#query:enabled");
-    await on.keyboard.type("my package has not come yet", { delay: 5 }); // the field has the focus
+    await on.waitForSelector("#results li");
+    await on.keyboard.press("Control+A"); // the field has the focus
+    await on.keyboard.type("my package has not come yet", { delay: 5 });
     await on.waitForFunction(() => document.querySelector("#results li p")?.textContent.startsWith("My parcel"));
     await on.uncheck("#by-words");
-    await on.waitForFunction(() => document.getElementById("found").textContent.includes(", by cosine, in "));
+    await on.waitForFunction(() => document.getElementById("found").textContent.includes("bar and order: cosine"));
     const cosines = await on.$$eval("#results data", (all) => all.map((each) => Number(each.textContent)));
     assert.equal(cosines.length, 8);
     assert.ok(cosines.every((cosine, at) => at === 0 || cosine <= cosines[at - 1]) && cosines[0] > cosines[7]);
-    const shares = await on.$$eval("#results span", (all) => all.map((each) => Number(each.style.getPropertyValue("--share"))));
-    assert.deepEqual([shares[0], shares[7]], [1, 0]);
     await on.click("#about summary");
     await on.click("#check");
     await on.waitForFunction(() => document.getElementById("golden").textContent.startsWith("✓ same results"));
@@ -72,10 +72,51 @@ export const cases = {
     const best = (values) => lines.toSorted((a, b) => values[lines.indexOf(b)] - values[lines.indexOf(a)]).slice(0, 8);
     assert.notDeepEqual(best(scores), best(cosines));
     assert.deepEqual(await on.$$eval("#results p", (all) => all.map((each) => each.textContent)), best(scores));
-    assert.match(await text(on, "found"), /^8 nearest of 20 lines, by cosine and words, in \d+ ms; the numbers are cosines$/);
+    assert.match(await text(on, "found"), /^8 nearest of 20 lines, in \d+ ms\. Number and bar: cosine with the query\. “\+\swords”: lifted /);
+    // each row's bar and number are its cosine, and those with a word of the query say so
+    const bm25 = new BM25(lines).scores(query);
+    const expected = best(scores).map((line) => [cosines[lines.indexOf(line)], bm25[lines.indexOf(line)] > 0]);
+    const rowsShown = await on.$$eval("#results li", (all) =>
+      all.map((each) => [each.querySelector("data").value, each.querySelector("i").style.getPropertyValue("--share"), each.innerText]),
+    );
+    rowsShown.forEach(([number, share, all], at) => {
+      assert.equal(number, expected[at][0].toFixed(2));
+      assert.ok(Math.abs(share - Math.max(0, expected[at][0])) < 0.001, share);
+      assert.equal(all.includes("+ words"), expected[at][1]);
+    });
     await on.uncheck("#by-words");
-    await on.waitForFunction(() => document.getElementById("found").textContent.includes(", by cosine, in "));
+    await on.waitForFunction(() => document.getElementById("found").textContent.includes("bar and order: cosine"));
     assert.deepEqual(await on.$$eval("#results p", (all) => all.map((each) => each.textContent)), best(cosines));
+    assert.deepEqual(on.bugs, []);
+  },
+
+  /** One click fills in, embeds and searches the example; other lines grey the results until they are embedded. */
+  async example_and_changed_lines() {
+    const on = await page("/?bundle=/few/");
+    await opened(on);
+    const opacity = () => on.$eval("#results", (results) => Number(getComputedStyle(results).opacity));
+    await on.fill("#texts", "mine\nmine too");
+    await on.click("#example");
+    await on.waitForFunction(() => document.querySelector("#results li p")?.textContent.startsWith("The screen arrived with a crack"));
+    assert.deepEqual([await on.inputValue("#texts"), await on.inputValue("#query")], [EXAMPLE.join("\n"), QUERY]);
+    assert.deepEqual([await text(on, "stale"), await opacity(), await text(on, "embed")], ["", 1, "Embedded"]);
+    await on.click("#example"); // now: back
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("2 lines embedded"));
+    assert.equal(await on.inputValue("#texts"), "mine\nmine too");
+    await on.fill("#query", "mine");
+    await on.waitForSelector("#results li");
+    await on.fill("#texts", "others");
+    assert.match(await text(on, "stale"), /^Your lines have changed; embed again\.$/);
+    assert.ok((await opacity()) < 0.5);
+    await on.fill("#texts", "mine\nmine too"); // as embedded
+    assert.deepEqual([await text(on, "stale"), await opacity()], ["", 1]);
+    await on.fill("#texts", "others");
+    await on.click("#embed");
+    await on.waitForFunction(() => document.querySelector("#results li p")?.textContent === "others");
+    assert.deepEqual([await text(on, "stale"), await opacity()], ["", 1]);
+    await on.click("#close"); // the next bundle embeds them and answers the same query
+    await on.setInputFiles("#folder", few);
+    await on.waitForFunction(() => document.querySelector("#results li p")?.textContent === "others");
     assert.deepEqual(on.bugs, []);
   },
 
@@ -127,6 +168,10 @@ export const cases = {
   async shipped() {
     const on = await page("/");
     await on.waitForSelector("#students button");
+    const tops = await on.$$eval("#students button", (all) => all.map((each) => each.getBoundingClientRect().top));
+    assert.deepEqual(tops, Array(3).fill(tops[0])); // one row
+    const width = "document.querySelector('main').clientWidth";
+    const wide = await on.evaluate(width);
     assert.deepEqual(await on.$$eval("#students button", (all) => all.map((each) => each.textContent)), ["Try nano", "Try micro", "Try multi"]);
     assert.match(await text(on, "students"), /\d+\.\d MB · English, German, Spanish, French, Dutch$/);
     await on.keyboard.press("Tab");
@@ -134,7 +179,12 @@ export const cases = {
     await on.keyboard.press("Enter"); // the second, by the keyboard alone
     await opened(on);
     assert.equal(await text(on, "bundle-name"), "micro");
+    assert.equal(await on.evaluate(width), wide);
     assert.match(await text(on, "facts"), /^int8 · 1\.5 MB · ✓ checked$/);
+    await on.click("#about summary");
+    assert.equal(await on.isVisible("#precision"), false); // there is one, as plain text
+    assert.equal(await on.isVisible("#backend-choice"), true);
+    assert.match(await on.innerText(".settings"), /^Precision\s*int8\s*Dimensions\s*384\s*Backend/);
     assert.deepEqual(on.bugs, []);
   },
 
@@ -152,6 +202,7 @@ export const cases = {
     assert.ok(embedded % 128 === 0 && 0 < embedded && embedded < all, embedded);
     await on.fill("#query", "line 7");
     await on.waitForFunction(() => document.querySelector("#results li p")?.textContent === "line 7");
+    assert.equal(await text(on, "stale"), ""); // the lines are those of the visitor's, if not all
     await on.click("#embed");
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("1,500 lines embedded in "));
     assert.equal(await on.isDisabled("#embed"), true);
@@ -323,7 +374,10 @@ export const cases = {
   },
 
   async phone_width() {
-    const on = await page("/?bundle=/few/", { viewport: { width: 360, height: 740 }, isMobile: true, hasTouch: true });
+    const on = await page("/", { viewport: { width: 360, height: 740 }, isMobile: true, hasTouch: true });
+    await shown(on, "open");
+    assert.deepEqual([await on.isVisible(".invite"), await on.isVisible("#drop .button")], [false, true]);
+    await on.setInputFiles("#folder", few);
     await opened(on);
     await on.fill("#texts", `${"long".repeat(60)}\nمرحبا بالعالم\nshort`);
     await on.click("#embed");
