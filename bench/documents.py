@@ -131,7 +131,7 @@ def _shared(score: float, best: float) -> str:
 def adapted(found: dict[str, Any]) -> str:
     """The table of adaptations: nDCG@10 of a collection for each number of its documents, and what the
     student kept of STS."""
-    name, lines = found["student"], list[str]()
+    name, lines, without = found["student"], list[str](), list[str]()
     titles = ["collection", f"`{name}` learned", "minutes", "nDCG@10", "with BM25", "STS"]
     head = f"| {' | '.join(titles)} |"
     lines += [head, "| --- | --- " + "| ---: " * 4 + "|"]
@@ -149,12 +149,13 @@ def adapted(found: dict[str, Any]) -> str:
             lines.append(
                 f"| {title} | {learned} | {minutes} | {' | '.join(cells)} | {100 * scores['sts7']:.1f} |"
             )
-        lines.append(f"| {title} | *BM25 alone* | | | {_shared(teacher['bm25'], teacher['ndcg10'])} | |")
+        without.append(f"{title} {_shared(teacher['bm25'], teacher['ndcg10'])}")
     machine, runs = found["machine"], [each for runs in found["adapted"].values() for each in runs.values()]
     processors = " or ".join(
         dict.fromkeys([machine["cpu"], *(each["cpu"] for each in runs if "cpu" in each)])
     )
-    return "\n".join([*lines, "", f"<sub>{processors} · {machine['cores']} cores</sub>", ""])
+    below = f"BM25 alone: {', '.join(without)} · {processors} · {machine['cores']} cores"
+    return "\n".join([*lines, "", f"<sub>{below}</sub>", ""])
 
 
 def fitted(reports: list[dict[str, Any]]) -> str:
