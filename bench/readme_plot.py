@@ -56,7 +56,8 @@ def of_peers(report: dict[str, Any], baseline: str, names: list[str]) -> Drawing
     points = []
     for row in rows:
         ms, size, score = row["time"]["p50_ms"], row["size_bytes"], 100 * row["quality"]["sts7"]
-        point = _marked(row["name"], ms, size, score, row["name"] == baseline)
+        name = f"{row['name']} (teacher)" if row["name"] == baseline else row["name"]
+        point = _marked(name, ms, size, score, row["name"] == baseline)
         points.append(point if row["ours"] else {**point, "colour": OTHERS})
     (teacher,) = (point for point in points if point["teacher"])
     line = {"score": teacher["score"], "text": "all-MiniLM-L6-v2"}
