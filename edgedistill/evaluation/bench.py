@@ -129,12 +129,9 @@ def bench(
         _check_embeddings(target, texts, session)
     described = machine.here(session.device)
     reports = [assemble(target, measured, opened[0].name, described) for target in measured]
-    if outputs.json is not None:
-        report.write(outputs.json, reports)
-    if outputs.html is not None:
-        page.write(outputs.html, reports)
-    if outputs.png is not None:
-        page.picture(outputs.png, reports)
+    for write, path in zip((report.write, page.write, page.picture), outputs, strict=True):
+        if path is not None:
+            write(path, reports)
     session.log(tables.terminal(reports))
     checks = []
     for target, each in zip(measured, reports, strict=True):
@@ -438,8 +435,8 @@ def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | No
 
 
 def _progress(steps: int, log: Log) -> Log:
-    """Return a log of the steps, with the share that is done; it shows the first and the last, and of the others at
-    most one in LOG_INTERVAL_S. Nothing is drawn while one is measured."""
+    """Return a log of the steps, with the share that is done; it shows the first and the last, and of the
+    others at most one in LOG_INTERVAL_S. Nothing is drawn while one is measured."""
     at, logged_at = 0, float("-inf")
 
     def advance(line: str) -> None:

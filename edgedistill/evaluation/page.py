@@ -88,21 +88,17 @@ def data(reports: list[Report]) -> dict[str, Any]:
     `embeddings` the rows of embeddings in fewer bytes; `reference` is the place of the teacher among the
     reports, None without one.
     """
-    names, teacher, noise = suites(reports), reference(reports), "; ".join(disturbances(reports))
-    rows = [tables.cells(report, names, shares=True, doubtful=bool(noise)) for report in reports]
+    names, teacher, noise = suites(reports), reference(reports), disturbances(reports)
     return {
         "suites": [_suite(reports, name) for name in names],
-        "heads": [cell.head for cell in rows[0]],
-        "reports": [
-            _report(report, row, bool(noise)) for report, row in zip(reports, rows, strict=True)
-        ],
+        "reports": [_report(report, names, noise) for report in reports],
         "embeddings": [
             {"report": reports.index(report), "cells": [cell._asdict() for cell in row]}
             for report, row in tables.embeddings(reports)
         ],
         "reference": None if teacher is None else reports.index(teacher),
         "where": [*tables.places(reports), *tables.bm25_alone(reports)],
-        "noise": noise,
+        "noise": "; ".join(noise),
         "ties": tables.tie_note(reports),
     }
 
@@ -120,13 +116,12 @@ def _suite(reports: list[Report], name: str) -> dict[str, str]:
     return {"name": name, "averaged": family.averaged, "measure": family.title}
 
 
-def _report(report: Report, row: list[tables.Cell], doubtful: bool) -> dict[str, Any]:
+def _report(report: Report, names: list[str], noise: list[str]) -> dict[str, Any]:
     return {
         **without_samples(report),
         "samples_ms": _thinned(report["single"].get("samples_ms")),
         "variant": title(report).removeprefix(f"{report['bundle']['name']}:"),
         "teacher": is_teacher(report),
-        "doubtful": doubtful,
         "short": tables.shorten(report["bundle"]["name"], 28),
-        "cells": [cell._asdict() for cell in row],
+        "cells": [cell._asdict() for cell in tables.cells(report, names, True, noise)],
     }

@@ -195,7 +195,9 @@ def conclude(checks: list[dict[str, Any]], result: dict[str, Any], log: Log) -> 
     failed = []
     for each in checks:
         what = f"{each['bundle']}: {each['requirement']}"
-        bound = f"{'at most' if each['requirement'].startswith('size_mb') else 'at least'} {each['required']:g}"
+        bound = (
+            f"{'at most' if each['requirement'].startswith('size_mb') else 'at least'} {each['required']:g}"
+        )
         if each["met"] is None:
             why_not = "its suite or its teacher was not measured; add --suite, the teacher's bundle"
             log(f"requirement of {what}, {bound}: not checked, {why_not}")

@@ -39,16 +39,16 @@ class Cell(NamedTuple):
     value: float | None
 
 
-def cells(report: Report, names: list[str], shares: bool, doubtful: bool) -> list[Cell]:
+def cells(report: Report, names: list[str], shares: bool, noise: list[str]) -> list[Cell]:
     """Return the row of a report in every table: its sizes, its scores on the named suites, its costs.
 
-    Where `shares`, each score is followed by the share of the teacher's score that is retained; where `doubtful`, each
-    time is marked.
+    Where `shares`, each score is followed by the share of the teacher's score that is retained; where
+    there was `noise`, each time is marked.
     """
     parameters, graph = report["parameters"]["total"], report["size_bytes"]["graph"]
     p50, p99 = report["single"]["p50_ms"], report["single"]["p99_ms"]
     rate, peak = report["offline"]["texts_s"], report["peak_rss_bytes"]
-    about = "~" if doubtful else ""
+    about = "~" if noise else ""
     return [
         Cell("params", f"{parameters / 1e6:.2f}M", parameters),
         Cell("MB", f"{graph / 1e6:.{2 if graph < 1e8 else 0}f}", graph),
@@ -138,10 +138,10 @@ def places(reports: list[Report]) -> list[str]:
 def terminal(reports: list[Report]) -> str:
     """Return plain text of at most WIDTH columns: a table of costs, one row per report, with the scores of a
     single suite in it; each of several suites has a table."""
-    names, shares, disturbed = suites(reports), compared(reports), bool(disturbances(reports))
+    names, shares, noise = suites(reports), compared(reports), disturbances(reports)
     single_suite = names if len(names) == 1 else []
     parts: list[RenderableType] = [
-        _table([(report, cells(report, single_suite, shares, disturbed)) for report in reports])
+        _table([(report, cells(report, single_suite, shares, noise)) for report in reports])
     ]
     for name in names if not single_suite else ():
         measured = [report for report in reports if name in report["quality"]]
@@ -156,7 +156,7 @@ def markdown(reports: list[Report]) -> str:
     """Return the README's table, one row per report, and below it the conditions; it has `retained` columns
     only where a teacher was measured."""
     names, shares = suites(reports), compared(reports)
-    kept = [cells(report, names, shares, bool(disturbances([report]))) for report in reports]
+    kept = [cells(report, names, shares, disturbances([report])) for report in reports]
     heads = ["bundle", *(cell.head for cell in kept[0])]
     rows = [heads, ["---", *["---:"] * len(kept[0])]]
     for report, row in zip(reports, kept, strict=True):

@@ -26,7 +26,7 @@ function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk
     left: x.scale(point.low), right: x.scale(point.high), top: y.scale(point.scores?.[1] ?? point.score), bottom: y.scale(point.scores?.[0] ?? point.score),
   }));
   const steps = frontier(placed), drawn = [...steps, ...placed.flatMap(({x: across, y: up, left, right, top, bottom}) => [{left, right, top: up - 1, bottom: up + 1}, {left: across - 1, right: across + 1, top, bottom}])];
-  const parts = [...grid(x, y, frame), ...axes(frame, measure)];
+  const parts = [...grid(x, y, frame), ...axes(frame, points.some(({scores}) => scores) ? `${measure}, bars: 95% interval` : measure)];
   if (teacher) {
     const at = y.scale(teacher.score);
     parts.push(line('teacher-line', frame.left, at, frame.right, at));
@@ -42,7 +42,7 @@ function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk
   }
   parts.push(...steps.map((step) => line('frontier', step.left, step.top, step.right, step.bottom)));
   parts.push(...[...placed].sort((a, b) => b.radius - a.radius).map(dot)); // the small ones on top
-  parts.push(...labels(placed, drawn, frame), ...sizeKey(radius, largest, frame.right, frame.top - 44, area), ...frontierKey(frame.left, high - 12, steps, points));
+  parts.push(...labels(placed, drawn, frame), ...sizeKey(radius, largest, frame.right, frame.top - 44, area), ...frontierKey(frame.left, high - 12));
   const about = points.map(({name, detail, ms, score}) => `${name} ${detail}`.trim() + `: ${score.toFixed(2)} at ${ms} ms`).join('; ');
   return drawing(wide, high, title, about, parts);
 }
@@ -77,11 +77,9 @@ function dot({x, y, radius, left, right, top, bottom, tip, colour, teacher}) {
     el('circle', {class: 'core', cx: one(x), cy: one(y), r: 2}));
 }
 
-/** What the steps and the bars are. */
-function frontierKey(left, y, steps, points) {
-  const bars = points.some(({scores}) => scores) ? '; bars: 95% intervals' : '';
-  if (!steps.length) return [el('text', {class: 'hint', x: left, y}, bars.slice(2))];
-  return [line('frontier', left, y - 4, left + 30, y - 4), el('text', {class: 'hint', x: left + 38, y}, `Pareto front: none is better and faster${bars}`)];
+/** What the steps are. */
+function frontierKey(left, y) {
+  return [line('frontier', left, y - 4, left + 30, y - 4), el('text', {class: 'hint', x: left + 38, y}, 'Pareto front: none is better and faster')];
 }
 
 /** Circles that explain the area of the markers, the largest first, from `right` to the left. */

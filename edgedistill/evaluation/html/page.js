@@ -15,16 +15,17 @@ const section = (title, ...parts) => el('section', {}, el('h2', {}, title), ...p
 const scroll = (...parts) => el('div', {class: 'scroll', tabindex: 0}, ...parts);
 const distinct = (values) => [...new Set(values)];
 const count = (value) => value.toLocaleString('en');
-const about = ({doubtful}) => (doubtful ? '~' : ''); // before a time
+const about = data.noise ? '~' : ''; // before a time
 /** A plot drawn twice, for a desktop and paper, and for a phone; the style sheet shows one, so that nothing is drawn anew to print. */
 const plots = (drawn) => [el('div', {class: 'wide'}, drawn(false)), el('div', {class: 'narrow'}, drawn(true))];
 /** Ends of an interval for a table: whole numbers where it is wide. */
 const ends = (interval) => { const digits = interval[1] - interval[0] < 0.02 ? 1 : 0; return interval.map((end) => (100 * end).toFixed(digits)).join('–'); };
 const title = ({bundle, variant}) => `${bundle.name} ${variant}`;
 
+const heads = all[0].cells.map(({head}) => head);
 /** How the table shows a report's value in the column of that head. */
-const shown = (report, head) => report.cells[data.heads.indexOf(head)].shown;
-const retained = (report, suite) => report.cells[data.heads.indexOf(suite) + 1].shown;
+const shown = (report, head) => report.cells[heads.indexOf(head)].shown;
+const retained = (report, suite) => report.cells[heads.indexOf(suite) + 1].shown;
 
 /** The colour of a report's bundle: all teachers share --c0, students take --c1 to --c8 in turn. */
 const students = distinct(all.filter(({teacher}) => !teacher).map(({bundle}) => bundle.name));
@@ -103,7 +104,7 @@ function compare(suite) {
   const name = (report) => (names.length === all.length ? report.short : title(report));
   const tied = a.against?.[`${b.bundle.name}:${b.variant}`]?.tie, points = 100 * (score(a) - score(b)), shownPoints = Math.abs(points).toFixed(1);
   const within = [[a, b], [b, a]].every(([{quality}, other]) => { const [low, high] = quality[suite].interval95 ?? [1, 0]; return low <= score(other) && score(other) <= high; });
-  const speed = tied ? '' : times(b.single.p50_ms / a.single.p50_ms, 'faster', 'slower', about(a) || about(b));
+  const speed = tied ? '' : times(b.single.p50_ms / a.single.p50_ms, 'faster', 'slower', about);
   const costs = [speed, times(b.size_bytes.graph / a.size_bytes.graph, 'smaller', 'larger')].filter(Boolean);
   const level = [`as fast as ${name(b)}`, ...costs], first = speed ? `${costs.join(' and ')} than ${name(b)}` : level.join(' and ');
   const side = shownPoints === '0.0' ? 'level with it' : `${within ? '~' : ''}${shownPoints} points ${points > 0 ? 'ahead' : 'behind'}`;
@@ -135,7 +136,7 @@ function leading(compared, suite) {
 function tiles(best, teacher) {
   return [
     [`${shown(best, 'MB')} MB`, ['graph', times(teacher.size_bytes.graph / best.size_bytes.graph, 'smaller', 'larger')].filter(Boolean).join(', ')],
-    [`${shown(best, 'p50 ms')} ms`, ['per text at p50', times(teacher.single.p50_ms / best.single.p50_ms, 'faster', 'slower', about(best))].filter(Boolean).join(', ')],
+    [`${shown(best, 'p50 ms')} ms`, ['per text at p50', times(teacher.single.p50_ms / best.single.p50_ms, 'faster', 'slower', about)].filter(Boolean).join(', ')],
     [shown(best, 'texts/s'), `texts/s; teacher: ${shown(teacher, 'texts/s')}`],
   ];
 }
@@ -163,7 +164,7 @@ function cell({shown: text, head, value = null, bar = null, shade = null, bold =
 
 /** The columns of the measurements: the first suite, p50, p99 and size, then the others; none that is zero or empty everywhere. */
 function columns() {
-  const {heads, suites} = data, suite = heads.indexOf(suites[0]?.name);
+  const {suites} = data, suite = heads.indexOf(suites[0]?.name);
   const first = [...(suites.length ? [suite, suite + 1] : []), ...['p50 ms', 'p99 ms', 'MB'].map((head) => heads.indexOf(head))];
   const tells = (at) => reports.some(({cells}) => !['', '0', '–'].includes(cells[at].shown));
   return distinct([...first, ...heads.keys()]).filter(tells);
@@ -174,13 +175,13 @@ function measurements() {
   const rows = reports.map((report) => ({
     report,
     cells: order.map((at) => {
-      const each = {...report.cells[at], interval: report.quality[data.heads[at]]?.interval95};
-      return data.heads[at] === 'retained' ? {...each, shown: each.shown || '–', bar: each.value ? Math.min(each.value, 1) : null} : each;
+      const each = {...report.cells[at], interval: report.quality[heads[at]]?.interval95};
+      return heads[at] === 'retained' ? {...each, shown: each.shown || '–', bar: each.value ? Math.min(each.value, 1) : null} : each;
     }),
   }));
   const mini = data.suites.some(({name}) => name === 'mini') ? el('p', {}, 'mini: a small English similarity suite that ships with edgedistill; a quick check, not a benchmark.') : null;
   const intervals = reports.some(({quality}) => Object.values(quality).some(({interval95}) => interval95));
-  return [table(['bundle', ...order.map((at) => data.heads[at])], rows, true), intervals ? el('p', {}, 'In brackets the 95% interval of a score, over pairs or queries.') : null, mini];
+  return [table(['bundle', ...order.map((at) => heads[at])], rows, true), intervals ? el('p', {}, 'In brackets the 95% interval of a score, over pairs or queries.') : null, mini];
 }
 
 /** A plot for each suite, one of which is shown. */
@@ -235,7 +236,7 @@ const quantile = (sorted, share) => {
 function latencies() {
   const high = 1.1 * Math.max(...reports.map(({single}) => single.p99_ms));
   const slowest = reports.map((report) => [Math.max(...(report.samples_ms ?? [report.single.p50_ms]).flat()), report]).reduce((most, each) => (each[0] > most[0] ? each : most));
-  const beyond = slowest[0] > high ? el('p', {}, `The axis ends behind the largest p99. The slowest text of all took ${about(slowest[1])}${count(Number(slowest[0].toPrecision(3)))} ms, in ${title(slowest[1])}.`) : null;
+  const beyond = slowest[0] > high ? el('p', {}, `The axis ends behind the largest p99. The slowest text of all took ${about}${count(Number(slowest[0].toPrecision(3)))} ms, in ${title(slowest[1])}.`) : null;
   return [scroll(plots((narrow) => distributions(high, narrow))), beyond];
 }
 
@@ -360,7 +361,7 @@ function lengths(lines, narrow) {
     parts.push(el('path', {class: 'length', d: path, style: `stroke:${colour(report)}`}));
     for (const {tokens, ms, tokenize_ms: tokenizing, graph_ms: graph, pooling_ms: pooling} of its) {
       const inside = typeof pooling === 'number' ? `, ${pooling.toPrecision(3)} of it pooling` : '';
-      const tip = `${report.bundle.name} · ${report.variant}\n${tokens} tokens: ${about(report)}${ms.toPrecision(3)} ms\n  tokenization ${tokenizing.toPrecision(3)}\n  graph ${graph.toPrecision(3)}${inside}`;
+      const tip = `${report.bundle.name} · ${report.variant}\n${tokens} tokens: ${about}${ms.toPrecision(3)} ms\n  tokenization ${tokenizing.toPrecision(3)}\n  graph ${graph.toPrecision(3)}${inside}`;
       parts.push(el('g', {class: 'dot', tabindex: 0, 'data-tip': tip, style: `--c:${colour(report)}`}, el('circle', {cx: one(x.scale(tokens)), cy: one(y.scale(ms)), r: 4})));
     }
   }
@@ -430,7 +431,7 @@ function scenarios() {
     ['RSS MB loaded', ({memory}) => [memory?.loaded_rss_bytes, whole(memory?.loaded_rss_bytes / 1e6)]],
     ['peak', (report) => [report.peak_rss_bytes, shown(report, 'RSS MB')]],
   ].filter(([head, of]) => told.some((report) => !['–', 'NaN'].includes(of(report)[1])));
-  const rows = told.map((report) => ({report, cells: columns.map(([, of]) => { const [value, text, timed] = of(report), mark = timed ? about(report) : ''; return {value, shown: ['–', 'NaN'].includes(text) ? '–' : mark + text}; })}));
+  const rows = told.map((report) => ({report, cells: columns.map(([, of]) => { const [value, text, timed] = of(report), mark = timed ? about : ''; return {value, shown: ['–', 'NaN'].includes(text) ? '–' : mark + text}; })}));
   return section('Scenarios and memory', table(['bundle', ...columns.map(([head]) => head)], rows, true));
 }
 
