@@ -19,6 +19,10 @@ WIDE, HIGH = 880, 480
 FONT = (
     "-apple-system,BlinkMacSystemFont,'Segoe UI','Noto Sans',Helvetica,Arial,sans-serif"  # as GitHub's pages
 )
+TEACHERS = {  # rows of the teacher itself: what the plot calls them
+    "sentence-transformers": "sentence-transformers (teacher)",
+    "edgedistill, int8": "all-MiniLM, int8 (teacher)",
+}
 OTHERS = "others"  # what is no bundle of ours: in place of a colour, for the style sheet to find
 THEMES = {  # ink, soft text, grid lines, background, student, teacher
     "light": ("#1f2328", "#59636e", "#d1d9e0", "#ffffff", "#0969da", "#9a6700"),
@@ -56,7 +60,7 @@ def of_peers(report: dict[str, Any], baseline: str, names: list[str]) -> Drawing
     points = []
     for row in rows:
         ms, size, score = row["time"]["p50_ms"], row["size_bytes"], 100 * row["quality"]["sts7"]
-        point = _marked(row["name"], ms, size, score, row["name"] == baseline)
+        point = _marked(TEACHERS.get(row["name"], row["name"]), ms, size, score, row["name"] == baseline)
         points.append(point if row["ours"] else {**point, "colour": OTHERS})
     (teacher,) = (point for point in points if point["teacher"])
     line = {"score": teacher["score"], "text": "all-MiniLM-L6-v2"}

@@ -177,7 +177,12 @@ Resume = Annotated[
         "are left as they are.",
     ),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out names if it exists.")]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace outputs that exist: what --out names, and --html, --png, --static."
+    ),
+]
 Pooling = Annotated[
     str | None,
     _option("KIND", "Of a plain transformers model: mean, cls, cls_pooler, max or last.", "--pooling"),

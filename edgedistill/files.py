@@ -185,7 +185,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
     Raises UserError when the disk is full.
     """
-    with _folder_beside(path) as folder:
+    with folder_beside(path) as folder:
         temporary = folder / path.name
         yield temporary
         with _written(path):
@@ -201,7 +201,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     An existing folder at `path` is replaced only on success. Raises UserError when the disk is full.
     """
     path = path.absolute()
-    with _folder_beside(path) as folder:
+    with folder_beside(path) as folder:
         yield folder
         with _written(path):
             for file in folder.rglob("*"):
@@ -212,7 +212,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _folder_beside(path: Path) -> Iterator[Path]:
+def folder_beside(path: Path) -> Iterator[Path]:
     """Yield an empty folder next to `path`, of a hidden name, and delete it at the end."""
     with border():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgedistill import machine
+from edgedistill import files, machine
 from edgedistill.data import bm25
 from edgedistill.errors import CheckFailed, UserError, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, slices, speed, tables, teacher_agreement
@@ -88,9 +88,14 @@ def bench(
     """
     if not bundles:
         raise UserError("edgedistill bench: no bundle; name one, or make one with edgedistill export RUN")
-    for path in outputs:
-        if path is not None and path.is_dir():
-            raise UserError(f"{path}: a folder; give the name of a file")
+    for option, path in outputs._asdict().items():
+        if path is not None:
+            if path.is_dir():
+                raise UserError(f"{path}: a folder; give the name of a file")
+            if option != "json" and path.suffix != f".{option}":
+                raise UserError(f"--{option} {path}: no .{option} at its end; add it")
+            with files.folder_beside(path):  # so that what cannot be written is known now
+                pass
     if outputs.png is not None:
         page.browser()
     threads = machine.default_threads() if session.threads is None else session.threads
@@ -124,12 +129,9 @@ def bench(
         _check_embeddings(target, texts, session)
     described = machine.here(session.device)
     reports = [assemble(target, measured, opened[0].name, described) for target in measured]
-    if outputs.json is not None:
-        report.write(outputs.json, reports)
-    if outputs.html is not None:
-        page.write(outputs.html, reports)
-    if outputs.png is not None:
-        page.picture(outputs.png, reports)
+    for write, path in zip((report.write, page.write, page.picture), outputs, strict=True):
+        if path is not None:
+            write(path, reports)
     session.log(tables.terminal(reports))
     checks = []
     for target, each in zip(measured, reports, strict=True):
@@ -139,7 +141,11 @@ def bench(
         "reports": [report.without_samples(each) for each in reports],
         "requirements": checks,
     }
-    report.conclude(checks, result, session.log)
+    try:
+        report.conclude(checks, result, session.log)
+    finally:
+        for path in filter(None, outputs):
+            session.log(f"wrote {path}")
     return result
 
 
@@ -429,8 +435,8 @@ def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | No
 
 
 def _progress(steps: int, log: Log) -> Log:
-    """Return a log of the steps, which numbers them; it shows the first and the last, and of the others at
-    most one in LOG_INTERVAL_S. Nothing is drawn while one is measured."""
+    """Return a log of the steps, with the share that is done; it shows the first and the last, and of the
+    others at most one in LOG_INTERVAL_S. Nothing is drawn while one is measured."""
     at, logged_at = 0, float("-inf")
 
     def advance(line: str) -> None:
@@ -438,6 +444,6 @@ def _progress(steps: int, log: Log) -> Log:
         at += 1
         if at == steps or time.perf_counter() - logged_at > LOG_INTERVAL_S:
             logged_at = time.perf_counter()
-            log(f"{at} of {steps}: {line}")
+            log(f"{(at - 1) / steps:.0%} done: {line}")
 
     return advance

@@ -56,7 +56,7 @@ def browser() -> str:
 def picture(path: Path, reports: list[Report]) -> None:
     """Write the whole page as a PNG, in light colours. Raises UserError where there is no browser, or it does
     not draw."""
-    with files.new_file(path) as new:
+    with files.new_file(path.absolute()) as new:  # a browser takes no other
         page, shot, height = new.with_name("page.html"), new.with_name("page.png"), PICTURE_WIDTH
         own = f"--user-data-dir={new.with_name('profile')}"  # a profile in use would take the page over
         write(page, reports)
@@ -88,18 +88,17 @@ def data(reports: list[Report]) -> dict[str, Any]:
     `embeddings` the rows of embeddings in fewer bytes; `reference` is the place of the teacher among the
     reports, None without one.
     """
-    names, teacher = suites(reports), reference(reports)
+    names, teacher, noise = suites(reports), reference(reports), disturbances(reports)
     return {
         "suites": [_suite(reports, name) for name in names],
-        "heads": [cell.head for cell in tables.cells(reports[0], names, shares=True)],
-        "reports": [_report(report, names) for report in reports],
+        "reports": [_report(report, names, noise) for report in reports],
         "embeddings": [
             {"report": reports.index(report), "cells": [cell._asdict() for cell in row]}
             for report, row in tables.embeddings(reports)
         ],
         "reference": None if teacher is None else reports.index(teacher),
         "where": [*tables.places(reports), *tables.bm25_alone(reports)],
-        "noise": "; ".join(disturbances(reports)),
+        "noise": "; ".join(noise),
         "ties": tables.tie_note(reports),
     }
 
@@ -117,12 +116,12 @@ def _suite(reports: list[Report], name: str) -> dict[str, str]:
     return {"name": name, "averaged": family.averaged, "measure": family.title}
 
 
-def _report(report: Report, names: list[str]) -> dict[str, Any]:
+def _report(report: Report, names: list[str], noise: list[str]) -> dict[str, Any]:
     return {
         **without_samples(report),
         "samples_ms": _thinned(report["single"].get("samples_ms")),
         "variant": title(report).removeprefix(f"{report['bundle']['name']}:"),
         "teacher": is_teacher(report),
         "short": tables.shorten(report["bundle"]["name"], 28),
-        "cells": [cell._asdict() for cell in tables.cells(report, names, shares=True)],
+        "cells": [cell._asdict() for cell in tables.cells(report, names, True, noise)],
     }

@@ -191,15 +191,17 @@ def check_requirements(manifest: dict[str, Any], report: Report) -> list[dict[st
 
 
 def conclude(checks: list[dict[str, Any]], result: dict[str, Any], log: Log) -> None:
-    """Log every check of a requirement. Raises CheckFailed with `result` when one is not met."""
+    """Log the requirements that were not checked. Raises CheckFailed with `result` when one is not met."""
     failed = []
     for each in checks:
-        what, found = each["requirement"], "–" if each["found"] is None else f"{each['found']:.4f}"
-        bound = f"{'at most' if what.startswith('size_mb') else 'at least'} {each['required']:g}"
-        why_not = "not checked, its suite or its teacher was not measured; add --suite, the teacher's bundle"
-        state = {True: "met", False: "NOT MET", None: why_not}[each["met"]]
-        log(f"requirement of {each['bundle']}: {what}: {found}, {bound}: {state}")
-        if each["met"] is False:
-            failed.append(f"{each['bundle']}: {what} is {found}, its recipe requires {bound}")
+        what = f"{each['bundle']}: {each['requirement']}"
+        bound = (
+            f"{'at most' if each['requirement'].startswith('size_mb') else 'at least'} {each['required']:g}"
+        )
+        if each["met"] is None:
+            why_not = "its suite or its teacher was not measured; add --suite, the teacher's bundle"
+            log(f"requirement of {what}, {bound}: not checked, {why_not}")
+        elif not each["met"]:
+            failed.append(f"{what} is {each['found']:.4f}, its recipe requires {bound}")
     if failed:
         raise CheckFailed("\n".join(failed), result)

@@ -17,7 +17,6 @@ from edgedistill.evaluation.report import (
     Report,
     disturbances,
     is_teacher,
-    noisy,
     resolution,
     retained,
     suites,
@@ -40,21 +39,23 @@ class Cell(NamedTuple):
     value: float | None
 
 
-def cells(report: Report, names: list[str], shares: bool) -> list[Cell]:
+def cells(report: Report, names: list[str], shares: bool, noise: list[str]) -> list[Cell]:
     """Return the row of a report in every table: its sizes, its scores on the named suites, its costs.
 
-    Where `shares`, each score is followed by the share of the teacher's score that is retained.
+    Where `shares`, each score is followed by the share of the teacher's score that is retained; where
+    there was `noise`, each time is marked.
     """
     parameters, graph = report["parameters"]["total"], report["size_bytes"]["graph"]
     p50, p99 = report["single"]["p50_ms"], report["single"]["p99_ms"]
     rate, peak = report["offline"]["texts_s"], report["peak_rss_bytes"]
+    about = "~" if noise else ""
     return [
         Cell("params", f"{parameters / 1e6:.2f}M", parameters),
         Cell("MB", f"{graph / 1e6:.{2 if graph < 1e8 else 0}f}", graph),
         *_scores(report, names, shares),
-        Cell("p50 ms", ("~" if noisy(report) else "") + milliseconds(p50), p50),
-        Cell("p99 ms", milliseconds(p99), p99),
-        Cell("texts/s", f"{rate:,.0f}", rate),
+        Cell("p50 ms", about + milliseconds(p50), p50),
+        Cell("p99 ms", about + milliseconds(p99), p99),
+        Cell("texts/s", f"{about}{rate:,.0f}", rate),
         Cell("RSS MB", "–" if peak is None else f"{peak / 1e6:,.0f}", peak),
     ]
 
@@ -137,10 +138,10 @@ def places(reports: list[Report]) -> list[str]:
 def terminal(reports: list[Report]) -> str:
     """Return plain text of at most WIDTH columns: a table of costs, one row per report, with the scores of a
     single suite in it; each of several suites has a table."""
-    names, shares = suites(reports), compared(reports)
+    names, shares, noise = suites(reports), compared(reports), disturbances(reports)
     single_suite = names if len(names) == 1 else []
     parts: list[RenderableType] = [
-        _table([(report, cells(report, single_suite, shares)) for report in reports])
+        _table([(report, cells(report, single_suite, shares, noise)) for report in reports])
     ]
     for name in names if not single_suite else ():
         measured = [report for report in reports if name in report["quality"]]
@@ -155,7 +156,7 @@ def markdown(reports: list[Report]) -> str:
     """Return the README's table, one row per report, and below it the conditions; it has `retained` columns
     only where a teacher was measured."""
     names, shares = suites(reports), compared(reports)
-    kept = [cells(report, names, shares) for report in reports]
+    kept = [cells(report, names, shares, disturbances([report])) for report in reports]
     heads = ["bundle", *(cell.head for cell in kept[0])]
     rows = [heads, ["---", *["---:"] * len(kept[0])]]
     for report, row in zip(reports, kept, strict=True):

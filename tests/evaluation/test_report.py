@@ -186,7 +186,9 @@ def test_the_reference_has_no_retained_share() -> None:
 def test_a_noisy_machine_is_marked() -> None:
     noisy = made("x", "bert", "w8", 4, 1, 0.7)
     noisy["noise"]["between"] = 0.2
-    assert "~" in tables.terminal([noisy])
+    quiet = made("y", "bert", "w8", 4, 1, 0.7)
+    assert tables.terminal([noisy, quiet]).count("~") == 2 * 3 + 1  # p50, p99, texts/s, and why
+    assert tables.markdown([noisy, quiet]).count("~") == 3  # rows of several runs
     assert page.data([noisy])["noise"] == "p50 of the same bundle differed by more than 10% between rounds"
     assert not page.data([made("x", "bert", "w8", 4, 1, 0.7)])["noise"]
 
@@ -350,9 +352,11 @@ def test_the_gpu_is_named_in_the_conditions() -> None:
     assert tables.conditions({**found, "device": "cpu"}).startswith("Xeon · 2 threads")
 
 
-def drawn_page(folder: Path, shown: list[dict[str, Any]]) -> str:
-    """The page as a browser has drawn it; no script failed."""
+def drawn_page(folder: Path, shown: list[dict[str, Any]], more: str = "") -> str:
+    """The page as a browser has drawn it for a desktop, after `more` at its end; no script failed."""
     page.write(folder / "x.html", shown)
+    text = (folder / "x.html").read_text(encoding="utf-8").replace("</body>", f"{more}</body>")
+    (folder / "x.html").write_text(text, encoding="utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
     options.append("--window-size=1200,900")
     command = ["chromium", *options, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
@@ -360,7 +364,8 @@ def drawn_page(folder: Path, shown: list[dict[str, Any]]) -> str:
         [*command, str(folder / "x.html")], capture_output=True, text=True, check=True, timeout=120
     )
     assert "CONSOLE" not in done.stderr
-    return done.stdout.split("<script")[0]
+    drawn = done.stdout.split("<script")[0]
+    return re.sub(r'<div class="narrow">.*?</svg></div>', "", drawn, flags=re.DOTALL)
 
 
 @chromium
@@ -404,7 +409,7 @@ def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_pa
     )
     heading = re.sub(r"<.*?>", "", re.findall(r"<h1>.*?</h1>", text)[0])
     assert heading == "good in w8 retains 96.2% of its teacher’s score on sts7"
-    assert "<dt>graph, 20.0× smaller</dt><dd>4.50 MB</dd>" in text
+    assert "<dt>graph, 20 × smaller</dt><dd>4.50 MB</dd>" in text
     measured = text.split("Agreement with the teacher</h2>")[1]
     assert "On 10 held-out &lt;texts&gt;." in measured
     row = measured.split("<tbody>")[1].split("</tbody>")[0]
@@ -439,12 +444,75 @@ def test_the_page_shows_the_key_columns_first_and_none_of_zeros(tmp_path: Path) 
 def test_the_page_of_several_bundles_without_a_teacher_names_the_best_of_each_figure(tmp_path: Path) -> None:
     text = drawn_page(tmp_path, [made("a", "bert", "w8", 4, 1, 0.7), made("b", "bert", "w8", 2, 3.1, 0.6)])
     tiles = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text)
-    assert [re.sub(r"(on|at) .*:|, .*:", "…", what) for what, _ in tiles][:3] == [
-        "highest … a w8",
-        "smallest graph… b w8",
-        "fastest per text … a w8",
+    assert [re.split(r"[,(]| at ", what)[0] for what, _ in tiles][:3] == [
+        "a w8: highest on sts7",
+        "b w8: smallest graph",
+        "a w8: fastest per text",
     ]
     assert [best for _, best in tiles][:2] == ["70.00", "2.00 MB"]
+
+
+def heading(text: str) -> str:
+    return re.sub(r"<.*?>", "", re.findall(r"<h1>.*?</h1>", text)[0])
+
+
+@chromium
+@pytest.mark.parametrize(
+    ("megabytes", "score", "noise", "tie", "says"),
+    [
+        (12, 0.856, 0.02, False, "a is 6.5 × faster and 3 × smaller than b, and 15.6 points behind on sts7"),
+        (
+            0.028844,
+            0.656,
+            0.2,
+            False,
+            "a is ~6.5 × faster and 140 × larger than b, and 4.4 points ahead on sts7",
+        ),
+        (4, 0.7, 0.02, True, "a is as fast as b, and level with it on sts7"),
+        (8, 0.72, 0, True, "a is as fast as b and 2 × smaller, and ~2.0 points behind on sts7"),
+    ],
+)
+def test_the_page_without_a_teacher_leads_with_the_fastest_beside_the_best(
+    tmp_path: Path, megabytes: float, score: float, noise: float, tie: bool, says: str
+) -> None:
+    """Ratios to two digits, ~ where the machine was noisy or the intervals of both hold both scores."""
+    a, b = made("a", "bert", "w8", 4, 1, 0.7), made("b", "bert", "w8", megabytes, 1, score)
+    a["single"]["p50_ms"], b["single"]["p50_ms"], b["noise"]["between"] = 1, 6.5, noise
+    for each in (a, b):
+        each["quality"]["sts7"]["interval95"] = [
+            each["quality"]["sts7"]["average"] + by for by in (-0.03, 0.03)
+        ]
+    a["against"] = {"b:w8": {"ratio": 0.15, "interval95": [0.1, 0.2], "tie": tie}}
+    assert heading(drawn_page(tmp_path, [b, a])) == says
+
+
+CLICKS = """<script>const page = document.querySelector('table');
+for (const head of ['p50 ms', 'MB', 'sts7']) {
+  [...page.querySelectorAll('button')].find(({textContent}) => textContent === head).click();
+  document.title += ` ${head}: ${[...page.tBodies[0].rows].map((row) => row.cells[0].dataset.v)}`;
+}</script>"""
+
+
+@chromium
+def test_the_first_click_on_a_head_brings_the_best_to_the_top(tmp_path: Path) -> None:
+    found = [made("b", "bert", "w8", 2, 3.1, 0.6), made("a", "bert", "w8", 4, 1, 0.7)]
+    assert "p50 ms: a,b MB: b,a sts7: a,b</title>" in drawn_page(tmp_path, found, CLICKS)
+
+
+@chromium
+@pytest.mark.parametrize("width", [1280, 800])
+def test_all_of_the_page_is_printed(tmp_path: Path, width: int) -> None:
+    """From a desktop's window and a tablet's, which shows the plots of phones, the same pages with every
+    section."""
+    page.write(tmp_path / "x.html", everything())
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--generate-pdf-document-outline"]
+    options += [f"--window-size={width},900", f"--user-data-dir={tmp_path / 'profile'}"]
+    command = ["chromium", *options, f"--print-to-pdf={tmp_path / 'x.pdf'}", str(tmp_path / "x.html")]
+    subprocess.run(command, capture_output=True, check=True, timeout=120)
+    printed = (tmp_path / "x.pdf").read_bytes()
+    titles = re.findall(rb"/Title \(([^)]*)\)", printed)
+    assert b"Accuracy against latency" in titles and b"How to reproduce" in titles
+    assert len(re.findall(rb"/Type /Page\b", printed)) == 4
 
 
 @chromium
@@ -523,8 +591,8 @@ def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
     more = ["Latency by length", "Scenarios and memory", "Scores by length and overlap"]
     more.append("Roofline: how near to the processor’s peak")
     assert {*more, "Where student and teacher differ most", "How to reproduce"} <= set(heads)
-    assert "64 tokens: 4.10 ms\n  tokenization 0.100\n  graph 4.00, 0.0100 of it pooling" in text
-    assert re.findall(r"server texts/s, p99 ≤ 20 ms|>321<|>450<", text).count(">450<") == 2
+    assert "64 tokens: ~4.10 ms\n  tokenization 0.100\n  graph 4.00, 0.0100 of it pooling" in text
+    assert re.findall(r"server texts/s, p99 ≤ 20 ms|>~321<|>~450<", text).count(">~450<") == 2
     assert "<b>61.0 (−5.0*)</b>" in text and "words 0–8 (120)" in text
     (pair,) = set(re.findall(r"<div>&lt;first&gt; text</div><div>second</div>.*?</tr>", text))
     assert re.findall(r"<td [^>]*>([\d.]+)</td>", pair) == ["4.5", "0.9", "0.123"]
@@ -534,8 +602,12 @@ def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
         re.findall(r'<nav class="filters".*?</nav>', text)[0].count('type="checkbox"') == 4
     )  # precisions, runners
     assert "--runner python --runner node" in text
-    noise = re.findall(r'<p class="noise">(.*?)</p>', text)  # top, table, distributions
-    assert len(noise) == 3 and "other guests of the host" in noise[0] and "below 3.1%" in noise[0]
+    (noise,) = re.findall(r'<p class="noise">(.*?)</p>', text)
+    assert "other guests of the host" in noise and "below 3.1%" in noise
+    times = re.findall(r'data-head="(p50 ms|p99 ms|texts/s|server[^"]*|cold[^"]*)">(~?)[\d.,]+<', text)
+    assert len(times) == 9 + 6 and all(mark for _, mark in times)
+    assert text.count('<td data-v="0.7" data-head="sts7">70.00 <small>(66–74)</small>') == 2
+    assert text.count('class="interval"') == 3 + 2  # of every p50, and of the scores that have one
 
 
 @chromium
@@ -589,12 +661,13 @@ def test_nothing_is_scrolled_sideways_on_a_phone(tmp_path: Path, count: int) -> 
 
 
 @chromium
-def test_the_page_as_a_picture(tmp_path: Path) -> None:
-    """The whole page, as high as it is drawn, and nothing beside it."""
+def test_the_page_as_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole page, as high as it is drawn, and nothing beside it; at a path as it is typed."""
+    monkeypatch.chdir(tmp_path)
     heights = []
     for number in (1, 3):
-        page.picture(tmp_path / "report.png", everything()[-number:])
-        image = (tmp_path / "report.png").read_bytes()
+        page.picture(Path("report.png"), everything()[-number:])
+        image = Path("report.png").read_bytes()
         assert image[:8] == b"\x89PNG\r\n\x1a\n" and len(image) > 20_000
         width, height = struct.unpack(">II", image[16:24])
         assert width == page.PICTURE_WIDTH

@@ -11,19 +11,22 @@ const outside = (a, frame) =>
   [frame.left - a.left, a.right - frame.right, frame.top - a.top, a.bottom - frame.bottom].reduce((sum, side) => sum + Math.max(0, side), 0);
 const around = ({x, y, radius}) => ({left: x - radius, top: y - radius, right: x + radius, bottom: y + radius});
 
-/** The <svg>. points: {ms, low, high, score, bytes, name, detail, note, tip, colour, teacher}: low and high are the interval of ms; a point
- * whose name, detail and note are empty has no label. measure is the title of y, area what the markers' area is, teacher {score, text} of a line across the plot, limit
+/** The <svg>. points: {ms, low, high, score, scores, bytes, name, detail, note, tip, colour, teacher}: low and high are the interval of ms,
+ * scores that of the score, where it is known; a point whose name, detail and note are empty has no label. measure is the title of y, area what the markers' area is, teacher {score, text} of a line across the plot, limit
  * {ms, text} of one down it; both may be null. */
 function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk', teacher = null, limit = null}) {
-  const frame = {left: 60, top: 84, right: wide - 16, bottom: high - 56};
+  const frame = {left: 60, top: 84, right: wide - 16, bottom: high - 72};
   const times = points.flatMap(({ms, low, high: upper}) => [ms, low, upper]).concat(limit ? [limit.ms] : []);
   const x = logScale(times, frame.left + 64, frame.right - 74);
-  const y = linearScale(points.map(({score}) => score), frame.bottom - 36, frame.top + 40);
+  const y = linearScale(points.flatMap(({score, scores}) => [score, ...scores ?? []]), frame.bottom - 36, frame.top + 40);
   const largest = Math.max(...points.map(({bytes}) => bytes));
   const radius = (bytes) => Math.max(MIN_RADIUS, MAX_RADIUS * Math.sqrt(bytes / largest));
-  const placed = points.map((point) => ({...point, x: x.scale(point.ms), y: y.scale(point.score), radius: radius(point.bytes)}));
-  const steps = frontier(placed), drawn = [...steps];
-  const parts = [...grid(x, y, frame), ...axes(frame, measure, high)];
+  const placed = points.map((point) => ({
+    ...point, x: x.scale(point.ms), y: y.scale(point.score), radius: radius(point.bytes),
+    left: x.scale(point.low), right: x.scale(point.high), top: y.scale(point.scores?.[1] ?? point.score), bottom: y.scale(point.scores?.[0] ?? point.score),
+  }));
+  const steps = frontier(placed), drawn = [...steps, ...placed.flatMap(({x: across, y: up, left, right, top, bottom}) => [{left, right, top: up - 1, bottom: up + 1}, {left: across - 1, right: across + 1, top, bottom}])];
+  const parts = [...grid(x, y, frame), ...axes(frame, points.some(({scores}) => scores) ? `${measure}, bars: 95% interval` : measure)];
   if (teacher) {
     const at = y.scale(teacher.score);
     parts.push(line('teacher-line', frame.left, at, frame.right, at));
@@ -38,16 +41,16 @@ function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk
     drawn.push({left: at - 1, top: frame.top, right: at + 1, bottom: frame.bottom});
   }
   parts.push(...steps.map((step) => line('frontier', step.left, step.top, step.right, step.bottom)));
-  parts.push(...[...placed].sort((a, b) => b.radius - a.radius).map((point) => dot(point, x.scale))); // the small ones on top
-  parts.push(...labels(placed, drawn, frame), ...sizeKey(radius, largest, frame.right, frame.top - 44, area));
+  parts.push(...[...placed].sort((a, b) => b.radius - a.radius).map(dot)); // the small ones on top
+  parts.push(...labels(placed, drawn, frame), ...sizeKey(radius, largest, frame.right, frame.top - 44, area), ...frontierKey(frame.left, high - 12));
   const about = points.map(({name, detail, ms, score}) => `${name} ${detail}`.trim() + `: ${score.toFixed(2)} at ${ms} ms`).join('; ');
   return drawing(wide, high, title, about, parts);
 }
 
-function axes({left, top, right, bottom}, measure, high) {
+function axes({left, top, right, bottom}, measure) {
   const middle = (top + bottom) / 2;
   return [
-    el('text', {class: 'axis', x: (left + right) / 2, y: high - 12, 'text-anchor': 'middle'}, 'milliseconds per text, p50, log scale'),
+    el('text', {class: 'axis', x: (left + right) / 2, y: bottom + 38, 'text-anchor': 'middle'}, 'milliseconds per text, p50, log scale'),
     el('text', {class: 'axis', transform: `translate(16 ${middle}) rotate(-90)`, 'text-anchor': 'middle'}, measure),
     el('text', {class: 'hint', x: left, y: top - 14}, '↖ better and faster'),
   ];
@@ -66,28 +69,34 @@ function frontier(points) {
   return steps;
 }
 
-/** A point with its interval; `tip` is shown under the pointer. */
-function dot({x, y, radius, low, high, tip, colour, teacher}, scale) {
+/** A point with its intervals; `tip` is shown under the pointer. */
+function dot({x, y, radius, left, right, top, bottom, tip, colour, teacher}) {
   return el('g', {class: teacher ? 'dot teacher' : 'dot', tabindex: tip ? 0 : null, 'data-tip': tip || null, style: colour ? `--c:${colour}` : null},
     el('circle', {cx: one(x), cy: one(y), r: one(radius)}),
-    line('interval', scale(low), y, scale(high), y),
+    line('interval', left, y, right, y), top < bottom ? line('interval', x, top, x, bottom) : null,
     el('circle', {class: 'core', cx: one(x), cy: one(y), r: 2}));
 }
 
-/** Circles that explain the area of the markers, from `right` to the left. */
+/** What the steps are. */
+function frontierKey(left, y) {
+  return [line('frontier', left, y - 4, left + 30, y - 4), el('text', {class: 'hint', x: left + 38, y}, 'Pareto front: none is better and faster')];
+}
+
+/** Circles that explain the area of the markers, the largest first, from `right` to the left. */
 function sizeKey(radius, largest, right, y, area) {
-  const power = 10 ** Math.floor(Math.log10(largest)), parts = [];
-  const multiple = [5, 2].map((digit) => digit * power).find((size) => size <= largest);
+  const round = (size) => { const power = 10 ** Math.floor(Math.log10(size)); return [5, 2, 1].map((digit) => digit * power).find((each) => each <= size * 1.001); };
+  const parts = [];
   let x = right - 8;
-  for (const size of [multiple, power, power / 10].filter(Boolean)) {
-    const text = `${Number((size / 1e6).toPrecision(6))} MB`;
+  for (const size of [largest, round(largest / 4), round(largest / 40)]) {
+    const text = `${Number((size / 1e6).toPrecision(2))} MB`;
     x -= 6 * text.length;
     parts.push(el('text', {class: 'tick', x: one(x), y: one(y + 4)}, text));
     x -= radius(size) + 6;
     parts.push(el('circle', {class: 'key', cx: one(x), cy: one(y), r: one(radius(size))}));
     x -= radius(size) + 16;
   }
-  return [...parts, el('text', {class: 'hint', x: one(x + 6), y: one(y + 4), 'text-anchor': 'end'}, `area: ${area}`)];
+  const narrow = x < 170; // on a phone it stands above the circles
+  return [...parts, el('text', {class: 'hint', x: narrow ? 60 : one(x + 6), y: narrow ? 12 : one(y + 4), 'text-anchor': narrow ? null : 'end'}, `area: ${area}`)];
 }
 
 /** A label for each point, the teachers' first, then from fast to slow; each avoids those before it. */

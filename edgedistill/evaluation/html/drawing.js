@@ -22,17 +22,19 @@ function drawing(wide, high, title, description, parts) {
   return el('svg', label, el('drawn', {}, title), el('desc', {}, description), parts);
 }
 
-/** Map the range of positive values to left … right, at least MIN_DECADES. Returns {scale, ticks}: round values, closer together where
- * the range is below 12 to 1, but not below CLOSEST. */
+const DIGITS = [[1, 1.5, 2, 3, 4, 5, 7], [1, 2, 5], [1, 3], [1]]; // of a log scale's ticks
+
+/** Map the range of positive values to left … right, at least MIN_DECADES. Returns {scale, ticks}: in every decade the same of DIGITS, as
+ * many as are not closer than CLOSEST. */
 function logScale(values, left, right) {
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const wider = Math.max(0, MIN_DECADES - Math.log10(most / least)) / 2;
   const low = Math.log10(least) - wider, high = Math.log10(most) + wider;
-  const digits = most / least < 12 ? [1, 1.5, 2, 3, 4, 5, 7] : [1, 2, 5];
   const powers = Array.from({length: 11}, (_, at) => at - 4);
   const scale = (value) => left + (Math.log10(value) - low) / (high - low) * (right - left);
-  const ticks = digits.flatMap((digit) => powers.map((power) => Number(`${digit}e${power}`))); // those of digit 1 come first
-  return {scale, ticks: apart(ticks.filter((tick) => least / 1.9 <= tick && tick <= most * 1.9), scale)};
+  const even = DIGITS.slice(most / least < 12 ? 0 : 1).map((digits) => powers.flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`))));
+  const all = even.find((ticks) => apart(ticks, scale).length === ticks.length) ?? even.at(-1);
+  return {scale, ticks: apart(all.filter((tick) => least / 1.9 <= tick && tick <= most * 1.9), scale)};
 }
 
 /** The ticks that are not too close to an earlier one, in ascending order. */

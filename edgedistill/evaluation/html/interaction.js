@@ -5,10 +5,10 @@ function makeSortable(whole) {
   whole.querySelectorAll('thead button').forEach((button, column) => { button.onclick = () => sort(whole, column); });
 }
 
-/** Sort by a column, numbers downwards first and names upwards; rows without a value stay last. */
+/** Sort by a column, first with the best on top: scores and rates downwards, times, sizes and names upwards; rows without a value stay last. */
 function sort(whole, column) {
   const head = whole.tHead.rows[0].cells[column], before = head.getAttribute('aria-sort');
-  const up = before ? before === 'descending' : column === 0;
+  const up = before ? before === 'descending' : column === 0 || /\b(ms|MB|params|bytes)\b/.test(head.textContent);
   for (const other of whole.tHead.rows[0].cells) other.removeAttribute('aria-sort');
   head.setAttribute('aria-sort', up ? 'ascending' : 'descending');
   const compare = ([a], [b]) => {

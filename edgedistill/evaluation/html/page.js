@@ -5,7 +5,6 @@ const reference = all[data.reference] ?? null;
 let reports = all; // those that the filters show
 const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share,
 const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
-const NARROW = matchMedia('(max-width: 840px)'); // plots are drawn for a phone's width, also on tablets
 const CROWDED = 10; // reports above which the accuracy plot names a bundle once, and has no notes
 const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
   + 'bundle, with 95% bootstrap intervals over rounds and texts. Memory: the peak of a separate process, after texts of many lengths. '
@@ -16,11 +15,17 @@ const section = (title, ...parts) => el('section', {}, el('h2', {}, title), ...p
 const scroll = (...parts) => el('div', {class: 'scroll', tabindex: 0}, ...parts);
 const distinct = (values) => [...new Set(values)];
 const count = (value) => value.toLocaleString('en');
+const about = data.noise ? '~' : ''; // before a time
+/** A plot drawn twice, for a desktop and paper, and for a phone; the style sheet shows one, so that nothing is drawn anew to print. */
+const plots = (drawn) => [el('div', {class: 'wide'}, drawn(false)), el('div', {class: 'narrow'}, drawn(true))];
+/** Ends of an interval for a table: whole numbers where it is wide. */
+const ends = (interval) => { const digits = interval[1] - interval[0] < 0.02 ? 1 : 0; return interval.map((end) => (100 * end).toFixed(digits)).join('–'); };
 const title = ({bundle, variant}) => `${bundle.name} ${variant}`;
 
+const heads = all[0].cells.map(({head}) => head);
 /** How the table shows a report's value in the column of that head. */
-const shown = (report, head) => report.cells[data.heads.indexOf(head)].shown;
-const retained = (report, suite) => report.cells[data.heads.indexOf(suite) + 1].shown;
+const shown = (report, head) => report.cells[heads.indexOf(head)].shown;
+const retained = (report, suite) => report.cells[heads.indexOf(suite) + 1].shown;
 
 /** The colour of a report's bundle: all teachers share --c0, students take --c1 to --c8 in turn. */
 const students = distinct(all.filter(({teacher}) => !teacher).map(({bundle}) => bundle.name));
@@ -68,7 +73,7 @@ function header() {
   const best = teacher && leading(compared, suite);
   const heading = best
     ? [el('span', {style: `color:${colour(best)}`}, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`]
-    : [`${subject}, measured`];
+    : compare(suite) ?? [`${subject}, measured`];
   const figures = (best ? tiles(best, teacher) : tilesAlone(suite)).map(([big, small]) => el('div', {}, el('dt', {}, small), el('dd', {}, big)));
   return el('header', {},
     el('p', {class: 'brand'}, 'edgedistill bench'),
@@ -80,17 +85,36 @@ function header() {
 
 /** What the run can resolve, and what disturbed it; null where nothing is known. */
 function disturbed() {
-  const noise = data.noise ? [el('b', {}, 'Noisy machine'), `: ${data.noise}. Compare times with care, those with ~ above all. `] : [];
+  const noise = data.noise ? [el('b', {}, 'Noisy machine'), `: ${data.noise}. Times with ~ are approximate. `] : [];
   return data.noise || data.ties ? el('p', {class: data.noise ? 'noise' : 'where'}, ...noise, data.ties) : null;
 }
 
-/** A reminder of that beside the times; null for a quiet run. */
-const reminder = () => (data.noise ? el('p', {class: 'noise'}, el('b', {}, 'Noisy machine'), ': compare these times with care; the top of the page says why.') : null);
+/** "6.5 × more", or "less" of the inverse; nothing where they do not differ. To two digits, since few runs resolve more. */
+function times(ratio, more, less, mark = '') {
+  const found = Number(Math.max(ratio, 1 / ratio).toPrecision(2));
+  return found > 1 ? `${mark}${found} × ${ratio > 1 ? more : less}` : '';
+}
+
+/** The heading without a teacher: the fastest bundle beside the most accurate, or the next where it is both; null for a single one. */
+function compare(suite) {
+  const scored = reports.filter(({quality}) => quality[suite]), score = ({quality}) => quality[suite].average;
+  if (scored.length < 2) return null;
+  const a = scored.reduce((best, each) => (each.single.p50_ms < best.single.p50_ms ? each : best));
+  const b = scored.filter((each) => each !== a).reduce((best, each) => (score(each) > score(best) ? each : best));
+  const name = (report) => (names.length === all.length ? report.short : title(report));
+  const tied = a.against?.[`${b.bundle.name}:${b.variant}`]?.tie, points = 100 * (score(a) - score(b)), shownPoints = Math.abs(points).toFixed(1);
+  const within = [[a, b], [b, a]].every(([{quality}, other]) => { const [low, high] = quality[suite].interval95 ?? [1, 0]; return low <= score(other) && score(other) <= high; });
+  const speed = tied ? '' : times(b.single.p50_ms / a.single.p50_ms, 'faster', 'slower', about);
+  const costs = [speed, times(b.size_bytes.graph / a.size_bytes.graph, 'smaller', 'larger')].filter(Boolean);
+  const level = [`as fast as ${name(b)}`, ...costs], first = speed ? `${costs.join(' and ')} than ${name(b)}` : level.join(' and ');
+  const side = shownPoints === '0.0' ? 'level with it' : `${within ? '~' : ''}${shownPoints} points ${points > 0 ? 'ahead' : 'behind'}`;
+  return [el('span', {style: `color:${colour(a)}`}, name(a)), ` is ${first}, and ${side} on ${suite}`];
+}
 
 /** The figures of a page without a teacher to compare with: of each kind the best, with the name of its bundle where there are several. */
 function tilesAlone(suite) {
   const several = reports.length > 1, least = (of) => reports.reduce((best, each) => (of(each) < of(best) ? each : best));
-  const named = (best, what, report) => (several ? `${best} ${what}: ${title(report)}` : what);
+  const named = (best, what, report) => (several ? `${title(report)}: ${best} ${what}` : what);
   const accurate = least(({quality}) => -(quality[suite]?.average ?? -1)), small = least(({size_bytes: {graph}}) => graph), quick = least(({single}) => single.p50_ms);
   const busy = least(({offline}) => -offline.texts_s), score = accurate.quality[suite], p50 = quick.single.interval95?.p50_ms;
   return [
@@ -110,10 +134,9 @@ function leading(compared, suite) {
 }
 
 function tiles(best, teacher) {
-  const times = (ratio, more, less) => (ratio >= 1 ? `${one(ratio)}× ${more}` : `${one(1 / ratio)}× ${less}`);
   return [
-    [`${shown(best, 'MB')} MB`, `graph, ${times(teacher.size_bytes.graph / best.size_bytes.graph, 'smaller', 'larger')}`],
-    [`${shown(best, 'p50 ms')} ms`, `per text at p50, ${times(teacher.single.p50_ms / best.single.p50_ms, 'faster', 'slower')}`],
+    [`${shown(best, 'MB')} MB`, ['graph', times(teacher.size_bytes.graph / best.size_bytes.graph, 'smaller', 'larger')].filter(Boolean).join(', ')],
+    [`${shown(best, 'p50 ms')} ms`, ['per text at p50', times(teacher.single.p50_ms / best.single.p50_ms, 'faster', 'slower', about)].filter(Boolean).join(', ')],
     [shown(best, 'texts/s'), `texts/s; teacher: ${shown(teacher, 'texts/s')}`],
   ];
 }
@@ -132,16 +155,16 @@ function table(heads, rows, sortable = false) {
 }
 
 /** A cell; on a phone, where a row is a block of its own, its head stands above it. */
-function cell({shown: text, head, value = null, bar = null, shade = null, bold = false}) {
+function cell({shown: text, head, value = null, bar = null, shade = null, bold = false, interval = null}) {
   const attributes = {'data-v': value ?? '', 'data-head': head};
   if (bar !== null) Object.assign(attributes, {class: 'bar', style: `--bar:${one(100 * bar)}%`});
   if (shade !== null) Object.assign(attributes, {class: 'shade', style: `--s:${Math.round(100 * shade)}%`});
-  return el('td', attributes, bold ? el('b', {}, text) : text);
+  return el('td', attributes, bold ? el('b', {}, text) : text, interval ? [' ', el('small', {}, `(${ends(interval)})`)] : null);
 }
 
 /** The columns of the measurements: the first suite, p50, p99 and size, then the others; none that is zero or empty everywhere. */
 function columns() {
-  const {heads, suites} = data, suite = heads.indexOf(suites[0]?.name);
+  const {suites} = data, suite = heads.indexOf(suites[0]?.name);
   const first = [...(suites.length ? [suite, suite + 1] : []), ...['p50 ms', 'p99 ms', 'MB'].map((head) => heads.indexOf(head))];
   const tells = (at) => reports.some(({cells}) => !['', '0', '–'].includes(cells[at].shown));
   return distinct([...first, ...heads.keys()]).filter(tells);
@@ -152,18 +175,19 @@ function measurements() {
   const rows = reports.map((report) => ({
     report,
     cells: order.map((at) => {
-      const each = report.cells[at];
-      return data.heads[at] === 'retained' ? {...each, shown: each.shown || '–', bar: each.value ? Math.min(each.value, 1) : null} : each;
+      const each = {...report.cells[at], interval: report.quality[heads[at]]?.interval95};
+      return heads[at] === 'retained' ? {...each, shown: each.shown || '–', bar: each.value ? Math.min(each.value, 1) : null} : each;
     }),
   }));
   const mini = data.suites.some(({name}) => name === 'mini') ? el('p', {}, 'mini: a small English similarity suite that ships with edgedistill; a quick check, not a benchmark.') : null;
-  return [reminder(), table(['bundle', ...order.map((at) => data.heads[at])], rows, true), mini];
+  const intervals = reports.some(({quality}) => Object.values(quality).some(({interval95}) => interval95));
+  return [table(['bundle', ...order.map((at) => heads[at])], rows, true), intervals ? el('p', {}, 'In brackets the 95% interval of a score, over pairs or queries.') : null, mini];
 }
 
 /** A plot for each suite, one of which is shown. */
 function accuracy() {
   const inside = el('div', {class: data.suites.length > 1 ? 'tabs' : 'one'});
-  const panels = data.suites.map((suite, at) => el('div', {class: 'panel scroll', style: `display:${at ? 'none' : 'block'}`}, accuracyOf(suite)));
+  const panels = data.suites.map((suite, at) => el('div', {class: 'panel scroll', style: `display:${at ? 'none' : 'block'}`}, plots((narrow) => accuracyOf(suite, narrow))));
   data.suites.forEach(({name}, at) => {
     const input = el('input', {type: 'radio', name: 'suite', id: `s${at}`});
     input.checked = at === 0;
@@ -174,7 +198,7 @@ function accuracy() {
   return inside;
 }
 
-function accuracyOf({name: suite, measure}) {
+function accuracyOf({name: suite, measure}, narrow) {
   const measured = reports.filter(({quality}) => quality[suite]), crowded = measured.length > CROWDED;
   const first = (report) => measured.find(({bundle}) => bundle.name === report.bundle.name) === report;
   const points = measured.map((report) => {
@@ -194,12 +218,12 @@ function accuracyOf({name: suite, measure}) {
     ].filter(Boolean).join('\n');
     return {
       ms, low, high, tip, colour: colour(report), teacher: report.teacher,
-      score: 100 * report.quality[suite].average, bytes: report.size_bytes.graph,
-      name: crowded && !first(report) ? '' : report.short, detail: report.variant, note: crowded || NARROW.matches ? '' : `${cost} · ${p50}`,
+      score: 100 * report.quality[suite].average, scores: interval && hundredfold(interval), bytes: report.size_bytes.graph,
+      name: crowded && !first(report) ? '' : report.short, detail: report.variant, note: crowded || narrow ? '' : `${cost} · ${p50}`,
     };
   });
   const teacher = reference?.quality[suite] && {score: 100 * reference.quality[suite].average, text: `teacher, ${shown(reference, suite)}`};
-  const [wide, high] = NARROW.matches ? [390, 460] : [1120, 580];
+  const [wide, high] = narrow ? [390, 480] : [1120, 600];
   return accuracyPlot(points, {wide, high, title: `${suite}: accuracy against latency`, measure, teacher});
 }
 
@@ -210,10 +234,17 @@ const quantile = (sorted, share) => {
 
 /** A smoothed histogram of the log of each bundle's times, one row each, with p50 and p99. */
 function latencies() {
-  const [ROW, LEFT, RIGHT, WIDE, ABOVE] = NARROW.matches ? [66, 0, 12, 390, 34] : [46, 300, 128, 1120, 0];
+  const high = 1.1 * Math.max(...reports.map(({single}) => single.p99_ms));
+  const slowest = reports.map((report) => [Math.max(...(report.samples_ms ?? [report.single.p50_ms]).flat()), report]).reduce((most, each) => (each[0] > most[0] ? each : most));
+  const beyond = slowest[0] > high ? el('p', {}, `The axis ends behind the largest p99. The slowest text of all took ${about}${count(Number(slowest[0].toPrecision(3)))} ms, in ${title(slowest[1])}.`) : null;
+  return [scroll(plots((narrow) => distributions(high, narrow))), beyond];
+}
+
+function distributions(high, narrow) {
+  const [ROW, LEFT, RIGHT, WIDE, ABOVE] = narrow ? [66, 0, 12, 390, 34] : [46, 300, 128, 1120, 0];
   const PEAK = 36, SMOOTHING = [0.1, 0.2, 0.4, 0.2, 0.1];
   const samples = reports.map(({samples_ms: times, single}) => (times ?? [[single.p50_ms]]).flat().sort((a, b) => a - b));
-  const low = Math.min(...samples.map((times) => quantile(times, 0.001))), high = 1.1 * Math.max(...reports.map(({single}) => single.p99_ms));
+  const low = Math.min(...samples.map((times) => quantile(times, 0.001)));
   const {scale, ticks} = logScale([low, high], LEFT + 16, WIDE - RIGHT), bottom = ROW * reports.length + 14;
   const parts = ticks.filter((tick) => LEFT <= scale(tick) && scale(tick) <= WIDE - RIGHT).flatMap((tick) => [
     line('grid', scale(tick), 6, scale(tick), bottom),
@@ -238,17 +269,19 @@ function latencies() {
     parts.push(el('text', {class: 'note', x: WIDE - 4, y: base - 8 - ABOVE, 'text-anchor': 'end'}, both[row]));
   });
   parts.push(el('text', {class: 'tick', x: WIDE - 4, y: ABOVE ? bottom + 34 : bottom + 17, 'text-anchor': 'end'}, 'p50 · p99, ms'));
-  const about = reports.map((report, row) => `${title(report)}: ${both[row]} ms`).join('; ');
-  const slowest = samples.map((times, row) => [times.at(-1), reports[row]]).reduce((most, each) => (each[0] > most[0] ? each : most));
-  const beyond = slowest[0] > high ? el('p', {}, `The axis ends behind the largest p99. The slowest text of all took ${count(Number(slowest[0].toPrecision(3)))} ms, in ${title(slowest[1])}.`) : null;
-  return [reminder(), scroll(drawing(WIDE, bottom + (ABOVE ? 42 : 26), 'Latency of single texts', about, parts)), beyond];
+  const told = reports.map((report, row) => `${title(report)}: ${both[row]} ms`).join('; ');
+  return drawing(WIDE, bottom + (ABOVE ? 42 : 26), 'Latency of single texts', told, parts);
 }
 
 /** Bars from zero of the share of the teacher's score that each student retains on one suite; null without students. */
 function bars({name: suite}) {
-  const [ROW, LEFT, WIDE, ABOVE] = NARROW.matches ? [42, 0, 390, 17] : [26, 250, 512, 0], RIGHT = 58;
   const compared = reports.filter((report) => report !== reference && typeof report.kept[suite] === 'number');
   if (!compared.length) return null;
+  return el('figure', {}, el('figcaption', {}, suite), plots((narrow) => barsOf(suite, compared, narrow)));
+}
+
+function barsOf(suite, compared, narrow) {
+  const [ROW, LEFT, WIDE, ABOVE] = narrow ? [42, 0, 390, 17] : [26, 250, 512, 0], RIGHT = 58;
   const scale = (WIDE - LEFT - RIGHT) / Math.max(1, ...compared.map(({kept}) => kept[suite]));
   const high = ROW * compared.length + 30, full = one(LEFT + scale);
   const parts = [
@@ -261,8 +294,7 @@ function bars({name: suite}) {
     parts.push(el('rect', {x: LEFT, y: y + 2, width, height: 17, rx: 3, style: `fill:${colour(report)}`}));
     parts.push(el('text', {class: 'note', x: WIDE - 2, y: y + 14, 'text-anchor': 'end'}, retained(report, suite)));
   });
-  const about = compared.map((report) => `${title(report)} ${retained(report, suite)}`).join('; ');
-  return el('figure', {}, el('figcaption', {}, suite), drawing(WIDE, high, `Retained on ${suite}`, about, parts));
+  return drawing(WIDE, high, `Retained on ${suite}`, compared.map((report) => `${title(report)} ${retained(report, suite)}`).join('; '), parts);
 }
 
 /** Every task's score on a suite, shaded from the column's lowest to its highest; null where it has one task. */
@@ -298,9 +330,9 @@ function agreement() {
     return {report, cells: cells.map(([value, digits]) => ({shown: typeof value === 'number' ? value.toFixed(digits) : '–'}))};
   });
   const {texts, source} = measured[0].agreement;
-  const about = `On ${count(texts)} ${source ?? 'texts'}.`;
+  const on = `On ${count(texts)} ${source ?? 'texts'}.`;
   const heads = ['', 'Spearman of cosines', 'mean cosine', 'top-10 overlap'];
-  return section('Agreement with the teacher', el('p', {}, about), table(heads, rows));
+  return section('Agreement with the teacher', el('p', {}, on), table(heads, rows));
 }
 
 const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toFixed(2)}`;
@@ -312,38 +344,38 @@ function byLength() {
   const measured = reports.filter(({single}) => Object.keys(single.by_length ?? {}).length > 1);
   if (!measured.length) return null;
   const lines = measured.map((report) => ({report, points: Object.values(report.single.by_length).map((each) => ({...each, ms: each.tokenize_ms + each.graph_ms}))}));
-  const points = lines.flatMap((each) => each.points), narrow = NARROW.matches;
+  const key = el('p', {class: 'key narrow'}, lines.map(({report}) => el('span', {}, el('i', {style: `background:${colour(report)}`}), title(report))));
+  return section('Latency by length', scroll(plots((narrow) => lengths(lines, narrow))), key);
+}
+
+function lengths(lines, narrow) {
+  const points = lines.flatMap((each) => each.points);
   const [wide, high] = narrow ? [390, 340] : [1120, 420], frame = {left: 56, top: 16, right: wide - (narrow ? 12 : 230), bottom: high - 50};
   const x = logScale(points.map(({tokens}) => tokens), frame.left + 16, frame.right - 16), y = logScale(points.map(({ms}) => ms), frame.bottom - 14, frame.top + 14);
   x.ticks = apart(distinct(points.map(({tokens}) => tokens)).sort((a, b) => b - a), x.scale);
   const parts = grid(x, y, frame);
-  const ends = lines.map(({report, points: its}) => ({report, last: its.at(-1), y: y.scale(its.at(-1).ms)})).sort((a, b) => a.y - b.y);
-  ends.forEach((end, at) => { if (at) end.y = Math.max(end.y, ends[at - 1].y + 16); });
+  const lasts = lines.map(({report, points: its}) => ({report, last: its.at(-1), y: y.scale(its.at(-1).ms)})).sort((a, b) => a.y - b.y);
+  lasts.forEach((end, at) => { if (at) end.y = Math.max(end.y, lasts[at - 1].y + 16); });
   for (const {report, points: its} of lines) {
     const path = its.map(({tokens, ms}, at) => `${at ? 'L' : 'M'}${one(x.scale(tokens))} ${one(y.scale(ms))}`).join('');
     parts.push(el('path', {class: 'length', d: path, style: `stroke:${colour(report)}`}));
     for (const {tokens, ms, tokenize_ms: tokenizing, graph_ms: graph, pooling_ms: pooling} of its) {
       const inside = typeof pooling === 'number' ? `, ${pooling.toPrecision(3)} of it pooling` : '';
-      const tip = `${report.bundle.name} · ${report.variant}\n${tokens} tokens: ${ms.toPrecision(3)} ms\n  tokenization ${tokenizing.toPrecision(3)}\n  graph ${graph.toPrecision(3)}${inside}`;
+      const tip = `${report.bundle.name} · ${report.variant}\n${tokens} tokens: ${about}${ms.toPrecision(3)} ms\n  tokenization ${tokenizing.toPrecision(3)}\n  graph ${graph.toPrecision(3)}${inside}`;
       parts.push(el('g', {class: 'dot', tabindex: 0, 'data-tip': tip, style: `--c:${colour(report)}`}, el('circle', {cx: one(x.scale(tokens)), cy: one(y.scale(ms)), r: 4})));
     }
   }
-  if (!narrow) ends.forEach(({report, y: at}) => parts.push(plotLabel(report, null, one(at + 4)), ''));
+  if (!narrow) lasts.forEach(({report, y: at}) => parts.push(plotLabel(report, null, one(at + 4)), ''));
   parts.filter((part) => part !== '' && part.getAttribute('class') === 'label').forEach((part) => part.setAttribute('x', frame.right + 8));
   parts.push(el('text', {class: 'axis', x: (frame.left + frame.right) / 2, y: high - 10, 'text-anchor': 'middle'}, 'tokens of the text, log scale'));
   parts.push(el('text', {class: 'axis', transform: `translate(14 ${(frame.top + frame.bottom) / 2}) rotate(-90)`, 'text-anchor': 'middle'}, 'milliseconds, log scale'));
-  const about = lines.map(({report, points: its}) => `${title(report)} ${its.map(({tokens, ms}) => `${tokens}: ${ms.toPrecision(3)} ms`).join(', ')}`).join('; ');
-  const key = narrow ? el('p', {class: 'key'}, lines.map(({report}) => el('span', {}, el('i', {style: `background:${colour(report)}`}), title(report)))) : null;
-  return section('Latency by length', scroll(drawing(wide, high, 'Latency by length', about, parts.filter(Boolean))), key);
+  const told = lines.map(({report, points: its}) => `${title(report)} ${its.map(({tokens, ms}) => `${tokens}: ${ms.toPrecision(3)} ms`).join(', ')}`).join('; ');
+  return drawing(wide, high, 'Latency by length', told, parts.filter(Boolean));
 }
 
-/** Where the time of each graph goes: what its products would need at the processor's peak, what they take beyond that, and the other
- * operators; null where it was not measured. */
-function roofline() {
-  const measured = reports.filter(({products}) => products?.batches);
-  if (!measured.length) return null;
-  const [ROW, LEFT, WIDE, RIGHT, ABOVE] = NARROW.matches ? [30, 0, 390, 94, 26] : [24, 250, 1120, 210, 4];
-  const scale = (WIDE - LEFT - RIGHT - 64) / 100, start = LEFT + 64, parts = [], about = [];
+function peakShares(measured, narrow) {
+  const [ROW, LEFT, WIDE, RIGHT, ABOVE] = narrow ? [30, 0, 390, 94, 26] : [24, 250, 1120, 210, 4];
+  const scale = (WIDE - LEFT - RIGHT - 64) / 100, start = LEFT + 64, parts = [], told = [];
   let y = 6;
   for (const report of measured) {
     parts.push(plotLabel(report, LEFT ? LEFT - 10 : null, ABOVE > 9 ? y + 15 : y + 19));
@@ -356,12 +388,20 @@ function roofline() {
       parts.push(el('text', {class: 'tick', x: start - 8, y: y + 13, 'text-anchor': 'end'}, batch));
       parts.push(el('g', {class: 'shares', tabindex: 0, 'data-tip': tip, style: `--c:${colour(report)}`},
         ['peak', 'beyond', 'other'].map((kind, at) => el('rect', {class: kind, x: ends[at], y, width: one(ends[at + 1] - ends[at]), height: 16}))));
-      parts.push(el('text', {class: 'note', x: WIDE - 2, y: y + 12, 'text-anchor': 'end'}, NARROW.matches ? reached : `${reached}, ${rate.replace(' multiply-adds', '')}`));
-      about.push(`${title(report)}, ${batch}: ${reached}, products ${percent(share)} of the time`);
+      parts.push(el('text', {class: 'note', x: WIDE - 2, y: y + 12, 'text-anchor': 'end'}, narrow ? reached : `${reached}, ${rate.replace(' multiply-adds', '')}`));
+      told.push(`${title(report)}, ${batch}: ${reached}, products ${percent(share)} of the time`);
       y += ROW;
     }
     y += 6;
   }
+  return drawing(WIDE, y, 'Share of the graph’s time', told.join('; '), parts);
+}
+
+/** Where the time of each graph goes: what its products would need at the processor's peak, what they take beyond that, and the other
+ * operators; null where it was not measured. */
+function roofline() {
+  const measured = reports.filter(({products}) => products?.batches);
+  if (!measured.length) return null;
   const peaks = Object.entries(measured[0].products.peak_multiply_adds_s).map(([type]) => {
     const rates = measured.map(({products}) => products.peak_multiply_adds_s[type] / 1e9);
     return `${type} ${distinct([Math.min(...rates), Math.max(...rates)].map((rate) => whole(rate))).join(' to ')}`;
@@ -371,7 +411,7 @@ function roofline() {
   const key = [['peak', 'what the products need at the peak'], ['beyond', 'what they take beyond it'], ['other', 'other operators']];
   return section('Roofline: how near to the processor’s peak',
     el('p', {class: 'key'}, key.map(([kind, text]) => el('span', {}, el('i', {class: `shares ${kind}`}), text))),
-    scroll(drawing(WIDE, y, 'Share of the graph’s time', about.join('; '), parts)),
+    scroll(plots((narrow) => peakShares(measured, narrow))),
     el('p', {}, `Share of the time of the graph, for texts × tokens. Peak: the fastest product that onnxruntime reached beside each graph, in billions of multiply-adds a second: ${peaks.join(', ')}. `
       + 'There is no slope for memory: graphs of this size stay in the processor’s caches, so the bytes that come from memory are not known. ', energy));
 }
@@ -383,15 +423,15 @@ function scenarios() {
   const bound = told.find(({server}) => server)?.server.p99_ms;
   const middle = (values) => { const known = (values ?? []).filter((value) => value !== null).sort((a, b) => a - b); return known[known.length >> 1]; };
   const columns = [
-    ['offline texts/s', ({offline}) => [offline.texts_s, `${whole(offline.texts_s)}`]],
+    ['offline texts/s', ({offline}) => [offline.texts_s, `${whole(offline.texts_s)}`, true]],
     ['best batches', ({offline: {batch}}) => [null, batch ? {budget: 'by tokens', 1: '1 text'}[batch] ?? `${batch} texts` : '–']],
-    [`server texts/s, p99 ≤ ${bound} ms`, ({server}) => [server?.rate_texts_s, whole(server?.rate_texts_s)]],
-    ['cold start ms', ({load}) => [middle(load?.start_ms), whole(middle(load?.start_ms))]],
-    ['cold file cache ms', ({load}) => [load?.cold_start_ms, whole(load?.cold_start_ms)]],
+    [`server texts/s, p99 ≤ ${bound} ms`, ({server}) => [server?.rate_texts_s, whole(server?.rate_texts_s), true]],
+    ['cold start ms', ({load}) => [middle(load?.start_ms), whole(middle(load?.start_ms)), true]],
+    ['cold file cache ms', ({load}) => [load?.cold_start_ms, whole(load?.cold_start_ms), true]],
     ['RSS MB loaded', ({memory}) => [memory?.loaded_rss_bytes, whole(memory?.loaded_rss_bytes / 1e6)]],
     ['peak', (report) => [report.peak_rss_bytes, shown(report, 'RSS MB')]],
   ].filter(([head, of]) => told.some((report) => !['–', 'NaN'].includes(of(report)[1])));
-  const rows = told.map((report) => ({report, cells: columns.map(([, of]) => { const [value, text] = of(report); return {value, shown: text === 'NaN' ? '–' : text}; })}));
+  const rows = told.map((report) => ({report, cells: columns.map(([, of]) => { const [value, text, timed] = of(report), mark = timed ? about : ''; return {value, shown: ['–', 'NaN'].includes(text) ? '–' : mark + text}; })}));
   return section('Scenarios and memory', table(['bundle', ...columns.map(([head]) => head)], rows, true));
 }
 
@@ -431,7 +471,7 @@ function reproduce() {
   const quoted = (text) => (/^[\w./:=,+-]+$/.test(text) ? text : `'${text}'`);
   const option = (name, list, usual) => (list.length === 1 && list[0] === usual ? [] : list.map((value) => `--${name} ${quoted(`${value}`)}`));
   const command = ['edgedistill bench', ...values(({bundle}) => `${bundle.name}:${bundle.precision}`).map(quoted),
-    ...option('suite', data.suites.map(({name}) => name).filter((name) => !/ \+ BM25|, documents of /.test(name)), 'mini'),
+    ...option('suite', data.suites.map(({name}) => name).filter((name) => !/ \+ BM25|, documents of /.test(name))), ...(data.suites.some(({name}) => name.endsWith(' + BM25')) ? ['--hybrid'] : []),
     ...option('threads', values(({threads}) => threads)), ...option('device', values(FILTERS.device), 'cpu'), ...option('runner', values(FILTERS.runner), 'python'), ...(all[0].single.distinct < 1024 ? ['--quick'] : [])];
   const hashes = all.map((report) => `${report.bundle.sha256.slice(0, 16)}  ${title(report)}`);
   return section('How to reproduce', el('pre', {}, command.join(' ')), el('p', {}, 'The graphs by the beginning of their sha256:'), el('pre', {}, distinct(hashes).join('\n')));
@@ -470,7 +510,7 @@ function draw() {
     scenarios(),
     roofline(),
     shares.length ? section("Retained of the teacher's score", el('div', {class: 'multiples'}, shares)) : null,
-    byTask.length ? section('Scores by task', ...byTask) : null,
+    byTask.length ? section('Scores by task', ...byTask, reports.length > 1 ? el('p', {}, 'The darker a cell, the higher its score among the bundles.') : null) : null,
     sliced.length ? section('Scores by length and overlap', ...sliced, el('p', {}, starred)) : null,
     furthest(),
     embeddings(),
@@ -483,4 +523,3 @@ function draw() {
 
 draw();
 document.body.dataset.height = document.documentElement.scrollHeight; // of the picture that page.py takes
-NARROW.onchange = draw;
