@@ -219,6 +219,8 @@ def tie_note(reports: list[Report]) -> str:
     measured = [report for report in reports if "resolution" in (report.get("noise") or {})]
     if not measured:
         return ""
-    resolved = f"Differences of p50 below {max(map(resolution, measured)):.1%} cannot be resolved in this run"
+    worst = max(map(resolution, measured))
+    below = f"below {worst:.1%}" if worst < 1 else f"up to a factor of {1 + worst:.0f}"
+    resolved = f"Differences of p50 {below} cannot be resolved in this run"
     pairs = [" = ".join(shorten(title(each), 30) for each in pair) for pair in ties(measured)]
     return f"{resolved}{'; ties: ' if pairs else ''}{', '.join(pairs)}."

@@ -106,7 +106,7 @@ function compare(suite) {
   const within = [[a, b], [b, a]].every(([{quality}, other]) => { const [low, high] = quality[suite].interval95 ?? [1, 0]; return low <= score(other) && score(other) <= high; });
   const speed = tied ? '' : times(b.single.p50_ms / a.single.p50_ms, 'faster', 'slower', about);
   const costs = [speed, times(b.size_bytes.graph / a.size_bytes.graph, 'smaller', 'larger')].filter(Boolean);
-  const level = [`as fast as ${name(b)}`, ...costs], first = speed ? `${costs.join(' and ')} than ${name(b)}` : level.join(' and ');
+  const level = [`as fast as ${name(b)} within the noise of this run`, ...costs], first = speed ? `${costs.join(' and ')} than ${name(b)}` : level.join(' and ');
   const side = shownPoints === '0.0' ? 'level with it' : `${within ? '~' : ''}${shownPoints} points ${points > 0 ? 'ahead' : 'behind'}`;
   return [el('span', {style: `color:${colour(a)}`}, name(a)), ` is ${first}, and ${side} on ${suite}`];
 }
