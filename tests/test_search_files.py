@@ -252,7 +252,7 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for option, value in (("--top", "0"), ("--threads", "0")):
         told = call("search", "nano", "docs", QUESTION, option, value, folder=tmp_path)
         assert told.returncode == 2
-        assert told.stderr.strip().startswith(f"{option[2:]}=0: not a whole number from 1 to ")
+        assert told.stderr.strip().startswith(f"{option} 0: not a whole number from 1 to ")
 
 
 def test_a_pair_searches_with_both_encoders(docs: Path, session: Session, tmp_path: Path) -> None:

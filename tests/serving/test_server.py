@@ -681,7 +681,7 @@ def test_a_failed_batch_fails_its_requests_and_no_others(
         (["BUNDLE", "--host", "192.0.2.1"], "192.0.2.1:8000: "),
         (["BUNDLE", "--port", "70000"], "invalid value for '--port'"),
         (["BUNDLE", "--device", "cdua"], "device: no device 'cdua'; did you mean 'cuda'?"),
-        (["BUNDLE", "--threads", "0"], "threads=0: not a whole number from 1"),
+        (["BUNDLE", "--threads", "0"], "--threads 0: not a whole number from 1"),
         (["BUNDLE", "--api-key", " "], "--api-key: empty; give a key, or leave it out"),
         (["LABELS"], ": a classifier (label 0, label 1, "),
     ],
