@@ -28,7 +28,7 @@ from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.targets import EmbeddingRows
-from edgedistill.training import checkpoint, student_embeddings, teacher_cache
+from edgedistill.training import checkpoint, student_embeddings
 from edgedistill.training.checks import StageRows
 from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import (
@@ -58,7 +58,7 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
     if isinstance(spec.student, recipe.TeacherItself) and isinstance(texts, Corpus):
         return _reduced_teacher(opened, texts, session, folder), []
     tokenizer, corpora = student.limited_tokenizer, corpora_of(texts)
-    tokens = [each.open() for each in teacher_cache.token_passes(opened, session)[: len(corpora)]]
+    tokens = [tokenizer.limited_to(spec.distilling).tokens(each, session).open() for each in corpora]
     batches = list[Batches]()
     for stage, ahead in zip(distillation_stages(spec), opened.stages, strict=True):
         if ahead.tuples is not None:
