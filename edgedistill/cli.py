@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -22,9 +22,6 @@ from edgedistill.data.input_file import KINDS
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS
 from edgedistill.session import Session, check_one_process, process
-
-if TYPE_CHECKING:
-    pass
 
 INTERRUPTED = 130
 Command = Callable[..., None]
@@ -854,9 +851,11 @@ def search(
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
-    if not paths or os.path.exists(question):
-        fact = f"{question} is a path, and the question in quotes must come last"
-        fact = fact if os.path.exists(question) else "files or a folder must stand before the question"
+    is_path = os.path.exists(question)
+    if is_path or not paths:
+        fact = "files or a folder must stand before the question"
+        if is_path:
+            fact = f"{question} is a path, and the question in quotes must come last"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
