@@ -259,13 +259,8 @@ HOW = {  # the suites of a card's table, and what each asks
 }
 
 
-def card(name: str) -> str:
-    """The scores of a shipped student, for its card: search first."""
-    sources = [*TABLES["shipped"][1], *TABLES["shipped-languages"][1], REPORTS / "search.json"]
-    quality = dict[str, Any]()
-    for each in (each for source in sources for each in report_files.read(source)):
-        if each["bundle"]["name"] == name:
-            quality |= each["quality"]
+def card(quality: dict[str, Any]) -> str:
+    """A student's scores on suites, for its card: search first."""
     found = [(how, quality[suite]["tasks"]) for suite, how in HOW.items() if suite in quality]
     lines = [f"| search, nDCG@10 | {' | '.join(found[0][1])} |", "| --- |" + " ---: |" * len(found[0][1])]
     for how, tasks in found:
@@ -276,15 +271,15 @@ def card(name: str) -> str:
     return "\n".join([*lines, "", f"Averages of other suites of `edgedistill bench`, int8: {listed}.", ""])
 
 
-def write_card(name: str) -> bool:
-    """Write the scores into the card of a shipped bundle, whose manifest has the card's hash. Returns whether
+def write_card(name: str, quality: dict[str, Any]) -> bool:
+    """Write scores into the card of a shipped bundle, whose manifest has the card's hash. Returns whether
     anything changed."""
     folder = files.PACKAGE / "shipped" / "bundles" / name
     place, before = folder / "README.md", "\nA student of kind"
     text, (begin, end) = place.read_text(encoding="utf-8"), readme_tables.markers("scores")
     if begin not in text:  # a new export
         files.write_text(place, text.replace(before, f"\n{begin}\n{end}\n{before}", 1))
-    changed = readme_tables.update(place, card(name), "scores")
+    changed = readme_tables.update(place, card(quality), "scores")
     bundle_writer.seal(folder, files.read_json(folder / "manifest.json"))
     return changed
 
@@ -441,7 +436,11 @@ if __name__ == "__main__":
         for name, (document, sources) in TABLES.items()
         if readme_tables.update_table(document, sources, name)
     ]
-    changed += [f"card of {name}" for name in files.shipped("bundle") if write_card(name)]
+    sources = [*TABLES["shipped"][1], *TABLES["shipped-languages"][1], REPORTS / "search.json"]
+    quality: dict[str, dict[str, Any]] = {name: {} for name in files.shipped("bundle")}
+    for each in (each for source in sources for each in report_files.read(source)):
+        quality.get(each["bundle"]["name"], {}).update(each["quality"])
+    changed += [f"card of {name}" for name, scores_of in quality.items() if write_card(name, scores_of)]
     for name, table in (
         ("students", students(files.read_json(PEERS), shipped())),
         ("searched", searched(report_files.read(REPORTS / "search.json"))),
