@@ -1,4 +1,4 @@
-"""Files and folders of an object store (s3://, gs://, hf://), by fsspec: texts are read a piece at a time,
+"""Files and folders of an object store (s3://, gs://, hf://), by fsspec: texts are read in chunks,
 folders copied here to be read, and uploaded once they are whole.
 
 A folder of a store has a place here, see `place_of`, where it is written and read like any other. One file of
@@ -22,7 +22,7 @@ from edgedistill.errors import FULL_DISK, UserError, first_line, require, unknow
 
 PLACES = ".object-stores"  # in the cache: protocol/bucket/path of what is there
 EXTRA = "remote"
-PIECE = 16 << 20  # bytes of a file that are fetched at a time
+CHUNK = 16 << 20  # bytes of a file that are fetched at a time
 # Not all that fsspec knows: an address may come with a stranger's recipe. memory is that of this process.
 PROTOCOLS = ("gs", "hf", "memory", "s3")
 
@@ -100,18 +100,18 @@ def _version(address: str, again: bool = False) -> tuple[str, int, str]:
 
 @contextmanager
 def opened(file: Path) -> Iterator[io.BufferedReader]:
-    """The bytes of a file; those of one in a store are fetched a piece at a time. Raises UserError where they
+    """The bytes of a file; those of one in a store are fetched in chunks. Raises UserError where they
     are fewer than was noted, or those of another file by now."""
     if not isinstance(file, StoredFile):
         with file.open("rb") as found:
             yield found
         return
-    yield io.BufferedReader(_Pieces(file), PIECE)
+    yield io.BufferedReader(_Chunks(file), CHUNK)
     if _version(str(file), again=True) != file.version:
         raise UserError(f"{file}: changed while it was read; run the command again")
 
 
-class _Pieces(io.RawIOBase):
+class _Chunks(io.RawIOBase):
     """The bytes of a file in a store, by requests for ranges of them."""
 
     def __init__(self, file: StoredFile) -> None:
@@ -164,7 +164,7 @@ def pull(name: str | Path, mark: str) -> Path:
                 to = temporary / place_of(each).relative_to(folder)
                 to.parent.mkdir(parents=True, exist_ok=True)
                 with to.open("wb") as copy, opened(noted(each)) as file:
-                    shutil.copyfileobj(file, copy, PIECE)
+                    shutil.copyfileobj(file, copy, CHUNK)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Texts, the cache and runs in an object store: read piece by piece, uploaded with their mark last. In
+"""Texts, the cache and runs in an object store: read in chunks, uploaded with their mark last. In
 fsspec's own memory; in an S3 server with faults in ecosystems/test_object_stores.py."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def texts_at(*patterns: str) -> list[list[str]]:
 
 
 def test_texts_are_read_where_they_are(store: Any, tmp_path: Path) -> None:
-    """A piece at a time; by their addresses, patterns and folders, whatever their type."""
+    """In chunks; by their addresses, patterns and folders, whatever their type."""
     lines, packed = sentences(60), tmp_path / "texts.parquet"
     parquet.write_table(arrow.table({"text": lines}), packed, row_group_size=7)
     contents = {
@@ -84,8 +84,8 @@ def test_texts_are_read_where_they_are(store: Any, tmp_path: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "PIECE", 100)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "CHUNK", 100)
 
 
 def test_a_file_that_is_cut_off_or_changes_while_it_is_read_is_refused(

@@ -37,7 +37,7 @@ COMMAND = """
 import sys
 from edgedistill import cli, object_store
 from edgedistill.data import corpus
-corpus.SHARD, object_store.PIECE = 128, 4_096
+corpus.SHARD, object_store.CHUNK = 128, 4_096
 cli.main()
 """
 
