@@ -59,7 +59,7 @@ class StartingPoint:
     `weights` and `tokenizer` are as in a recipe; weights are "" where no known encoder is at hand, and layers
     begin at random. Students keep so many `positions` of the position table, for `max_tokens`. `wordpiece`
     says whether a vocabulary can be learned like its tokenizer's. `finished` are shipped students that know
-    the texts' words. With `keeps_heads`, narrow students keep all heads, as each has a relative bias.
+    the texts' words.
     """
 
     weights: str
@@ -73,7 +73,6 @@ class StartingPoint:
     dims: int
     wordpiece: bool
     finished: tuple[FinishedStudent, ...] = ()
-    keeps_heads: bool = False
 
     def student_of(self, choice: Choice) -> FinishedStudent:
         """The shipped student that a candidate of kind `finished` goes on from."""
@@ -131,7 +130,7 @@ def choices(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> lis
 
 
 def _berts(start: StartingPoint, vocabularies: list[str]) -> Iterator[Choice]:
-    unit = start.heads if start.keeps_heads else start.width // start.heads
+    unit = start.width // start.heads
     layers = sorted({count for count in (*LAYERS, start.depth) if count <= start.depth})
     widths = sorted({max(unit, round(start.width * share / unit) * unit) for share in WIDTH_SHARES})
     for count, width, ratio, share, vocabulary in product(

@@ -1,7 +1,7 @@
 """Student -> ONNX graph -> student: written, compared with torch, and read back.
 
 `input_ids`, `attention_mask` go in, `sentence_embedding` comes out; pooling, head and unit length are inside.
-Encoders of BERT's layers (DistilBERT, RoBERTa, MPNet too), BiLSTMs and static students are written straight
+Encoders of BERT's layers (DistilBERT and RoBERTa too), BiLSTMs and static students are written straight
 from their weights, node by node, so what a device runs can be read here: about eight nodes per BERT layer and
 ten around them; six for a static student. Any other encoder (a teacher may be anything) and any other kind of
 student is traced with torch's TorchScript exporter.

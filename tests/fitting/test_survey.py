@@ -132,13 +132,6 @@ def test_the_hand_made_shapes_are_among_the_candidates() -> None:
     assert estimate == pytest.approx(12_000 * 64 + 2_359_296 + 256 * 384 + 178_000 + 128 * 256, rel=0.05)
 
 
-def test_narrow_students_keep_all_heads_where_each_has_its_own_bias() -> None:
-    start = StartingPoint("teacher", "teacher", 12, 768, 12, 3072, 130, 128, 768, True, keeps_heads=True)
-    widths = {choice.width for choice in candidates.choices(start, VOCABULARIES) if choice.kind == "bert"}
-    assert widths == {252, 384, 516, 768}
-    assert all(choice.width % choice.table == 0 for choice in candidates.choices(start, VOCABULARIES))
-
-
 def measured(
     size: Callable[[Choice], float], p50: Callable[[Choice], float]
 ) -> tuple[list[str], Callable[[Choice], Cost]]:
