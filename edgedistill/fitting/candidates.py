@@ -159,7 +159,8 @@ def estimated_bytes(
     if choice.table < choice.width:  # product-quantized: codes are bytes in every precision
         table = vocabulary.size * choice.table + 256 * choice.width
         head += MAX_TOKENS * choice.width
-    return table + weight * (_layer_weights(choice) + head) + vocabulary.size_bytes
+    of_layers = max(1, weight) if choice.kind == "bilstm" else weight  # LSTMs are stored in 8 bits
+    return table + of_layers * _layer_weights(choice) + weight * head + vocabulary.size_bytes
 
 
 def products(choice: Choice, start: StartingPoint) -> float:

@@ -8,13 +8,13 @@ from pydantic import Field, Tag, model_validator
 
 from edgedistill.recipe.corpus import Corpus, Parallel
 from edgedistill.recipe.finetuning import Finetune
-from edgedistill.recipe.objectives import OwnEmbeddings, leaves
+from edgedistill.recipe.objectives import Ranking, leaves
 from edgedistill.recipe.section import Precision, Section, by_kind
 from edgedistill.recipe.stages import Stage, stage_of_pairs
 from edgedistill.recipe.students import BuiltStudent, Finished, Static, Student, TeacherItself, drops_head
 from edgedistill.recipe.targets import Projected, SingleTeacher, Split, Targets
 from edgedistill.recipe.teacher import Teacher
-from edgedistill.recipe.views import Dropout, Identity
+from edgedistill.recipe.views import Dropout
 
 AnyStage = Annotated[
     Annotated[Stage, Tag("distil")] | Annotated[Finetune, Tag("finetune")], by_kind("distil")
@@ -142,13 +142,12 @@ class Recipe(Section):
 
     def _views_differ(self, place: str, stage: Stage, student: BuiltStudent | Finished) -> None:
         kinds = {leaf.kind for leaf in leaves(stage.objective)}
-        same = isinstance(stage.view, Dropout) or (isinstance(stage.view, Identity) and "simcse" in kinds)
-        if same and not getattr(student, "dropout", 0):  # a static student has none
+        if isinstance(stage.view, Dropout) and not getattr(student, "dropout", 0):
             raise ValueError(
                 f"{place}.view: without dropout both views give the same embedding; set student.dropout, or "
                 "choose another view"
             )
-        own = {leaf.kind for leaf in leaves(stage.objective) if isinstance(leaf, OwnEmbeddings)}
+        own = {leaf.kind for leaf in leaves(stage.objective) if isinstance(leaf, Ranking)}
         if own and kinds - own and drops_head(student):
             named = ", ".join(sorted(own))
             raise ValueError(

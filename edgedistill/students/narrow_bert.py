@@ -15,7 +15,6 @@ from edgedistill.errors import UserError
 from edgedistill.students import embedding_tables
 from edgedistill.students.bert_layers import EncoderLayers, copy_tables, first_position
 
-
 RIDGE = 1e-3  # of the features' mean variance, added to the diagonal in ridge regression
 
 

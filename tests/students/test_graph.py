@@ -439,7 +439,9 @@ def test_known_teachers_are_written(kind: str) -> None:
     assert np.allclose(together, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "fused"), [("electra", True), ("mpnet", False), ("deberta-v2", False), ("modernbert", False)])
+@pytest.mark.parametrize(
+    ("kind", "fused"), [("electra", True), ("mpnet", False), ("deberta-v2", False), ("modernbert", False)]
+)
 def test_other_encoders_are_traced(kind: str, fused: bool) -> None:
     student = make_other(kind, max_position_embeddings=64, **({"embedding_size": 32} if fused else {}))
     attention = student.model.config._attn_implementation

@@ -87,7 +87,7 @@ TWO_STAGES = [
             "kind": "sum",
             "terms": [
                 {"weight": 1.0, "objective": {"kind": "congen", "queue": 40}},
-                {"weight": 2.0, "objective": {"kind": "gram"}},
+                {"weight": 2.0, "objective": {"kind": "cosine"}},
             ],
         },
         "view": {"kind": "word_deletion"},
