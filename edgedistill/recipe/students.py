@@ -238,15 +238,15 @@ class Bert(Transformer):
         None,
         ge=4,
         le=WIDEST,
-        description="Hidden size. Required with random weights; with other weights a smaller value projects "
-        "their layers to this width.",
+        description="Hidden size. Required with random weights; with other weights a smaller multiple of "
+        "their head size projects their layers to this width.",
     )
     heads: int | None = Field(
         None,
         ge=1,
         le=WIDEST,
-        description="Attention heads. Default: width / 64, at least 2; for projected weights the source's "
-        "head size where it divides.",
+        description="Attention heads. Default: width / 64, at least 2; projected weights keep the source's "
+        "head size.",
     )
     intermediate: int | None = Field(
         None,

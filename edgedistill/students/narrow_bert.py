@@ -19,11 +19,11 @@ RIDGE = 1e-3  # of the features' mean variance, added to the diagonal in ridge r
 
 
 def shape(spec: recipe.Bert, source: Any) -> dict[str, int]:
-    """The values of the `source`'s config that the narrow student replaces. Heads keep the source's size
-    where the width allows it.
+    """The values of the `source`'s config that the narrow student replaces. Its heads are as large as the
+    source's, and fewer.
 
-    Raises UserError for a width that is not smaller, for more heads or neurons than the source has, and for
-    heads that do not divide the width.
+    Raises UserError for a width that is not smaller or not a multiple of that size, for another number of
+    heads, and for more neurons than the source has.
     """
     width, wide = int(spec.width or 0), int(source.hidden_size)
     if width >= wide:
@@ -31,17 +31,16 @@ def shape(spec: recipe.Bert, source: Any) -> dict[str, int]:
             f"student.width: {width} from weights that are {wide} wide; give less, or leave it out to keep "
             "their width"
         )
-    most = int(source.num_attention_heads)
-    heads = spec.heads or _default_heads(width, wide, most)
-    if width % heads or heads > most:
+    size = wide // int(source.num_attention_heads)
+    heads = width // size
+    if width % size:
         raise UserError(
-            f"student.heads: {heads} heads for a width of {width} from weights with {most}; give a divisor "
-            f"of {width} up to {most}"
+            f"student.width: {width} from weights whose heads have {size} dimensions; give a multiple of {size}"
         )
-    if width // heads > wide // most:
+    if spec.heads not in (None, heads):
         raise UserError(
-            f"student.heads: {heads} heads of {width // heads} dimensions, the weights' have {wide // most}; "
-            "give more heads"
+            f"student.heads: {spec.heads} of a width of {width}, the weights' have {size} dimensions each; give "
+            f"{heads}, or leave it out"
         )
     neurons = spec.intermediate or min(4 * width, int(source.intermediate_size))
     if neurons > source.intermediate_size:
@@ -50,13 +49,6 @@ def shape(spec: recipe.Bert, source: Any) -> dict[str, int]:
             "or fewer"
         )
     return {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": neurons}
-
-
-def _default_heads(width: int, wide: int, most: int) -> int:
-    size = wide // most
-    if width % size == 0:
-        return width // size
-    return max(n for n in range(1, most + 1) if width % n == 0)
 
 
 @torch.no_grad()
@@ -81,8 +73,7 @@ def initialize(
     into, and heads and neurons are dropped. So each block's output matrix is fitted by ridge regression, on
     the narrow student's own states: its target is what the source has before its LayerNorm, times the gain,
     projected. Then gain and bias of the narrow LayerNorm are fitted to the source's output. The heads with
-    the largest output are kept, reduced to their principal directions where the width requires it; neurons
-    are kept by E[a²]·‖their output‖².
+    the largest output are kept; neurons are kept by E[a²]·‖their output‖².
     """
     ids, mask, model = sample[0], sample[1].bool(), source.model
     steps = _hidden_states(model, layers, _summed(model, source.pad, token_embeddings, ids), mask)
@@ -263,47 +254,14 @@ def _set_attention(
         ]
     )
     kept = power.topk(mine.self.num_attention_heads).indices.sort().values.tolist()
-    flat, size = before[mask], mine.self.attention_head_size
-    reductions = [_head_reductions(theirs.self, head, flat, outputs[:, head], size) for head in kept]
-    for name, reduced in zip(("query", "key", "value"), zip(*reductions, strict=True), strict=True):
+    for name in ("query", "key", "value"):
         wide = getattr(theirs.self, name)
-        weights, biases = (each.unflatten(0, (heads, -1)) for each in (wide.weight, wide.bias))
-        weight = torch.cat([part.T @ weights[head] for head, part in zip(kept, reduced, strict=True)])
-        bias = torch.cat([part.T @ biases[head] for head, part in zip(kept, reduced, strict=True)])
-        _fold(getattr(mine.self, name), weight, bias, space, flat.mean(0))
+        weight, bias = (
+            each.unflatten(0, (heads, -1))[kept].flatten(0, 1) for each in (wide.weight, wide.bias)
+        )
+        _fold(getattr(mine.self, name), weight, bias, space, before[mask].mean(0))
     features = _context(mine.self, state, mask), context
     return _fit_block(mine.output, theirs.output, space, features, (state, before, after), mask)
-
-
-def _head_reductions(part: Any, head: int, flat: Tensor, outputs: Tensor, size: int) -> list[Tensor]:
-    """Maps (s, size) that reduce a head's queries, keys and values: the first two preserve q·k best, the last
-    the head's output.
-
-    For independent q and k with second moments A and B, the truncated SVD of A^½ B^½ minimizes E (q·k −
-    q'·k')². The queries' map also corrects for the scores' division by the root of the head size.
-    """
-    long = part.attention_head_size
-    if size == long:
-        return [torch.eye(long)] * 3
-    rows = slice(head * long, (head + 1) * long)
-    query, key = (flat @ linear.weight[rows].T + linear.bias[rows] for linear in (part.query, part.key))
-    (half_q, back_q), (half_k, back_k) = _roots(query), _roots(key)
-    left, values, right = torch.linalg.svd(half_q @ half_k)
-    root = values[:size].sqrt()
-    _, principal = torch.linalg.eigh(outputs.double().T @ outputs.double())
-    scale = (size / long) ** 0.5
-    return [
-        (back_q @ left[:, :size] * root * scale).float(),
-        (back_k @ right[:size].T * root).float(),
-        principal.flip(1)[:, :size].float(),
-    ]
-
-
-def _roots(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The square root of the second moment of rows (n, s), and its inverse, (s, s) float64."""
-    values, vectors = torch.linalg.eigh(rows.double().T @ rows.double() / len(rows))
-    values = values.clamp(min=values[-1].item() * 1e-9)
-    return vectors * values.sqrt() @ vectors.T, vectors / values.sqrt() @ vectors.T
 
 
 def _set_feed_forward(

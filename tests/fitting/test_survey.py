@@ -36,7 +36,6 @@ BIG = Budget(100.0, 1_000.0)
         Choice("bert", 1, 16, 40, 8, "kept 3"),
         Choice("bert", 2, 32, 64, 8, "all"),
         Choice("static", 0, 8, 0, 8, "all"),
-        Choice("bilstm", 1, 11, 21, 11, "kept 3"),
     ],
     ids=lambda choice: choice.name,
 )
