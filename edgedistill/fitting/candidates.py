@@ -91,7 +91,8 @@ class Vocabulary:
 class Choice:
     """A candidate's shape.
 
-    `neurons` is the feed-forward size. `table` counts the bytes of a token's embedding, PQ bytes where they are fewer than the width. `vocabulary` is the name of a Vocabulary.
+    `neurons` is the feed-forward size. `table` counts the bytes of a token's embedding, PQ bytes where they
+    are fewer than the width. `vocabulary` is the name of a Vocabulary.
     """
 
     kind: str

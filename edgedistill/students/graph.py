@@ -36,8 +36,6 @@ from edgedistill.students.graph_writer import pools_to_embedding
 
 LARGEST_BYTES = 1_800_000_000  # protobuf ends at 2 GiB; a graph stays one file below this
 MIN_COSINE = 0.9999  # to torch, on random ids; float32 differs in the seventh digit
-FUSED_COSINE = 0.99999  # to torch; a traced graph is fused where it stays above
-FUSED_TOKENS = 33  # at most, to choose; whoever uses the graph compares it at full length
 SHAPES = ((1, 1), (1, 0), (3, 7), (17, 33))  # (batch, tokens) that every graph is run at; 0: max_tokens
 ORT_ERRORS = (
     ort_state.Fail,
@@ -68,11 +66,7 @@ def _written(student: Any) -> onnx.ModelProto:
     layers = bert_layers.layers_of(student)
     if layers is not None:
         return bert_layers.write(student, layers)
-
-    def is_same(fused: onnx.ModelProto) -> bool:
-        return compare(student, fused, FUSED_TOKENS, student.model.config.vocab_size) > FUSED_COSINE
-
-    return traced.write(student, is_same)
+    return traced.write(student)
 
 
 def build(student: nn.Module) -> onnx.ModelProto:

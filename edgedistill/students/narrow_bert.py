@@ -35,12 +35,13 @@ def shape(spec: recipe.Bert, source: Any) -> dict[str, int]:
     heads = width // size
     if width % size:
         raise UserError(
-            f"student.width: {width} from weights whose heads have {size} dimensions; give a multiple of {size}"
+            f"student.width: {width} from weights whose heads have {size} dimensions; give a multiple of "
+            f"{size}"
         )
     if spec.heads not in (None, heads):
         raise UserError(
-            f"student.heads: {spec.heads} of a width of {width}, the weights' have {size} dimensions each; give "
-            f"{heads}, or leave it out"
+            f"student.heads: {spec.heads} of a width of {width}, the weights' have {size} dimensions each; "
+            f"give {heads}, or leave it out"
         )
     neurons = spec.intermediate or min(4 * width, int(source.intermediate_size))
     if neurons > source.intermediate_size:
