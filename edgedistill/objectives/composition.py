@@ -114,7 +114,7 @@ class LossTargets(NamedTuple):
 
 
 def _mse(spec: recipe.Mse, targets: LossTargets) -> nn.Module:
-    scale = spec.scale or (targets.dims**0.5 if targets.unit_length and not spec.normalize else 1.0)
+    scale = targets.dims**0.5 if targets.unit_length and not spec.normalize else 1.0
     return _of_one_view(lambda student, teacher: mse(student, teacher, spec.normalize, scale))
 
 

@@ -13,13 +13,11 @@ class Mse(Section):
     """Mean squared error over batch and dimensions (DistilCSE's KD)."""
 
     kind: Literal["mse"]
-    normalize: bool = Field(False, description="Scale student and teacher embeddings to unit length first.")
-    scale: float | None = Field(
-        None,
-        gt=0,
-        description="Multiplies the teacher's embeddings. Default: √dims for unit-length embeddings, else 1. "
-        "Without it their mean square "
-        "per dimension is 1/dims, and the student collapses to zero.",
+    normalize: bool = Field(
+        False,
+        description="Scale student and teacher embeddings to unit length first. Otherwise a teacher's of "
+        "unit length are scaled by √dims: their mean square per dimension is 1/dims, and the student would "
+        "collapse to zero.",
     )
 
 

@@ -191,12 +191,6 @@ class Transformer(BuiltStudent):
 
     weights: str
     revision: str | None = Field(None, description="Commit, tag or branch where `weights` is a hub id.")
-    activation: Literal["gelu", "relu"] | None = Field(
-        None,
-        description="Activation of the feed-forward blocks. Default: the source's; with random weights gelu. "
-        "relu costs a device almost nothing and gelu a noticeable share of its time; layers that come from a "
-        "gelu model have to be trained for it.",
-    )
     bottleneck: int | None = Field(
         None,
         ge=1,
@@ -279,8 +273,6 @@ class Bert(Transformer):
             )
         if self.weights != "random" and not self.embeddings.plain:
             raise ValueError("`embeddings` come with the weights; leave them out")
-        if self.width and self.heads and self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         return self
 
     @property

@@ -189,7 +189,6 @@ def _random_config(spec: recipe.Bert, own: dict[str, int]) -> BertConfig:
         num_attention_heads=heads,
         intermediate_size=spec.intermediate or 4 * spec.width,
         max_position_embeddings=spec.max_positions or POSITIONS,
-        hidden_act=spec.activation or "gelu",
         hidden_dropout_prob=spec.dropout,
         attention_probs_dropout_prob=spec.dropout,
     )
@@ -204,8 +203,7 @@ def _source_config(spec: recipe.Bert, source: PretrainedConfig, own: dict[str, i
             f"student.max_positions: {positions} from weights that have {most}; ask for as many or fewer"
         )
     changed = {"num_hidden_layers": len(source_layers(spec, source)), "max_position_embeddings": positions}
-    activation = {"hidden_act": spec.activation} if spec.activation else {}
-    config = BertConfig(**{**source.to_dict(), **changed, **activation, **own})
+    config = BertConfig(**{**source.to_dict(), **changed, **own})
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
     return config
 

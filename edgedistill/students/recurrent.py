@@ -78,8 +78,6 @@ def shape(
             "position_ids: zero"
         )
     copied = {name: getattr(given, name) for name in COPIED}
-    if spec.activation:
-        copied["hidden_act"] = spec.activation
     config = BertConfig(
         **copied,
         vocab_size=vocabulary_size,
