@@ -222,6 +222,10 @@ class Recipe(Section):
         parts = self.targets.parts if isinstance(self.targets, Split) else [self.targets]
         looks = any(isinstance(part, Projected) and part.fits_student for part in parts)
         if isinstance(self.student, TeacherItself):
+            if self.teacher.embeddings is not None:
+                raise ValueError(
+                    "the teacher is a file of precomputed embeddings, so there is no model to export"
+                )
             if self.targets is not None and self.corpus is None:
                 raise ValueError("`targets` are fitted on the texts of a `corpus`; add one")
             if looks and self.student.reference_student is None:
@@ -274,32 +278,4 @@ class Recipe(Section):
                     f"stages[{number}].initial_share: `select` scores the weights before they are mixed; "
                     "leave one of them out"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _without_weights(self) -> Recipe:
-        """Precomputed embeddings provide no token embeddings, tokenizer or layers."""
-        student = self.student
-        if self.teacher.embeddings is None:
-            return self
-        if isinstance(student, TeacherItself):
-            raise ValueError(
-                "the teacher is a file of precomputed embeddings, so there is no model to export"
-            )
-        if isinstance(student, Finished):
-            return self
-        for field, value in (
-            ("tokenizer", student.tokenizer),
-            ("weights", getattr(student, "weights", None)),
-        ):
-            if value == "teacher":
-                raise ValueError(
-                    f"the teacher is a file of precomputed embeddings and provides no {field}; set "
-                    f"student.{field} to a folder or a hub id"
-                )
-        if getattr(student, "weights", "random") == "random" and student.embeddings.source == "teacher":
-            raise ValueError(
-                "the teacher is a file of precomputed embeddings and provides no token embeddings; set "
-                "student.embeddings: {from: random}"
-            )
         return self

@@ -287,20 +287,8 @@ def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any
         _identity_head(student)
     if embeddings is not None:
         embedding_tables.initialize(student.model.get_input_embeddings(), embeddings, weights)
-        if spec.embeddings.of == "outputs":
-            _reconstruct(student, embeddings, weights)
     head.copy(student.head, start.head)
     return student, own
-
-
-def _reconstruct(student: BertStudent, outputs: Tensor, token_weights: Tensor | None) -> None:
-    """Set the head to give back the teacher's outputs (V, w), see `embedding_tables.reconstruct`."""
-    linear, width = student.head, student.pooled_dims
-    set_up = embedding_tables.reconstruct(linear, outputs, width, token_weights)
-    if linear is not None and linear.bias is not None and set_up:
-        # the mean that PCA removed, scaled as the last LayerNorm scales a token embedding: to length √width
-        mean = outputs.mean(0)
-        linear.bias.data.copy_(mean * width**0.5 / (outputs - mean).norm(dim=1).mean())
 
 
 def parameters(student: BertStudent) -> dict[str, int]:

@@ -260,14 +260,6 @@ SPLIT = {"kind": "split", "parts": [{**PCA, "dims": 96}, {**PCA, "dims": 32}]}
             "precomputed `embeddings` are used unchanged",
         ),
         (
-            {"teacher": {"embeddings": "b.npy"}},
-            "provides no tokenizer; set student.tokenizer to a folder or a hub id",
-        ),
-        (
-            {"teacher": {"embeddings": "b.npy"}, "student": {**GOOD["student"], "tokenizer": "a/b"}},
-            "set student.embeddings: {from: random}",
-        ),
-        (
             {"teacher": {"embeddings": "b.npy"}, "student": {"kind": "teacher"}, "stages": []},
             "there is no model to export",
         ),
