@@ -21,21 +21,20 @@ from edgedistill.students.pooling import pool
 
 
 class PretrainedEncoder(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`: a transformer, its poolings concatenated, its dense
-    layers.
+    """`forward(input_ids, attention_mask) -> (B, d)`: a transformer, its pooling, its dense layers.
 
     As with every student, the caller scales to unit length. That is equivalent to a Normalize in the chain,
     which no Dense may follow.
     """
 
-    def __init__(self, model: nn.Module, poolings: list[str], dense: list[nn.Sequential]) -> None:
+    def __init__(self, model: nn.Module, pooling: str, dense: list[nn.Sequential]) -> None:
         super().__init__()
         self.model = model
-        self.poolings = poolings
+        self.pooling = pooling
         self.dense = nn.ModuleList(dense)
         config: Any = model.config
         last: Any = dense[-1][0] if dense else None
-        self.dims = int(last.out_features if dense else config.hidden_size * len(poolings))
+        self.dims = int(last.out_features if dense else config.hidden_size)
 
     @property
     def layers_after_pooling(self) -> list[nn.Module]:
@@ -54,10 +53,9 @@ class PretrainedEncoder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
-        if "cls_pooler" in self.poolings:
+        if self.pooling == "cls_pooler":
             return self.model(input_ids=input_ids, attention_mask=attention_mask)[1]
-        tokens = self.tokens(input_ids, attention_mask)
-        embeddings = torch.cat([pool(tokens, attention_mask, mode) for mode in self.poolings], -1)
+        embeddings = pool(self.tokens(input_ids, attention_mask), attention_mask, self.pooling)
         for layer in self.dense:
             embeddings = layer(embeddings)
         return embeddings
@@ -77,17 +75,17 @@ def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> 
         raise UserError(
             f"{folder}: an encoder with a decoder, which does not embed by itself; {model_folder.ELSEWHERE}"
         )
-    poolings = _poolings(opened, pooling)
-    options = {} if "cls_pooler" in poolings else without_pooler(opened)
+    mode = _pooling(opened, pooling)
+    options = {} if mode == "cls_pooler" else without_pooler(opened)
     model = load_model(opened, trust_remote_code=trust_remote_code, dtype=torch.float32, **options)
-    dense, width = list[nn.Sequential](), int(model.config.hidden_size) * len(poolings)
+    dense, width = list[nn.Sequential](), int(model.config.hidden_size)
     for module in opened.chain:
         if module.kind == "Dense":
             dense.append(_dense(module, width))
             width = int(module.config["out_features"])
     if opened.kept_dims is not None:
         dense = _truncated(dense, width, opened.kept_dims)
-    return PretrainedEncoder(model, poolings, dense).eval()
+    return PretrainedEncoder(model, mode, dense).eval()
 
 
 def load_model(opened: ModelFolder, trust_remote_code: bool = False, **options: Any) -> Any:
@@ -128,20 +126,21 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _poolings(opened: ModelFolder, pooling: str | None) -> list[str]:
-    if not opened.chain:
+def _pooling(opened: ModelFolder, pooling: str | None) -> str:
+    own = opened.pooling
+    if own is None:
         if pooling is None:
             choices = "mean, cls, cls_pooler, max, last"
             raise UserError(
                 f"{opened.folder}: a plain model does not define its pooling; set teacher.pooling ({choices})"
             )
-        return [pooling]
+        return pooling
     if pooling is not None:
         raise UserError(
             f"{opened.folder}: a sentence-transformers model brings its own pooling; leave teacher.pooling "
             "out"
         )
-    return opened.poolings
+    return own
 
 
 def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
