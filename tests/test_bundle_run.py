@@ -209,7 +209,7 @@ def test_a_graph_that_was_changed_or_traced(copy: Path) -> None:
     path = copy / "onnx" / "model.onnx"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert "changed since export" in problem(str(copy))
-    onnx.save(traced.write(bundle_run.open_finished(f"{copy}:w8", PLACE).student(), lambda fused: True), path)
+    onnx.save(traced.write(bundle_run.open_finished(f"{copy}:w8", PLACE).student()), path)
     entry = {
         **files.read_json(copy / "manifest.json")["precisions"]["fp32"],
         "sha256": files.sha256_file(path),

@@ -78,7 +78,6 @@ def stage(task: dict[str, Any], **more: Any) -> dict[str, Any]:
         "hidden": 16,
         "steps": 30,
         "batch": 16,
-        "bucket": 4,
         "learning_rate": 5e-3,
         **more,
     }

@@ -426,11 +426,11 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "two flags": (
         edit(FLAGS, pooling_mode_cls_token=True),
-        "joins 2 poolings (cls, mean), and one is supported",
+        r"joins 2 poolings \(cls, mean\), and one is supported",
     ),
     "a list of poolings": (
         edit(FLAGS, pooling_mode=["mean", "cls"]),
-        'pooling_mode: ["mean", "cls"] is not supported here',
+        r'pooling_mode: \["mean", "cls"\] is not supported here',
     ),
     "a weighted mean": (
         edit(FLAGS, pooling_mode_weightedmean_tokens=True),
