@@ -103,7 +103,7 @@ def tuned(tasks: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     `teacher`, of single texts."""
     folder = tmp_path_factory.mktemp("tuned")
     go(tasks, folder / "runs/one", stage(single(), steps=120), distil=True)
-    go(tasks, folder / "runs/two", stage(pair(), dropout=0.1, learning_rate=2e-2))
+    go(tasks, folder / "runs/two", stage(pair(), dropout=0.1, learning_rate=2e-2, steps=90))
     go(
         tasks,
         folder / "runs/teacher",
