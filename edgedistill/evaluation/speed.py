@@ -74,6 +74,17 @@ PYTHON = Runner.named(OWN)
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # of a steady clock
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Length(BaseModel):
+    """What is timed of a text of so many tokens."""
+
+    model_config = ConfigDict(strict=True)
+    tokens: NotNegative
+    tokenize_ms: NotNegative
+    graph_ms: NotNegative
+    pooling_ms: NotNegative = 0
 
 
 class Answer(BaseModel):
@@ -83,7 +94,7 @@ class Answer(BaseModel):
     single_ms: list[Positive] = Field(min_length=1)
     texts_s: dict[str, Positive] = Field(min_length=1)
     tokenize_ms: list[Positive] = []
-    by_length: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]] = {}
+    by_length: dict[str, Length] = {}
     embeddings: list[list[float]] | None = None
     peak_rss_bytes: Positive | None = None
     tokens_mean: Positive | None = None
@@ -314,12 +325,7 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
             if any(tokenizing)
             else None,
             "tokens_mean": rounds[0].get("tokens_mean"),
-            "by_length": {
-                length: {
-                    key: round(float(np.median([each[length][key] for each in lengths])), 4) for key in first
-                }
-                for length, first in lengths[0].items()
-            },
+            "by_length": {length: _of_length([each[length] for each in lengths]) for length in lengths[0]},
             "queries": sum(map(len, single)),
             "distinct": plan.queries,
             "warmups": plan.warmups,
@@ -345,3 +351,11 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
             "pressure": {key: [each["pressure"][key] for each in rounds] for key in rounds[0]["pressure"]},
         },
     }
+
+
+def _of_length(rounds: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the medians over rounds of what was timed at one length, and as `range_ms` the whole time of the
+    fastest and of the slowest round."""
+    whole = [each["tokenize_ms"] + each["graph_ms"] for each in rounds]
+    medians = {key: round(float(np.median([each[key] for each in rounds])), 4) for key in rounds[0]}
+    return {**medians, "range_ms": [round(min(whole), 4), round(max(whole), 4)]}

@@ -4,6 +4,7 @@ by hand."""
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from edgedistill.evaluation.suites.retrieval import by_cosine
 
 WIDTH = 100  # columns of the terminal
 LONGEST_WORD = 12  # of the head of a column in the terminal
+SHOWN_TIES = 6  # pairs of bundles
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
 TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")
 
@@ -55,7 +57,7 @@ def cells(report: Report, names: list[str], shares: bool, noise: list[str]) -> l
         *_scores(report, names, shares),
         Cell("p50 ms", about + milliseconds(p50), p50),
         Cell("p99 ms", about + milliseconds(p99), p99),
-        Cell("texts/s", f"{about}{rate:,.0f}", rate),
+        Cell("texts/s", f"{about}{float(f'{rate:.3g}'):,.0f}", rate),
         Cell("RSS MB", "–" if peak is None else f"{peak / 1e6:,.0f}", peak),
     ]
 
@@ -99,10 +101,9 @@ def _hundredfold(average: float | None) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Show three significant digits or the next whole number."""
-    if value < 1:
-        return f"{value:.3f}"
-    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+    """Show three significant digits or the next whole number, below 1 ms microseconds."""
+    digits = next(digits for digits, end in ((3, 1), (2, 10), (1, 100), (0, math.inf)) if value < end)
+    return f"{value:.{digits}f}"
 
 
 def shorten(text: str, width: int) -> str:
@@ -223,4 +224,5 @@ def tie_note(reports: list[Report]) -> str:
     below = f"below {worst:.1%}" if worst < 1 else f"up to a factor of {1 + worst:.0f}"
     resolved = f"Differences of p50 {below} cannot be resolved in this run"
     pairs = [" = ".join(shorten(title(each), 30) for each in pair) for pair in ties(measured)]
-    return f"{resolved}{'; ties: ' if pairs else ''}{', '.join(pairs)}."
+    more = [f"and {len(pairs) - SHOWN_TIES} more pairs"] if len(pairs) > SHOWN_TIES else []
+    return f"{resolved}{'; ties: ' if pairs else ''}{', '.join(pairs[:SHOWN_TIES] + more)}."

@@ -50,6 +50,7 @@ def test_rounds_are_pooled_by_hand() -> None:
     assert found["offline"]["texts_s"] == 400  # median of 200 and 600, at the best batch
     assert found["offline"]["batch"] == "budget"
     assert single["by_length"]["8"]["graph_ms"] == 200  # median of 100 and 300
+    assert single["by_length"]["8"]["range_ms"] == [100.1, 300.1]  # with tokenization
     assert found["load"]["cold_start_ms"] == 900 and found["load"]["start_ms"] == [800, 800]
     assert found["offline"]["by_batch"] == {"1": 50, "8": 100, "32": 200, "budget": 400}
     assert found["peak_rss_bytes"] == 7
@@ -245,6 +246,10 @@ def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
         (
             f"echo '{json.dumps(ANSWER | {'by_length': {'8': {'tokens': 'x'}}})}'",
             "by_length.8.tokens of its answer is 'x': Input should be a valid number",
+        ),
+        (
+            f"echo '{json.dumps(ANSWER | {'by_length': {'8': {'tokens': 8, 'graph_ms': 1}}})}'",
+            "by_length.8.tokenize_ms of its answer is {'tokens': 8, 'graph_ms': 1}: Field required",
         ),
         (
             f"echo '{json.dumps(ANSWER | {'single_ms': [1.0, float('inf')]})}'",
