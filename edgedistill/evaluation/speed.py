@@ -93,7 +93,6 @@ class Answer(BaseModel):
     model_config = ConfigDict(strict=True)
     single_ms: list[Positive] = Field(min_length=1)
     texts_s: dict[str, Positive] = Field(min_length=1)
-    tokenize_ms: list[Positive] = []
     by_length: dict[str, Length] = {}
     embeddings: list[list[float]] | None = None
     peak_rss_bytes: Positive | None = None
@@ -307,7 +306,6 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
     """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts
     per second; null for what its runner does not tell."""
     single = [np.array(each["single_ms"]) for each in rounds]
-    tokenizing = [each.get("tokenize_ms", []) for each in rounds]
     points, intervals = bootstrap.quantiles(single, plan.resamples, plan.seed)
     batches = {size: [each["texts_s"][size] for each in rounds] for size in rounds[0]["texts_s"]}
     by_batch = {size: float(np.median(values)) for size, values in batches.items()}
@@ -321,16 +319,12 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
         "single": {
             **points,
             "interval95": intervals,
-            "tokenize_p50_ms": round(float(np.median(np.concatenate(tokenizing))), 4)
-            if any(tokenizing)
-            else None,
             "tokens_mean": rounds[0].get("tokens_mean"),
             "by_length": {length: _of_length([each[length] for each in lengths]) for length in lengths[0]},
             "queries": sum(map(len, single)),
             "distinct": plan.queries,
             "warmups": plan.warmups,
             "samples_ms": [each.tolist() for each in single],
-            "tokenize_samples_ms": tokenizing,
         },
         "offline": {
             "texts_s": by_batch[best],

@@ -250,7 +250,7 @@ function accuracyOf({name: suite, measure}, narrow) {
       interval ? `  95% interval ${between(hundredfold(interval), tenths)}` : '',
       lost ? `  to the teacher ${signed(100 * lost.mean)} (${hundredfold(lost.interval95).map(signed).join(' to ')})` : '',
       `p50 ${p50}, p99 ${shown(report, 'p99 ms')} ms`,
-      report.single.interval95?.p50_ms ? `  95% interval of p50 ${between(report.single.interval95.p50_ms)} ms` : '',
+      ...['p50', 'p99'].map((each) => report.single.interval95?.[`${each}_ms`]?.length && `  95% interval of ${each} ${between(report.single.interval95[`${each}_ms`])} ms`),
       tied.length ? `  tied at p50 with ${listed(tied, 4, ', ')}` : '',
       `${cost}, ${shown(report, 'params')} parameters`,
     ].filter(Boolean).join('\n');
@@ -533,14 +533,17 @@ function reproduce() {
   const command = ['edgedistill bench', ...values(({bundle}) => `${bundle.name}:${bundle.precision}`).map(quoted),
     ...option('suite', data.suites.map(({name}) => name).filter((name) => !/ \+ BM25|, documents of /.test(name))), ...(data.suites.some(({name}) => name.endsWith(' + BM25')) ? ['--hybrid'] : []),
     ...option('threads', values(({threads}) => threads)), ...option('device', values(FILTERS.device), 'cpu'), ...option('runner', values(FILTERS.runner), 'python'), ...(all[0].single.distinct < 1024 ? ['--quick'] : [])];
-  const hashes = all.map((report) => `${report.bundle.sha256.slice(0, 16)}  ${title(report)}`);
+  const hashes = all.map((report) => {
+    const {name, precision, sha256, dims, max_tokens: most} = report.bundle;
+    return `${sha256.slice(0, 16)}  ${name} ${precision}${dims ? `, ${dims[0]} dimensions, ${most} tokens at most` : ''}`;
+  });
   return section('How to reproduce', el('pre', {}, command.join(' ')), el('p', {}, 'The graphs by the beginning of their sha256:'), el('pre', {}, distinct(hashes).join('\n')));
 }
 
 /** How the numbers were measured, and the machine. */
 function method() {
-  const {single: {queries, warmups}, machine, versions} = all[0];
-  const counted = queries ? `${count(queries)} single texts after ${warmups} warm-up calls` : 'single texts';
+  const {single: {queries, warmups, tokens_mean: tokens}, machine, versions} = all[0];
+  const counted = queries ? `${count(queries)} single texts${tokens ? ` of ${tokens.toFixed(0)} tokens on average` : ''} after ${warmups} warm-up calls` : 'single texts';
   const plain = (value) => {
     if (typeof value === 'number') return count(value);
     return typeof value === 'object' ? Object.values(value).join(' ') : String(value);
