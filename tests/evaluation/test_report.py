@@ -608,7 +608,7 @@ def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
     tip = "64 tokens: ~4.10 ms\n  rounds 3.90 to 4.30 ms\n  tokenization 0.100\n  graph 4.00, 0.010 of it"
     assert f"{tip} pooling\n  tied with nano int8 [node]" in text
     cells = re.findall(r'data-head="≤ 64"><span>(.*?)</span> <small>(.*?)</small>', text)
-    assert cells == [("~4.10", "(3.90 to 4.30)"), ("~4.18", "(3.98 to 4.38)")]
+    assert cells == [("~4.10", "(3.90–4.30)"), ("~4.18", "(3.98–4.38)")]
     assert "can tell: nano int8 = nano int8 [node] at 8, 16, 32, 64 tokens<" in text
     meaning = "of all different words of a pair, the share that both texts have: 0 none, 1 the same words"
     assert f"<dt>overlap</dt> <dd>{meaning}</dd>" in text

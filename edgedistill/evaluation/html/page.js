@@ -369,7 +369,7 @@ function byLength() {
   const lengths = distinct(lines.flatMap(({points}) => points.map(({length}) => length))).sort((a, b) => a - b);
   const rows = lines.map(({report, points}) => ({report, cells: lengths.map((length) => {
     const point = points.find((each) => each.length === length);
-    return point ? {value: point.ms, shown: about + milliseconds(point.ms), small: rounds && between(point.range)} : {shown: '–'};
+    return point ? {value: point.ms, shown: about + milliseconds(point.ms), small: rounds && point.range.map(milliseconds).join('–')} : {shown: '–'};
   })}));
   return section('Latency by length', scroll(plots((narrow) => lengthsPlot(lines, narrow, tied))), table(['ms at tokens', ...lengths.map((length) => `≤ ${length}`)], rows, true),
     terms(['ms at tokens', `median time of one text that the tokenizer cuts into at most so many tokens, tokenization included${about ? '; ~ since the machine was noisy' : ''}`],
@@ -461,8 +461,8 @@ function roofline() {
   const joules = measured.map((report) => [report, report.products.batches['32 × 32']?.joules_per_1000_texts]).filter(([, value]) => typeof value === 'number');
   const key = [['peak', 'its matrix products, had they run at the peak'], ['beyond', 'how much longer they took'], ['other', 'everything else: table lookups, norms, softmax']];
   return section('Roofline: how near to the processor’s peak',
-    el('p', {}, 'A bar is the time that a graph takes. Its dark part is what its matrix products would take if this processor did nothing but multiply, as fast as it can: '
-      + 'a graph whose bar were dark all along could not be faster here.'),
+    el('p', {}, 'A bar is the time that a graph takes. Its solid part is what its matrix products would take if this processor did nothing but multiply, as fast as it can: '
+      + 'a graph whose bar were solid all along could not be faster here.'),
     el('p', {class: 'key'}, key.map(([kind, text]) => el('span', {}, el('i', {class: `shares ${kind}`}), text))),
     scroll(plots((narrow) => peakShares(measured, narrow))),
     terms(['peak', `the fastest matrix product that onnxruntime reached on this processor beside each graph, in billions of multiply-adds a second: ${peaks.join(', ')}`],
