@@ -280,9 +280,9 @@ function showNearest(found, ms) {
     }),
   );
   const lines = counted(embedded.lines.length, "line");
-  const caption = $("by-words").checked
-    ? "Number and bar: cosine with the query, 1 for the same meaning. “+ words”: lifted in the order by words of the query."
-    : "Number, bar and order: cosine with the query, 1 for the same meaning.";
+  const order = $("by-words").checked ? "Number and bar" : "Number, bar and order";
+  const lifted = found.some(({ hasWords }) => hasWords) ? " “+ words”: lifted in the order by words of the query." : "";
+  const caption = `${order}: cosine with the query, 1 for the same meaning.${lifted}`;
   const waiting = embedded.lines.length ? "" : "Embed some lines, then search them here.";
   $("found").textContent = found.length ? `${found.length} nearest of ${lines}, in ${ms.toFixed(0)} ms. ${caption}` : waiting;
 }
