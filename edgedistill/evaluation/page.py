@@ -98,7 +98,7 @@ def data(reports: list[Report]) -> dict[str, Any]:
             for report, row in tables.embeddings(reports)
         ],
         "reference": None if teacher is None else reports.index(teacher),
-        "where": [*tables.places(reports), *tables.bm25_alone(reports)],
+        "where": tables.below(reports),
         "precisions": {name: each.description.split(";")[0] for name, each in PRECISIONS.items()},
         "noise": "; ".join(noise),
         "ties": tables.tie_note(reports),

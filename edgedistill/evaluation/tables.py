@@ -57,7 +57,7 @@ def cells(report: Report, names: list[str], shares: bool, noise: list[str]) -> l
         *_scores(report, names, shares),
         Cell("p50 ms", about + milliseconds(p50), p50),
         Cell("p99 ms", about + milliseconds(p99), p99),
-        Cell("texts/s", f"{about}{float(f'{rate:.3g}'):,.0f}", rate),
+        Cell("texts/s", about + texts_s(rate), rate),
         Cell("RSS MB", "–" if peak is None else f"{peak / 1e6:,.0f}", peak),
     ]
 
@@ -106,6 +106,11 @@ def milliseconds(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
+def texts_s(rate: float) -> str:
+    """Show a rate to three significant digits."""
+    return f"{float(f'{rate:.3g}'):,.0f}"
+
+
 def shorten(text: str, width: int) -> str:
     """Cut a text to at most `width` characters, in the middle, because names differ at their ends."""
     if len(text) <= width:
@@ -129,11 +134,6 @@ def conditions(report: Report) -> str:
     if runtime:
         parts.append(f"onnxruntime {runtime}")
     return " · ".join(part for part in [*parts, report["made_at"][:10]] if part)
-
-
-def places(reports: list[Report]) -> list[str]:
-    """Return the conditions of all reports, each once."""
-    return list(dict.fromkeys(map(conditions, reports)))
 
 
 def terminal(reports: list[Report]) -> str:
@@ -164,8 +164,8 @@ def markdown(reports: list[Report]) -> str:
         name = f"**{title(report)}**" if is_teacher(report) else title(report)
         rows.append([text.replace("|", "\\|") for text in (name, *(cell.shown for cell in row))])
     lines = ["| " + " | ".join(row) + " |" for row in rows]
-    below = "<br>\n".join([*places(reports), *bm25_alone(reports)])
-    return "\n".join(lines) + f"\n\n<sub>{below}</sub>\n"
+    conditioned = "<br>\n".join(below(reports))
+    return "\n".join(lines) + f"\n\n<sub>{conditioned}</sub>\n"
 
 
 def plain(sheet: RenderableType, width: int = WIDTH) -> str:
@@ -193,19 +193,21 @@ def _table(rows: list[tuple[Report, list[Cell]]]) -> Table:
     return table
 
 
-def bm25_alone(reports: list[Report]) -> list[str]:
-    """Return a line with the scores of BM25 alone, by suite, where any was measured beside it."""
+def below(reports: list[Report]) -> list[str]:
+    """Return the lines that stand with every table: the conditions of all reports, each once, and the scores
+    of BM25 alone, by suite, where any was measured."""
     found, weights = dict[str, str](), dict[str, None]()
     for name, scores in (pair for report in reports for pair in report["quality"].items()):
         if "bm25" in scores:
             found[by_cosine(name)] = f"{by_cosine(name)} {100 * scores['bm25']:.2f}"
             weights[f"{scores['weight']:g}"] = None
-    return [f"BM25 alone: {', '.join(found.values())}; its weight: {', '.join(weights)}"] if found else []
+    alone = [f"BM25 alone: {', '.join(found.values())}; its weight: {', '.join(weights)}"] if found else []
+    return [*dict.fromkeys(map(conditions, reports)), *alone]
 
 
 def _notes(reports: list[Report]) -> list[str]:
-    """Return the conditions and what the columns mean, each line at most WIDTH characters."""
-    notes = [shorten(line, WIDTH) for line in [*places(reports), *bm25_alone(reports)]]
+    """Return what is `below`, and what the columns mean, each line at most WIDTH characters."""
+    notes = [shorten(line, WIDTH) for line in below(reports)]
     if compared(reports):
         notes.append("retained: share of the teacher's score.")
     if tied := tie_note(reports):

@@ -505,6 +505,22 @@ def test_the_first_click_on_a_head_brings_the_best_to_the_top(tmp_path: Path) ->
     assert "p50 ms: a,b MB: b,a sts7: a,b</title>" in drawn_page(tmp_path, found, CLICKS)
 
 
+FILTER = """<script>const box = document.getElementById('runner node');
+box.focus();
+box.click();
+document.title = `${document.activeElement.id}, ${document.querySelector('tbody').rows.length} rows`;
+document.querySelector('[data-tip]').focus();
+document.title += `, tip ${tip.style.display}`;
+document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}));
+document.title += `, then ${tip.style.display}`;</script>"""
+
+
+@chromium
+def test_the_page_by_keyboard_alone(tmp_path: Path) -> None:
+    """A filter keeps the focus though the page is drawn anew; Escape hides a point's tip."""
+    assert "runner node, 2 rows, tip block, then none</title>" in drawn_page(tmp_path, everything(), FILTER)
+
+
 @chromium
 @pytest.mark.parametrize("width", [1280, 800])
 def test_all_of_the_page_is_printed(tmp_path: Path, width: int) -> None:
