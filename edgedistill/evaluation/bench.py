@@ -210,7 +210,7 @@ def assemble(
             **({"documents": target.documents} if target.documents else {}),
             **{key: manifest.get(key) for key in ("teacher", "dims", "max_tokens", "prompt")},
         },
-        "parameters": {key: manifest["parameters"][key] for key in ("embedding", "encoder", "head", "total")},
+        "parameters": manifest["parameters"],
         "size_bytes": {"graph": graph["size_bytes"]},
         "machine": described,
         "versions": machine.versions(),

@@ -17,13 +17,13 @@ from edgedistill.evaluation.suites.cosines import places, rank_correlation
 
 Floats = npt.NDArray[np.float64]
 Rounds = Sequence[Floats]
-LEVELS = {"p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99}
+LEVELS = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
 
 
 def quantiles(
     rounds: Rounds, resamples: int = 1000, seed: int = 0
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Estimate p50, p90, p95 and p99 of latencies in ms, each with a 95% bootstrap interval.
+    """Estimate p50, p90 and p99 of latencies in ms, each with a 95% bootstrap interval.
 
     Returns ({p50_ms: value, …}, {p50_ms: [low, high], …}), rounded to 0.1 µs. Two-stage percentile bootstrap
     (Efron and Tibshirani 1993): rounds are resampled with replacement, then queries within each round.
