@@ -213,8 +213,10 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """Yield an empty folder next to `path`, of a hidden name, and delete it at the end."""
+    """Yield an empty folder next to `path`, of a hidden name, and delete it at the end, with the folders that
+    were made for it and are still empty."""
     with border():
+        missing = [each for each in path.absolute().parents if not each.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
     with _written(path):
         folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
@@ -223,6 +225,9 @@ def folder_beside(path: Path) -> Iterator[Path]:
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # not empty: something was written
+            for each in missing:
+                each.rmdir()
 
 
 def _swap(new: Path, path: Path) -> None:
