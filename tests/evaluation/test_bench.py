@@ -449,7 +449,8 @@ def test_hybrid_names_the_extra_that_is_missing(
     with pytest.raises(UserError) as refused:
         bench.bench([str(shelf / "student")], [str(collection)], Session(), search=scoring.Search(1.0))
     assert str(refused.value) == (
-        "edgedistill bench --hybrid needs Stemmer, which is not installed; pip install 'edgedistill[search]'"
+        "edgedistill bench --hybrid needs Stemmer, which is not installed; in your clone of edgedistill: pip "
+        "install '.[search]'"
     )
 
 

@@ -33,7 +33,7 @@ from tests.conftest import sentences
 from tests.export.test_export import make_run
 from tests.runtime.conftest import rewrite
 
-INSTALL = "pip install 'edgedistill[dev,server]'"
+INSTALL = "pip install '.[dev,server]'"
 for needed in ("starlette", "uvicorn", "orjson"):
     pytest.importorskip(needed, reason=INSTALL)
 openai = pytest.importorskip("openai", reason=INSTALL)
