@@ -121,10 +121,9 @@ def embed_file(
 ) -> dict[str, Any]:
     """Embed the texts of a file, a few thousand at a time; row i is text i.
 
-    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, out, texts_s}; texts_s is
-    None for an empty input, which gives an array without rows or an empty file. Raises UserError, and writes
-    nothing, where there is no such file, column or format, where `out` exists already, for a damaged line,
-    and for a pair of encoders where the texts are neither queries nor documents.
+    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, out, texts_s}. Raises
+    UserError, and writes nothing, where there is no such file, column or format, no text, where `out` exists
+    already, for a damaged line, and for a pair of encoders where the texts are neither queries nor documents.
     """
     source.check()
     dims, encoder = opened.embedding_dim(dim), opened.of(source.role)
@@ -141,15 +140,16 @@ def embed_file(
                 count += len(texts)
                 yield texts, rows
                 advance(len(texts))
+            if not count:
+                raise UserError(f"{source.name}: no text found; give another file")
 
         out.write(embedded(), dims)
-    rate = round(count / seconds, 1) if count else None
-    if not count:
-        session.log(f"{source.name} is empty: 0 texts embedded")
-    if out.path is not None:
-        speed = f", {rate:,.0f} texts/s" if rate else ""
-        session.log(f"{out.path}: {count:,} text{'' if count == 1 else 's'}, {dims} dimensions{speed}")
+    rate = round(count / seconds, 1)
     path = None if out.path is None else str(out.path)
+    if path is not None:
+        session.log(
+            f"{path}: {count:,} text{'' if count == 1 else 's'}, {dims} dimensions, {rate:,.0f} texts/s"
+        )
     return {"texts": count, "dims": dims, "out": path, "texts_s": rate}
 
 

@@ -83,6 +83,7 @@ def resolve(name: str) -> Resolved:
     id. A run in an object store is copied here; nothing else is found by its address."""
     folder = object_store.pull(name, "run.json")
     if (folder / "run.json").exists() or unfinished_run(folder).exists():
+        bundle_location.check_not_shipped(name, folder)
         return RunFolder(name, folder)
     if name.startswith("packaged:"):
         return Packaged(name)
