@@ -21,6 +21,7 @@ from edgedistill import files, object_store
 from edgedistill.data.input_file import KINDS
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS
+from edgedistill.runtime.arguments import MOST_THREADS
 from edgedistill.session import Session, check_one_process, process
 
 INTERRUPTED = 130
@@ -73,9 +74,20 @@ class _Commands(TyperGroup):
 ARGUMENT = re.compile("^([a-z_]+)=")  # of a function, at the head of an error: an option of the command
 
 
+def _no_number(error: Any) -> str:
+    """What is wrong with the value of a number's option, in our words: typer's are those of pydantic."""
+    option, given = error.param, error.__cause__.errors()[0]["input"]
+    kind = "whole number" if option.type_descriptor.annotation is int else "number"
+    least, most = ("" if each is None else f"{each:,}" for each in (option.min, option.max))
+    bounds = f" from {least}" + (f" to {most}" if most else "") if least else ""
+    return f"{option.opts[0]} {given}: not a {kind}{bounds}"
+
+
 def _wrong_usage(error: Any) -> UserError:
     """What is wrong with a command line, with the command's example."""
     fact, place = error.format_message().rstrip("."), f"edgedistill {sys.argv[1]}"
+    if hasattr(error.__cause__, "errors"):
+        fact = _no_number(error)
     example = f"{place} --help"
     if error.ctx is not None:  # an option that lacks its value has none
         place, command = error.ctx.command_path, error.ctx.command
@@ -282,17 +294,16 @@ def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
 def students(as_json: Json = False) -> None:
     """List the students that ship.
 
-    Other commands take them by name. MB is all files of one; a suite's score is out of 100. --json adds the
-    folder, what the student is, and the licences of its teacher and of the texts that it learned from.
+    Other commands take them by name. Longer texts are cut to so many tokens. MB: the graph and
+    tokenizer.json, which a device needs. STS and search, of 100: as in README.md. --json adds the folder,
+    what the student is, more scores, and the licences of its teacher and of the texts that it learned from.
     """
     from edgedistill.runtime import bundle_location
 
-    shipped = bundle_location.shipped()
-    lines = [
-        f"name   languages       tokens    MB{''.join(f'{suite:>11}' for suite in shipped[0]['scores'])}"
-    ]
+    shipped, scored = bundle_location.shipped(), bundle_location.SCORED
+    lines = [f"name   languages       tokens    MB{''.join(f'{title:>8}' for title in scored.values())}"]
     for each in shipped:
-        scores = "".join(f"{100 * score:11.1f}" for score in each["scores"].values())
+        scores = "".join(f"{100 * each['scores'][suite]:8.1f}" for suite in scored)
         size = f"{each['max_tokens']:6} {each['size_bytes'] / 1e6:5.1f}"
         lines.append(f"{each['name']:6} {' '.join(each['languages']):15} {size}{scores}")
     print_result({"students": shipped}, as_json, "\n".join(lines))
@@ -308,9 +319,9 @@ def recipes(
 
     if name is not None:
         path = files.find("recipe", name)
-        # so that editors find the schema from any folder
-        schema = f"$schema={files.shipped_folder('recipe')}/"
-        text = path.read_text(encoding="utf-8").replace("$schema=../", schema)
+        text = path.read_text(encoding="utf-8")
+        if "$schema=" in (head := text.partition("\n")[0]):  # which an editor finds from that folder alone
+            text = text.removeprefix(f"{head}\n")
         found = {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}
         return print_result(found, as_json, text.rstrip())
     from edgedistill import recipe
@@ -383,11 +394,11 @@ def cache(
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Embed and tokenize the texts of a recipe ahead of training, on as many machines as you like.
+    """Embed and tokenize the texts of a recipe before training.
 
-    `train` finds embeddings and tokens in the cache. They are written in shards, each whole or not at all:
-    what is killed and started again goes on, and loses no finished shard. The bytes do not depend on who
-    makes what.
+    On as many machines as you like, with --only: `train` finds embeddings and tokens in the cache. They are
+    written in shards, each whole or not at all: what is killed and started again goes on, and loses no
+    finished shard. The bytes do not depend on who makes what.
     """
     from edgedistill import recipe
     from edgedistill.planning import preflight
@@ -475,7 +486,9 @@ def adapt(
         _option("MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
     ] = None,
     revision: Revision = None,
-    minutes: Annotated[float, _option("N", "For all of it, measuring to comparing.", min=0.1)] = 10.0,
+    minutes: Annotated[
+        float, _option("N", "For all of it, measuring to comparing.", min=0.1, max=1e5)
+    ] = 10.0,
     steps: Annotated[int, _option("N", "Training steps at most.", min=20)] = 2_000,
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
     resume: Resume = False,
@@ -485,7 +498,7 @@ def adapt(
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Teach a finished student your own texts, without labels, and export it.
+    """Teach a finished student your own texts, without labels.
 
     Sentences of Python's documentation are trained on too, so that it forgets little of general texts. Prints
     how well the student agrees with its teacher and how well it searches before and after, on texts that were
@@ -538,7 +551,7 @@ def fit(
     ] = None,
     minutes: Annotated[
         float,
-        _option("MINUTES", "For all of it, reading to measuring.", min=0.05),
+        _option("N", "For all of it, reading to measuring.", min=0.05, max=1e5),
     ] = 60.0,
     suite: Annotated[
         str, _option("SUITE", "By name or path: what the winner keeps on it is measured at the end.")
@@ -551,13 +564,15 @@ def fit(
     text_column: TextColumn = "text",
     pooling: Pooling = None,
     revision: Revision = None,
-    seed: Annotated[int, _option("N", "Of the candidates' recipes and of the sampler.", min=0)] = 0,
+    seed: Annotated[
+        int, _option("N", "Of the candidates' recipes and of the sampler.", min=0, max=2**32 - 1)
+    ] = 0,
     data: Data = None,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Find the best student of a teacher that keeps to a budget of size and latency.
+    """Find a teacher's best student within a size and a latency.
 
     Candidates are built, exported and measured before training; those that fit are raced on your texts, with
     --pairs on your queries too. Writes a bundle, its recipe mine.yaml, and the page fit.html, which shows
@@ -612,7 +627,7 @@ def export(
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Export a run, or any sentence-transformers model, as an ONNX bundle.
+    """Export a run or a sentence-transformers model as a bundle.
 
     Every graph is compared with the PyTorch model first. The bundle is written atomically after its checks
     pass.
@@ -683,7 +698,9 @@ def bench(
     p99: Annotated[
         float,
         _option(
-            "MS", "The server scenario's bound: the highest rate of arrivals whose p99 meets it.", min=0.1
+            *("MS", "The server scenario's bound: the highest rate of arrivals whose p99 meets it."),
+            min=0.1,
+            max=1e5,
         ),
     ] = 20.0,
     quick: Annotated[
@@ -841,10 +858,10 @@ def search(
 ) -> None:
     """Find the texts of files that answer a question.
 
-    Ranks paragraphs, lines and rows by their cosine to the question and, after pip install
-    'edgedistill[search]', by BM25 too. A result begins with its score: the cosine, or with BM25 the sum of
-    both, in standard deviations above the mean text of the files. The best are shown, however low their
-    scores. Embeddings are kept in the cache: only what has changed is embedded again.
+    Ranks paragraphs, lines and rows by their cosine to the question (1: the same meaning) and, with the extra
+    `search`, by BM25 too, which is higher the more of its words they have. The best are shown, however low
+    these are, and cut to three lines; --json has all of a text, and the score that joins both. Embeddings are
+    kept in the cache: only what has changed is embedded again.
     """
     from edgedistill import search_files
     from edgedistill.data import bm25
@@ -882,9 +899,9 @@ def verify(
     print_result(found, as_json, verification.summary(bundle, found))
 
 
-def _number(default: int, help: str) -> Any:
+def _number(default: int, help: str, most: int | None = None) -> Any:
     """A whole number from 1, of an option that needs no more words."""
-    return typer.Option(default, metavar="N", help=help, min=1)
+    return typer.Option(default, metavar="N", help=help, min=1, max=most)
 
 
 @_command("edgedistill serve nano --port 8000 --cors https://example.org")
@@ -900,7 +917,7 @@ def serve(
         str | None,
         _option("KEY", "Requests must bear it. Better in the environment.", envvar="EDGEDISTILL_API_KEY"),
     ] = None,
-    workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each."),
+    workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each.", MOST_THREADS),
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
     batch_tokens: int = _number(4096, "Estimated tokens of a batch."),
@@ -1006,7 +1023,7 @@ def demo(
     """Train, export and measure two small students.
 
     Takes about six minutes: a slower machine trains on fewer texts. They are sentences of Python's
-    documentation and come with the package, the teacher comes with edgedistill[demo]: nothing is downloaded.
+    documentation and come with the package, the teacher comes with the extra `demo`: nothing is downloaded.
     """
     require("torch", "edgedistill demo", "demo")
     from edgedistill import demo as demonstration
