@@ -78,9 +78,9 @@ def _no_number(error: Any) -> str:
     """What is wrong with the value of a number's option, in our words: typer's are those of pydantic."""
     option, given = error.param, error.__cause__.errors()[0]["input"]
     kind = "whole number" if option.type_descriptor.annotation is int else "number"
-    least, most = ("" if each is None else f"{each:,}" for each in (option.min, option.max))
-    bounds = f" from {least}" + (f" to {most}" if most else "") if least else ""
-    return f"{option.opts[0]} {given}: not a {kind}{bounds}"
+    bounds = {"from": option.min, "to": option.max}
+    words = (f" {word} {bound:,}" for word, bound in bounds.items() if bound is not None)
+    return f"{option.opts[0]} {given}: not a {kind}{''.join(words)}"
 
 
 def _wrong_usage(error: Any) -> UserError:
@@ -114,10 +114,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its help needs a Markdown parser, half of the time that help takes
 )
-
-
-class Interrupted(Exception):
-    """Ctrl-C with a message of its own. A KeyboardInterrupt would lose it: typer turns that into an exit."""
 
 
 def _known_device(device: str) -> str:
@@ -248,22 +244,14 @@ def _require_torch(command: str, model: object) -> None:
 
 
 @contextmanager
-def _resumable(place: Path, begun: Path, lost: str = "a minute of work") -> Iterator[None]:
-    """Say on Ctrl-C how to go on, once there is something to go on with. `begun` is what is there then,
-    `lost` what is repeated."""
+def _resumable(place: Path, begun: Path) -> Iterator[None]:
+    """Log on Ctrl-C how to go on, once there is something to go on with. `begun` is what is there then."""
     try:
         yield
     except KeyboardInterrupt:
-        if not begun.exists():
-            raise
-        way_out = f"continue with --resume, which repeats at most {lost}"
-        raise Interrupted(f"{place}: interrupted; {way_out}") from None
-
-
-def _refuse_existing(place: str, option: str, overwrite: bool) -> None:
-    """Raise UserError for a file or folder that exists, unless it may be replaced; `option` names another."""
-    if not overwrite:
-        raise UserError(f"{place}: exists already; add --overwrite to replace it, or choose another {option}")
+        if begun.exists():
+            log(f"{place}: unfinished; continue with --resume")
+        raise
 
 
 def listed(values: list[str]) -> list[str]:
@@ -273,10 +261,8 @@ def listed(values: list[str]) -> list[str]:
 
 def log(line: str) -> None:
     """Write a line to stderr: stdout is for results."""
-    from rich.console import Console
-
     try:
-        Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
+        sys.stderr.write(f"{line}\n")
     except OSError:  # a log file on a full disk ends no training
         _discard(sys.stderr)
 
@@ -319,9 +305,8 @@ def recipes(
 
     if name is not None:
         path = files.find("recipe", name)
-        text = path.read_text(encoding="utf-8")
-        if "$schema=" in (head := text.partition("\n")[0]):  # which an editor finds from that folder alone
-            text = text.removeprefix(f"{head}\n")
+        # but the schema, which an editor finds from that folder alone
+        text = re.sub(r"^#.*\$schema=.*\n", "", path.read_text(encoding="utf-8"))
         found = {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}
         return print_result(found, as_json, text.rstrip())
     from edgedistill import recipe
@@ -450,10 +435,7 @@ def train(
     folder = object_store.pull(out, "run.json")
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # by torchrun, after a process died
     resume = resume or (restarted and unfinished_run(folder).exists())
-    lost = "a minute of work"
-    if spec.finetuning is not None:
-        lost = "the finetune stage's training at one learning rate"
-    with _resumable(folder, unfinished_run(folder), lost):
+    with _resumable(folder, unfinished_run(folder)):
         info = training.train(spec, folder, session, resume)
     if process()[0] == 0:
         object_store.push(folder, "run.json")
@@ -518,7 +500,7 @@ def adapt(
     )
     for folder in (out, request.run):
         if not resume and folder.exists():
-            _refuse_existing(str(folder), "--out", overwrite)
+            files.refuse_existing(str(folder), "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
         found = adapting.adapt(request, _session(data, device, remote_code), resume)
     text = f"{found['table']}\n{adapting.usage(found)}"
@@ -641,7 +623,7 @@ def export(
         from edgedistill.mobile import static_file
 
         if (static / static_file.FILE).exists():  # what is no such folder is never replaced
-            _refuse_existing(str(static), "--static", overwrite)
+            files.refuse_existing(str(static), "--static", overwrite)
         rows = None if precisions == DEFAULT else ",".join(precisions)
         found = static_file.write(source, rows, static, log)
         print_result({"folder": str(static), **found}, as_json, str(static))
@@ -654,7 +636,7 @@ def export(
         )
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     if (out / "manifest.json").exists():  # what is not a bundle is never replaced
-        _refuse_existing(str(out), "--out", overwrite)
+        files.refuse_existing(str(out), "--out", overwrite)
     _require_torch(
         "export, which also joins and compares the encoders of a pair," if documents else "export", source
     )
@@ -757,13 +739,11 @@ def bench(
         return
     for option, file in (("--out", out), ("--html", html), ("--png", png)):
         if file is not None and file.is_file():
-            _refuse_existing(f"{option} {file}", option, overwrite)
+            files.refuse_existing(f"{option} {file}", option, overwrite)
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
     from edgedistill.evaluation import scoring, speed, tables
 
-    if hybrid_weight is not None and not hybrid:
-        raise UserError("--hybrid-weight: there is no BM25 to weigh; add --hybrid")
     session = replace(_session(data, device, quiet=True), threads=threads)
     if hybrid and hybrid_weight is None:
         hybrid_weight = bm25.WEIGHT
@@ -868,11 +848,8 @@ def search(
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
-    is_path = os.path.exists(question)
-    if is_path or not paths:
-        fact = "files or a folder must stand before the question"
-        if is_path:
-            fact = f"{question} is a path, and the question in quotes must come last"
+    if os.path.exists(question) or not paths:
+        fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
@@ -967,9 +944,8 @@ def mobile(
     build of onnxruntime and what NNAPI and CoreML could run come with it.
     """
     if (out / "mobile.json").exists():  # what is not a package is never replaced
-        _refuse_existing(str(out), "--out", overwrite)
+        files.refuse_existing(str(out), "--out", overwrite)
     require("onnx", "edgedistill mobile", "mobile")
-    require("onnxruntime_extensions", "edgedistill mobile", "mobile")
     from edgedistill.mobile import package
 
     found = package.write(name, out, None, log, ids)
@@ -1088,8 +1064,6 @@ def main() -> None:
         code, message, details = 2, "\n".join(problems), {"problems": problems, **error.details}
     except CheckFailed as error:
         code, message, details = 1, str(error), error.details
-    except Interrupted as error:
-        code, message = INTERRUPTED, str(error)
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"
     except BrokenPipeError:  # the reader is gone, as with `| head`

@@ -200,8 +200,7 @@ def escaped(text: str) -> str:
 
 def quote(text: str) -> str:
     """A text in double quotes, shortened to fit a line, with invisible characters escaped."""
-    shown = escaped(text[:41])
-    return f'"{shown[:40]}…"' if len(shown) > 40 else f'"{shown}"'
+    return f'"{escaped(text[:40])}{"…" if len(text) > 40 else ""}"'
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:

@@ -178,6 +178,18 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def refuse_existing(place: str, option: str, overwrite: bool) -> None:
+    """Raise UserError for a file or folder that exists, unless it may be replaced; `option` names another."""
+    if not overwrite:
+        raise UserError(f"{place}: exists already; add --overwrite to replace it, or choose another {option}")
+
+
+def check_replaces(out: Path, mark: str, what: str) -> None:
+    """Raise UserError for what exists and is not `what`, a folder with the file `mark`."""
+    if out.exists() and not (out / mark).exists():
+        raise UserError(f"{out}: already exists and is not {what}; choose another name")
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a path for a file to be written. It is renamed to `path` when the block succeeds and deleted when

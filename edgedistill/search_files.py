@@ -108,12 +108,9 @@ def _files(pattern: Path) -> list[Path]:
     """The files that one of the paths stands for. Raises UserError where there is none."""
     found = file_patterns.texts_below(pattern) if pattern.is_dir() else file_patterns.expanded(pattern)
     if not found:
-        kinds = f"files ({', '.join(input_file.KINDS)})"
-        way_out = (
-            f"give {kinds} by a name or a pattern such as 'docs/*.csv', and the question last, in quotes"
-        )
         fact = "no texts there" if pattern.is_dir() else "no such file or folder"
-        raise UserError(f"{pattern}: {fact}; {way_out}")
+        way_out = "by a name or a pattern such as 'docs/*.csv', and the question last, in quotes"
+        raise UserError(f"{pattern}: {fact}; give files ({', '.join(input_file.KINDS)}) {way_out}")
     return found
 
 

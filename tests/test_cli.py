@@ -288,7 +288,7 @@ def test_embed_writes_a_file_and_logs_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = last(done)
     assert (result["texts"], result["dims"], result["out"]) == (2, 384, "q.npy")
-    assert re.fullmatch(r"q\.npy: 2 texts, 384 dimensions, [\d,]+ texts/s\n", done.stderr)
+    assert done.stderr == "q.npy: 2 texts, 384 dimensions\n"
     assert np.load(tmp_path / "q.npy").shape == (2, 384)
     again = call(*arguments, folder=tmp_path)
     assert (again.returncode, again.stderr) == (
@@ -297,7 +297,7 @@ def test_embed_writes_a_file_and_logs_it(tmp_path: Path) -> None:
     )
     assert call(*arguments, "--overwrite", folder=tmp_path).returncode == 0
     assert call("embed", "nano", "q.csv", "--dim", 99, folder=tmp_path).stderr.startswith(
-        "--dim 99: nano has 384 dimensions"
+        "--dim 99: nano was trained for 384 dimensions; choose one of these"
     )
 
 
@@ -338,7 +338,10 @@ def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path) -> None:
 
 def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
     for options, line in (
-        (["--hybrid-weight", 1], "--hybrid-weight: there is no BM25 to weigh; add --hybrid"),
+        (
+            ["--hybrid-weight", 1],
+            "--hybrid: none of the suites (mini) is of kind retrieval; add --suite retrieval",
+        ),
         (["--hybrid"], "--hybrid: none of the suites (mini) is of kind retrieval; add --suite retrieval"),
         (
             ["--documents", "nano"],
@@ -360,12 +363,12 @@ def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
         ("nano texts.csv", "edgedistill nano: a bundle, no command; put what to do before it: edgedistill "),
         (
             "search nano",
-            "edgedistill search nano: files or a folder must stand before the question; for example: ",
+            "edgedistill search nano: files or a folder must stand before the question, which is in quotes; ",
         ),
-        ("search nano how", "edgedistill search nano: files or a folder must stand before the question; "),
+        ("search nano how", "edgedistill search nano: files or a folder must stand before the question, "),
         (
             "search nano how .",
-            "edgedistill search nano: . is a path, and the question in quotes must come last; ",
+            "edgedistill search nano: files or a folder must stand before the question, which is in quotes; ",
         ),
         ("search nano how is it", "how: no such file or folder; give files (.txt, .md, "),
         (
@@ -498,8 +501,8 @@ def test_an_interrupted_training_says_so_once(
     recipe = tmp_path / "r.json"
     recipe.write_text(json.dumps(world.recipe()), encoding="utf-8")
     done = call("train", recipe, folder=tmp_path, data=world.data)
-    message = "runs/tiny: interrupted; continue with --resume, which repeats at most a minute of work"
-    assert (done.returncode, done.stderr.splitlines()) == (130, [message])
+    lines = ["runs/tiny: unfinished; continue with --resume", "interrupted"]
+    assert (done.returncode, done.stderr.splitlines()) == (130, lines)
 
 
 def test_a_wrong_name_is_answered_with_the_nearest_and_the_others(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files, machine
-from edgedistill.errors import UserError, closest_names, unknown_name
+from edgedistill.errors import UserError, unknown_name
 from edgedistill.precisions import INT8_PRODUCTS, PRECISIONS, fastest_first
 
 SCORES = files.PACKAGE / "shipped/bundles/scores.json"  # bench/documents.py writes it from the reports
@@ -57,14 +57,12 @@ def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, 
         return fastest_first(available, "cuda" if device == "cuda" else processor)[0]
     if asked in available:
         return asked
-    shipped = _is_shipped(folder)
-    place = folder.name if shipped else folder
-    if asked not in PRECISIONS:
-        raise UserError(f"{place}: {unknown_name('precision', asked, available)}")
-    way_out = f"choose {' or '.join(available)}"
-    if not shipped:
-        way_out += f", or export it from its run with --precision {asked}"
-    raise UserError(f"{place}: no precision {asked!r}; {way_out}")
+    fact, shipped = unknown_name("precision", asked, available), files.shipped_folder("bundle").resolve()
+    if folder.resolve().parent == shipped:
+        raise UserError(f"{folder.name}: {fact}")
+    if asked in PRECISIONS:
+        fact += f", or export it from its run with --precision {asked}"
+    raise UserError(f"{folder}: {fact}")
 
 
 def _located(name: str | Path) -> tuple[Path, str | None] | None:
@@ -90,21 +88,14 @@ def _is_bundle(folder: Path) -> bool:
     return (folder / "manifest.json").is_file()
 
 
-def _is_shipped(folder: Path) -> bool:
-    return folder.resolve().parent == files.shipped_folder("bundle").resolve()
-
-
 def _not_found(name: str) -> str:
     before, _, precision = name.rpartition(":")
     name = before if before and precision.isidentifier() else name
     if name.startswith("packaged:"):
         return f"{name}: a model, not a bundle; export it first: edgedistill export {name} --out bundles/NAME"
     known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("[!.]*/manifest.json"))}
-    fact = unknown_name("bundle", name, known)
-    if len(Path(name).parts) > 1:
-        names = closest_names(name, known)
-        fact = f"{name}: no such folder; give a bundle's folder, or the name of a bundle ({names})"
-    return f"{fact}; `edgedistill students` lists what ships, `edgedistill export MODEL` makes one"
+    ways_out = "`edgedistill students` lists what ships, `edgedistill export MODEL` makes one"
+    return f"{unknown_name('bundle', name, known)}; {ways_out}"
 
 
 def shipped() -> list[dict[str, Any]]:

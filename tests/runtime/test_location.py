@@ -50,8 +50,8 @@ def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path, monkeypatch: py
         bundle.load("mien")
     with pytest.raises(
         UserError,
-        match=r"nothing: no such folder; give a bundle's folder, or the name of a bundle \(micro, mine, "
-        r"multi, nano\); `edgedistill students` lists what ships, `edgedistill export MODEL` makes one$",
+        match=r"^no bundle '\S+nothing'; choose one: \(micro, mine, multi, nano\); `edgedistill students` "
+        r"lists what ships, `edgedistill export MODEL` makes one$",
     ):
         bundle.load(tmp_path / "nothing")
 
