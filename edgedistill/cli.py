@@ -693,7 +693,7 @@ def bench(
     ] = False,
     hybrid_weight: Annotated[
         float | None,
-        _option("WEIGHT", HYBRID_WEIGHT + " With --hybrid.", min=0),
+        _option("WEIGHT", HYBRID_WEIGHT + " Given alone, it is --hybrid too.", min=0),
     ] = None,
     documents: Annotated[
         str | None,
@@ -727,8 +727,8 @@ def bench(
 ) -> None:
     """Measure the accuracy, latency, size and memory of bundles.
 
-    Accuracy is also reported as the share of the teacher's score that is retained, where the teacher's bundle
-    is measured too.
+    MB is the graph alone. Accuracy is also reported as the share of the teacher's score that is retained,
+    where the teacher's bundle is measured too.
     """
     if compare is not None:
         if bundles:
