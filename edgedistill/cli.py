@@ -184,9 +184,7 @@ Resume = Annotated[
 ]
 Overwrite = Annotated[
     bool,
-    typer.Option(
-        "--overwrite", help="Replace outputs that exist: what --out names, and --html, --png, --static."
-    ),
+    typer.Option("--overwrite", help="Replace outputs that exist."),
 ]
 Pooling = Annotated[
     str | None,
@@ -280,9 +278,10 @@ def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
 def students(as_json: Json = False) -> None:
     """List the students that ship.
 
-    Other commands take them by name. Longer texts are cut to so many tokens. MB: the graph and
-    tokenizer.json, which a device needs. STS and search, of 100: as in README.md. --json adds the folder,
-    what the student is, more scores, and the licences of its teacher and of the texts that it learned from.
+    Other commands take them by name. tokens: longer texts are cut. MB: the graph and tokenizer.json, which a
+    device needs. STS: how well cosines agree with people's judgements of pairs (Spearman x 100). search: how
+    well queries find their texts (nDCG@10 x 100). --json adds the folder, what the student is, more scores,
+    and the licences of its teacher and of the texts that it learned from.
     """
     from edgedistill.runtime import bundle_location
 
@@ -838,10 +837,10 @@ def search(
 ) -> None:
     """Find the texts of files that answer a question.
 
-    Ranks paragraphs, lines and rows by their cosine to the question (1: the same meaning) and, with the extra
-    `search`, by BM25 too, which is higher the more of its words they have. The best are shown, however low
-    these are, and cut to three lines; --json has all of a text, and the score that joins both. Embeddings are
-    kept in the cache: only what has changed is embedded again.
+    Ranks paragraphs, lines and rows by meaning, their cosine to the question (at most 1), and with the extra
+    `search` also by the words that they share with it, BM25. The best are shown, however low both are, in at
+    most three lines each; --json has whole texts, and the score that joins both. Embeddings are kept in the
+    cache: only what has changed is embedded again.
     """
     from edgedistill import search_files
     from edgedistill.data import bm25
