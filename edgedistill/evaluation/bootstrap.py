@@ -68,10 +68,10 @@ def ratio(ours: Rounds, theirs: Rounds, queries: int, resamples: int = 1000, see
     return {"ratio": round(float(np.exp(np.median(logs))), 4), "interval95": interval(draws, 4)}
 
 
-def ratio_between_runs(ours: Rounds, theirs: Rounds, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
+def ratio_between_runs(ours: Rounds, theirs: Rounds, resamples: int = 1000) -> dict[str, Any]:
     """Estimate the ratio of two medians whose rounds have nothing in common. Returns {ratio, interval95}."""
-    above = np.array(_two_stage(ours, np.median, resamples, seed))
-    below = np.array(_two_stage(theirs, np.median, resamples, seed + 1))
+    above = np.array(_two_stage(ours, np.median, resamples, 0))
+    below = np.array(_two_stage(theirs, np.median, resamples, 1))
     point = np.median(np.concatenate(list(ours))) / np.median(np.concatenate(list(theirs)))
     return {"ratio": round(float(point), 4), "interval95": interval(above / below, 4)}
 
