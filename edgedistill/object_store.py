@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedistill import files
-from edgedistill.errors import FULL_DISK, UserError, first_line, require, unknown_name
+from edgedistill.errors import FULL_DISK, UserError, first_line, installing, require, unknown_name
 
 PLACES = ".object-stores"  # in the cache: protocol/bucket/path of what is there
 EXTRA = "remote"
@@ -200,7 +200,7 @@ def _reached(address: str) -> Iterator[tuple[Any, str]]:
         if isinstance(error, FileNotFoundError):
             fact, way_out = "no such file or folder", "correct the address"
         elif isinstance(error, ImportError):
-            way_out = f"pip install 'edgedistill[{EXTRA}]'"
+            way_out = installing(EXTRA)
         elif isinstance(error, PermissionError) or "credential" in fact.lower():
             fact, way_out = f"refused ({fact})", "set the store's credentials"
         raise UserError(f"{address}: {fact}; {way_out}") from error

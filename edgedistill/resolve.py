@@ -8,13 +8,12 @@ not needed for either.
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedistill import files, object_store, recipe
+from edgedistill import object_store, recipe
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.runtime import bundle_location
 
@@ -31,29 +30,27 @@ OTHER_FORMATS = ("onnx", "openvino", "*.onnx", "*.h5", "*.msgpack", "*.ot")
 
 
 @dataclass(frozen=True)
-class RunFolder:
-    """The folder of a run, finished or not; `run.open_run` opens it."""
+class Folder:
+    """A folder that a name stands for."""
 
     name: str
     folder: Path
 
 
+class RunFolder(Folder):
+    """The folder of a run, finished or not; `run.open_run` opens it."""
+
+
 @dataclass(frozen=True)
-class BundleFolder:
+class BundleFolder(Folder):
     """The folder of a bundle, and the precision where the name ends in one; `runtime.bundle.load` opens
     it."""
 
-    name: str
-    folder: Path
     precision: str | None
 
 
-@dataclass(frozen=True)
-class ModelFolder:
+class ModelFolder(Folder):
     """Any other folder: a model's, if it holds one."""
-
-    name: str
-    folder: Path
 
 
 @dataclass(frozen=True)
@@ -83,6 +80,7 @@ def resolve(name: str) -> Resolved:
     id. A run in an object store is copied here; nothing else is found by its address."""
     folder = object_store.pull(name, "run.json")
     if (folder / "run.json").exists() or unfinished_run(folder).exists():
+        bundle_location.check_not_shipped(name, folder)
         return RunFolder(name, folder)
     if name.startswith("packaged:"):
         return Packaged(name)
@@ -144,8 +142,8 @@ def _download(found: HubId, revision: str | None, place: str) -> Path:
             "owner/name"
         )
     if revision is None:
-        section, near = place.rpartition(".")[0], _near_bundle(model) if place == "student.weights" else ""
-        raise UserError(f"{place}: no folder {model!r} here; {near}if it is a hub id, set {section}.revision")
+        section = place.rpartition(".")[0]
+        raise UserError(f"{place}: no folder {model!r} here; if it is a hub id, set {section}.revision")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -161,11 +159,6 @@ def _download(found: HubId, revision: str | None, place: str) -> Path:
             f"{place}: could not download {model!r} at {revision!r}: {first}; check the id, the revision and "
             "the network"
         ) from error
-
-
-def _near_bundle(name: str) -> str:
-    near = difflib.get_close_matches(name, files.shipped("bundle"), n=1)
-    return f"did you mean {near[0]!r}, which ships? " if near else ""
 
 
 def _packaged(name: str, place: str) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ import numpy as np
 from edgedistill import files
 from edgedistill.data import added_texts, bm25, cached_folder, file_patterns, input_file, readers
 from edgedistill.embed_file import LONGEST_TEXT
-from edgedistill.errors import UserError, shown
+from edgedistill.errors import UserError, escaped, shown
 from edgedistill.runtime import manifest
 from edgedistill.runtime.arguments import positive
 from edgedistill.runtime.bundle import Bundle
@@ -25,7 +27,7 @@ from edgedistill.session import QUIET, Session
 FORMAT = 1  # part of every cache key: raise it when what is kept changes
 CHARACTERS = 4  # of a token, in bytes: a text of more than so many for each that the student reads is divided
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
-LINE = 240  # characters of a text that are printed
+INDENT, LINES, WIDTH = " " * 5, 3, 100  # of a text that is printed, where the terminal has them
 PRECISION = "int8"  # in which embeddings are kept: a quarter of float32's bytes, for nearly the same ranking
 
 
@@ -106,12 +108,9 @@ def _files(pattern: Path) -> list[Path]:
     """The files that one of the paths stands for. Raises UserError where there is none."""
     found = file_patterns.texts_below(pattern) if pattern.is_dir() else file_patterns.expanded(pattern)
     if not found:
-        kinds = f"files ({', '.join(input_file.KINDS)})"
-        way_out = (
-            f"give {kinds} by a name or a pattern such as 'docs/*.csv', and the question last, in quotes"
-        )
         fact = "no texts there" if pattern.is_dir() else "no such file or folder"
-        raise UserError(f"{pattern}: {fact}; {way_out}")
+        way_out = "by a name or a pattern such as 'docs/*.csv', and the question last, in quotes"
+        raise UserError(f"{pattern}: {fact}; give files ({', '.join(input_file.KINDS)}) {way_out}")
     return found
 
 
@@ -187,11 +186,17 @@ def _kept(request: Search, session: Session, **of: Any) -> Path:
 
 
 def table(found: dict[str, Any]) -> str:
-    """The results for reading: what ranks them, file and line, what that is of, and the text."""
-    lines = []
-    for each in found["results"]:
+    """The results for reading: their cosines and, where it was joined, BM25, file and line, and the text, cut
+    to LINES of the terminal's width."""
+    results, width = found["results"], max(40, min(WIDTH, shutil.get_terminal_size().columns))
+    titles = ["cosine", "BM25"] if any(each["bm25"] for each in results) else ["cosine"]
+    lines = [f"  #{''.join(f'{title:>8}' for title in titles)}  where"]
+    for rank, each in enumerate(results, 1):
         file, number, text, *_ = each.values()
-        words = f", BM25 {each['bm25']:.1f}" if each["bm25"] else ""
-        lines.append(f"{each['score']:5.2f}  {file}:{number}  (cosine {each['cosine']:.2f}{words})")
-        lines += [f"       {line}" for line in shown(text, LINE, False).splitlines()]
+        numbers = "".join(f"{each[title.lower()]:8.2f}" for title in titles)
+        lines.append(f"{rank:3}{numbers}  {file}:{number}")
+        shortened = textwrap.wrap(
+            escaped(text.replace("\n", " · ")), width - len(INDENT), max_lines=LINES, placeholder=" …"
+        )
+        lines += [f"{INDENT}{line}" for line in shortened]
     return "\n".join(lines)

@@ -60,6 +60,18 @@ def test_a_full_disk_is_a_user_error_and_leaves_nothing(
     assert [each.name for each in tmp_path.iterdir()] == ["x"]
 
 
+def test_folders_that_were_made_for_nothing_are_deleted(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    path = tmp_path / "kept" / "new" / "below" / "x"
+    with pytest.raises(FileNotFoundError), files.new_file(path) as temporary:
+        temporary.with_name("none").read_bytes()
+    with files.folder_beside(path):
+        pass
+    assert not list((tmp_path / "kept").iterdir())
+    files.write_text(path, "x")
+    assert path.read_text() == "x" and [each.name for each in path.parent.iterdir()] == ["x"]
+
+
 def test_other_errors_are_not_changed(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), files.new_file(tmp_path / "x"):
         (tmp_path / "nowhere").read_bytes()

@@ -207,7 +207,7 @@ def test_every_door_reads_texts_from_a_store(world: World, store: Any, tmp_path:
         ("memory://bucket/none.txt", "no file matches 'memory://bucket/none.txt'; check the pattern"),
         ("memory://bucket/*.txt", "no file matches 'memory://bucket/*.txt'; check the pattern"),
         ("ftp://bucket/a.txt", "ftp://bucket/a.txt: no object store 'ftp'; choose one: (gs, hf, memory, s3)"),
-        ("gs://bucket/a.txt", "pip install 'edgedistill[remote]'"),
+        ("gs://bucket/a.txt", "in your clone of edgedistill: pip install '.[remote]'"),
     ],
 )
 def test_addresses_of_no_texts_are_refused_by_name(store: Any, address: str, says: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,8 @@ def test_without_the_extra_cosines_decide(
     found = asked(nano, ["docs/lines.txt"], session, "a cat")
     assert found["results"][0]["text"] == "A cat sleeps." and found["results"][0]["bm25"] == 0
     assert found["ranked_by"] == (
-        "cosine alone (BM25 needs bm25s, which is not installed; pip install 'edgedistill[search]')"
+        "cosine alone (BM25 needs bm25s, which is not installed; in your clone of edgedistill: pip install "
+        "'.[search]')"
     )
 
 
@@ -237,13 +239,12 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     told = call("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, folder=tmp_path)
     lines = told.stdout.splitlines()
-    assert told.returncode == 0 and "  docs/page.md:1  (cosine 0." in lines[0]
-    assert (
-        lines[1:3] == [f"       {line}" for line in PAGE.replace("# ", "").split("\n\n")[:2]]
-        and len(lines) == 7
-    )
-    scores = [float(line.split()[0]) for line in (lines[0], lines[5])]
-    assert scores == sorted(scores, reverse=True)
+    assert told.returncode == 0 and lines[0].split() == ["#", "cosine", "BM25", "where"]
+    assert re.fullmatch(r"  1 +0\.\d\d +\d\.\d\d  docs/page\.md:1", lines[1])
+    page = " · ".join(line.removeprefix("# ") for line in PAGE.split("\n") if line)
+    assert "".join(lines[2:4]).replace(" ", "") == page.replace(" ", "")
+    assert lines[4].split()[0::3] == ["2", "docs/rows.csv:2"] and len(lines) == 6
+    assert all(len(line) <= 100 for line in lines)
     assert told.stderr.startswith("files: 2; texts: 2; embedded now: 2; ranked by cosine + 0.5 BM25")
     options = ("--json", "--top", "1", "--hybrid-weight", "0")
     told = call(*("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, *options), folder=tmp_path)
@@ -255,8 +256,16 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert told.stderr.strip().startswith(f"{option} 0: not a whole number from 1 to ")
 
 
+def test_a_long_text_is_cut_to_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    hit = {"file": "a.txt", "line": 7, "text": "many words " * 40, "score": 3.2, "cosine": 0.5, "bm25": 0.0}
+    head, first, *cut = search_files.table({"results": [hit]}).splitlines()
+    assert head == "  #  cosine  where" and first == "  1    0.50  a.txt:7" and len(cut) == 3
+    assert all(len(line) <= 60 for line in cut) and cut[2].endswith(" …")
+
+
 def test_a_pair_searches_with_both_encoders(docs: Path, session: Session, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "static")
     paired(run, run, tmp_path / "pair")
     found = asked(load(tmp_path / "pair"), ["docs/lines.txt"], session, "a cat", weight=0)
-    assert found["texts"] == 2 and search_files.table(found).count("\n") == 3
+    assert found["texts"] == 2 and search_files.table(found).count("\n") == 4

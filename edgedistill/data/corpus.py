@@ -314,8 +314,10 @@ def _kept(spec: Spec, names: list[str], spool: Spool) -> np.ndarray:
         limits = [spec.limits.get(name, spec.limit_per_file) for name in names]
     kept = spool.sample(limits, spec.limit)
     if len(kept) <= spec.held_out:
-        fact = f"{len(kept):,} of {spool.read:,} texts are left after cleaning, {spec.held_out:,} are to be"
-        raise UserError(f"corpus: nothing to train on: {fact} held out; add texts, or lower corpus.held_out")
+        fact = f"{len(kept):,} of {spool.read:,} texts are left after cleaning"
+        if spec.held_out:
+            fact += f", and corpus.held_out is {spec.held_out:,}"
+        raise UserError(f"corpus: nothing to train on: {fact}; add texts")
     return kept
 
 

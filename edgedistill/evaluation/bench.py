@@ -88,14 +88,11 @@ def bench(
     """
     if not bundles:
         raise UserError("edgedistill bench: no bundle; name one, or make one with edgedistill export RUN")
-    for option, path in outputs._asdict().items():
-        if path is not None:
-            if path.is_dir():
-                raise UserError(f"{path}: a folder; give the name of a file")
-            if option != "json" and path.suffix != f".{option}":
-                raise UserError(f"--{option} {path}: no .{option} at its end; add it")
-            with files.folder_beside(path):  # so that what cannot be written is known now
-                pass
+    for file in filter(None, outputs):
+        if file.is_dir():
+            raise UserError(f"{file}: a folder; give the name of a file")
+        with files.folder_beside(file):  # so that what cannot be written is known now
+            pass
     if outputs.png is not None:
         page.browser()
     threads = machine.default_threads() if session.threads is None else session.threads
@@ -210,7 +207,7 @@ def assemble(
             **({"documents": target.documents} if target.documents else {}),
             **{key: manifest.get(key) for key in ("teacher", "dims", "max_tokens", "prompt")},
         },
-        "parameters": {key: manifest["parameters"][key] for key in ("embedding", "encoder", "head", "total")},
+        "parameters": manifest["parameters"],
         "size_bytes": {"graph": graph["size_bytes"]},
         "machine": described,
         "versions": machine.versions(),

@@ -179,7 +179,7 @@ def _value(change: Change, value: float) -> str:
     if change.kind == "accuracy":
         return f"{100 * value:.2f}"
     if change.measure == "texts/s":
-        return f"{value:,.0f}"
+        return tables.texts_s(value)
     return tables.milliseconds(value) if change.kind == "speed" else f"{value / 1e6:,.2f} MB"
 
 

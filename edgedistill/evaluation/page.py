@@ -24,6 +24,7 @@ from edgedistill.evaluation.report import (
     without_samples,
 )
 from edgedistill.evaluation.suites import FAMILIES
+from edgedistill.precisions import PRECISIONS
 
 TEMPLATES = Path(__file__).with_name("html")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")  # on the path, unless $CHROMIUM names one
@@ -85,8 +86,8 @@ def data(reports: list[Report]) -> dict[str, Any]:
     """Return what page.js draws: the reports themselves and, of each, the cells of its row in every table.
 
     `suites` holds each suite's name, the measure of a task that it averages, and the title of that;
-    `embeddings` the rows of embeddings in fewer bytes; `reference` is the place of the teacher among the
-    reports, None without one.
+    `embeddings` the rows of embeddings in fewer bytes, `precisions` what each is; `reference` is the place of
+    the teacher among the reports, None without one.
     """
     names, teacher, noise = suites(reports), reference(reports), disturbances(reports)
     return {
@@ -97,7 +98,8 @@ def data(reports: list[Report]) -> dict[str, Any]:
             for report, row in tables.embeddings(reports)
         ],
         "reference": None if teacher is None else reports.index(teacher),
-        "where": [*tables.places(reports), *tables.bm25_alone(reports)],
+        "where": tables.below(reports),
+        "precisions": {name: each.description.split(";")[0] for name, each in PRECISIONS.items()},
         "noise": "; ".join(noise),
         "ties": tables.tie_note(reports),
     }

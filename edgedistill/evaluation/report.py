@@ -22,7 +22,7 @@ KEYS: dict[str, tuple[str, ...]] = {  # every report has at least these
     "schema": (),
     "made_at": (),
     "bundle": ("name", "kind", "precision", "sha256"),
-    "parameters": ("embedding", "encoder", "head", "total"),
+    "parameters": ("total",),
     "size_bytes": ("graph",),
     "machine": (),
     "versions": (),
@@ -109,15 +109,10 @@ def suites(reports: list[Report]) -> list[str]:
     return list(dict.fromkeys(name for report in reports for name in report["quality"]))
 
 
-def noisy(report: Report) -> bool:
-    """Return whether p50 differed by more than NOISY between rounds."""
-    return bool((report.get("noise") or {}).get("between", 0) > NOISY)
-
-
 def disturbances(reports: list[Report]) -> list[str]:
     """Return what makes the times of reports doubtful, one fact each; none on a quiet machine."""
     noises, found = [report.get("noise") or {} for report in reports], list[str]()
-    if any(map(noisy, reports)):
+    if max(each.get("between", 0) for each in noises) > NOISY:
         found.append(f"p50 of the same bundle differed by more than {NOISY:.0%} between rounds")
     if (same := max(each.get("resolution", 0) for each in noises)) > NOISY:
         found.append(f"the same bundle measured twice differed by up to {same:.0%}")

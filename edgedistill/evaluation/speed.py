@@ -74,6 +74,17 @@ PYTHON = Runner.named(OWN)
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # of a steady clock
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Length(BaseModel):
+    """What is timed of a text of so many tokens."""
+
+    model_config = ConfigDict(strict=True)
+    tokens: NotNegative
+    tokenize_ms: NotNegative
+    graph_ms: NotNegative
+    pooling_ms: NotNegative = 0
 
 
 class Answer(BaseModel):
@@ -82,8 +93,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(strict=True)
     single_ms: list[Positive] = Field(min_length=1)
     texts_s: dict[str, Positive] = Field(min_length=1)
-    tokenize_ms: list[Positive] = []
-    by_length: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]] = {}
+    by_length: dict[str, Length] = {}
     embeddings: list[list[float]] | None = None
     peak_rss_bytes: Positive | None = None
     tokens_mean: Positive | None = None
@@ -296,7 +306,6 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
     """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts
     per second; null for what its runner does not tell."""
     single = [np.array(each["single_ms"]) for each in rounds]
-    tokenizing = [each.get("tokenize_ms", []) for each in rounds]
     points, intervals = bootstrap.quantiles(single, plan.resamples, plan.seed)
     batches = {size: [each["texts_s"][size] for each in rounds] for size in rounds[0]["texts_s"]}
     by_batch = {size: float(np.median(values)) for size, values in batches.items()}
@@ -310,21 +319,12 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
         "single": {
             **points,
             "interval95": intervals,
-            "tokenize_p50_ms": round(float(np.median(np.concatenate(tokenizing))), 4)
-            if any(tokenizing)
-            else None,
             "tokens_mean": rounds[0].get("tokens_mean"),
-            "by_length": {
-                length: {
-                    key: round(float(np.median([each[length][key] for each in lengths])), 4) for key in first
-                }
-                for length, first in lengths[0].items()
-            },
+            "by_length": {length: _of_length([each[length] for each in lengths]) for length in lengths[0]},
             "queries": sum(map(len, single)),
             "distinct": plan.queries,
             "warmups": plan.warmups,
             "samples_ms": [each.tolist() for each in single],
-            "tokenize_samples_ms": tokenizing,
         },
         "offline": {
             "texts_s": by_batch[best],
@@ -345,3 +345,11 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
             "pressure": {key: [each["pressure"][key] for each in rounds] for key in rounds[0]["pressure"]},
         },
     }
+
+
+def _of_length(rounds: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the medians over rounds of what was timed at one length, and as `range_ms` the whole time of the
+    fastest and of the slowest round."""
+    whole = [each["tokenize_ms"] + each["graph_ms"] for each in rounds]
+    medians = {key: round(float(np.median([each[key] for each in rounds])), 4) for key in rounds[0]}
+    return {**medians, "range_ms": [round(min(whole), 4), round(max(whole), 4)]}

@@ -86,24 +86,21 @@ def _time(request: Request) -> dict[str, Any]:
     singles = [texts[at] for at in request["queries"]]
     for i in range(request["warmups"]):
         run_graph(tokenize([singles[i % len(singles)]]))
-    tokenizing, total, tokens, began = [], [], 0, time.perf_counter()
+    total, tokens, began = [], 0, time.perf_counter()
     gc.collect()
     for at in itertools.count():
         if at >= len(singles) and time.perf_counter() - began >= request["query_seconds"]:
             break
         start = time.perf_counter_ns()
         ids = tokenize([singles[at % len(singles)]])
-        tokenized = time.perf_counter_ns()
         run_graph(ids)
         total.append((time.perf_counter_ns() - start) / 1e6)
-        tokenizing.append((tokenized - start) / 1e6)
         tokens += sum(len(row) for row in ids[0]) if opened.labels else len(ids[0])
     rates = {str(size): _rate(run, texts, size, seconds) for size in BATCH_SIZES}
     rates["budget"] = _rate(run, texts, len(texts), seconds)
     return {
         "start_ms": start_ms,
         "single_ms": [round(value, 4) for value in total],
-        "tokenize_ms": [round(value, 4) for value in tokenizing[: len(singles)]],
         "tokens_mean": tokens / len(total),
         "by_length": {} if opened.labels else _by_length(opened, request),
         "texts_s": rates,

@@ -4,6 +4,7 @@ by hand."""
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from edgedistill.evaluation.suites.retrieval import by_cosine
 
 WIDTH = 100  # columns of the terminal
 LONGEST_WORD = 12  # of the head of a column in the terminal
+SHOWN_TIES = 6  # pairs of bundles
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
 TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")
 
@@ -55,7 +57,7 @@ def cells(report: Report, names: list[str], shares: bool, noise: list[str]) -> l
         *_scores(report, names, shares),
         Cell("p50 ms", about + milliseconds(p50), p50),
         Cell("p99 ms", about + milliseconds(p99), p99),
-        Cell("texts/s", f"{about}{rate:,.0f}", rate),
+        Cell("texts/s", about + texts_s(rate), rate),
         Cell("RSS MB", "–" if peak is None else f"{peak / 1e6:,.0f}", peak),
     ]
 
@@ -99,10 +101,14 @@ def _hundredfold(average: float | None) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Show three significant digits or the next whole number."""
-    if value < 1:
-        return f"{value:.3f}"
-    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+    """Show three significant digits or the next whole number, below 1 ms microseconds."""
+    digits = next(digits for digits, end in ((3, 1), (2, 10), (1, 100), (0, math.inf)) if value < end)
+    return f"{value:.{digits}f}"
+
+
+def texts_s(rate: float) -> str:
+    """Show a rate to three significant digits."""
+    return f"{float(f'{rate:.3g}'):,.0f}"
 
 
 def shorten(text: str, width: int) -> str:
@@ -128,11 +134,6 @@ def conditions(report: Report) -> str:
     if runtime:
         parts.append(f"onnxruntime {runtime}")
     return " · ".join(part for part in [*parts, report["made_at"][:10]] if part)
-
-
-def places(reports: list[Report]) -> list[str]:
-    """Return the conditions of all reports, each once."""
-    return list(dict.fromkeys(map(conditions, reports)))
 
 
 def terminal(reports: list[Report]) -> str:
@@ -163,8 +164,8 @@ def markdown(reports: list[Report]) -> str:
         name = f"**{title(report)}**" if is_teacher(report) else title(report)
         rows.append([text.replace("|", "\\|") for text in (name, *(cell.shown for cell in row))])
     lines = ["| " + " | ".join(row) + " |" for row in rows]
-    below = "<br>\n".join([*places(reports), *bm25_alone(reports)])
-    return "\n".join(lines) + f"\n\n<sub>{below}</sub>\n"
+    conditioned = "<br>\n".join(below(reports))
+    return "\n".join(lines) + f"\n\n<sub>{conditioned}</sub>\n"
 
 
 def plain(sheet: RenderableType, width: int = WIDTH) -> str:
@@ -192,19 +193,21 @@ def _table(rows: list[tuple[Report, list[Cell]]]) -> Table:
     return table
 
 
-def bm25_alone(reports: list[Report]) -> list[str]:
-    """Return a line with the scores of BM25 alone, by suite, where any was measured beside it."""
+def below(reports: list[Report]) -> list[str]:
+    """Return the lines that stand with every table: the conditions of all reports, each once, and the scores
+    of BM25 alone, by suite, where any was measured."""
     found, weights = dict[str, str](), dict[str, None]()
     for name, scores in (pair for report in reports for pair in report["quality"].items()):
         if "bm25" in scores:
             found[by_cosine(name)] = f"{by_cosine(name)} {100 * scores['bm25']:.2f}"
             weights[f"{scores['weight']:g}"] = None
-    return [f"BM25 alone: {', '.join(found.values())}; its weight: {', '.join(weights)}"] if found else []
+    alone = [f"BM25 alone: {', '.join(found.values())}; its weight: {', '.join(weights)}"] if found else []
+    return [*dict.fromkeys(map(conditions, reports)), *alone]
 
 
 def _notes(reports: list[Report]) -> list[str]:
-    """Return the conditions and what the columns mean, each line at most WIDTH characters."""
-    notes = [shorten(line, WIDTH) for line in [*places(reports), *bm25_alone(reports)]]
+    """Return what is `below`, and what the columns mean, each line at most WIDTH characters."""
+    notes = [shorten(line, WIDTH) for line in below(reports)]
     if compared(reports):
         notes.append("retained: share of the teacher's score.")
     if tied := tie_note(reports):
@@ -223,4 +226,5 @@ def tie_note(reports: list[Report]) -> str:
     below = f"below {worst:.1%}" if worst < 1 else f"up to a factor of {1 + worst:.0f}"
     resolved = f"Differences of p50 {below} cannot be resolved in this run"
     pairs = [" = ".join(shorten(title(each), 30) for each in pair) for pair in ties(measured)]
-    return f"{resolved}{'; ties: ' if pairs else ''}{', '.join(pairs)}."
+    more = [f"and {len(pairs) - SHOWN_TIES} more pairs"] if len(pairs) > SHOWN_TIES else []
+    return f"{resolved}{'; ties: ' if pairs else ''}{', '.join(pairs[:SHOWN_TIES] + more)}."

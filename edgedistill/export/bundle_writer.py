@@ -40,8 +40,7 @@ def export(
     is written with the other precisions, or not at all where every precision failed.
     """
     precisions = known_precisions(precisions)
-    if out.exists() and not (out / "manifest.json").exists():
-        raise UserError(f"{out}: already exists and is not a bundle; choose another name")
+    files.check_replaces(out, "manifest.json", "a bundle")
     with model_source.opened(source) as run:
         writer = _writer(run)(run, out, log)
         found, failed = writer.write(precisions)

@@ -32,8 +32,7 @@ def export(
     whole. Raises as `bundle_writer.export`, and UserError for a classifier, a pair, and where the two
     encoders do not give about the same embedding of a text, so that no query would find its documents.
     """
-    if out.exists() and not (out / "manifest.json").exists():
-        raise UserError(f"{out}: already exists and is not a bundle; choose another name")
+    files.check_replaces(out, "manifest.json", "a bundle")
     with files.new_folder(out) as folder:
         for side, source in zip(SIDES, (query, document), strict=True):
             _write_side(source, precisions, folder / side, log)

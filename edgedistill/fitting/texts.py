@@ -79,7 +79,8 @@ def read(section: dict[str, Any], least: int, session: Session, seed: int = 0) -
     try:
         built = build(section, session, seed)
     except UserError as error:
-        raise UserError(*(each.replace("corpus.column", "--column") for each in error.problems)) from None
+        problems = (each.replace("corpus.column", "--column") for each in error.problems)
+        raise UserError(*(each.replace("corpus: ", "--texts: ") for each in problems)) from None
     if len(built) < least:
         raise UserError(f"--texts: {len(built)} distinct texts, at least {least} are needed; add texts")
     return built

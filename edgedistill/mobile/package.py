@@ -58,8 +58,7 @@ def write(
     bundle's.
     """
     require("onnxruntime_extensions", "edgedistill mobile", "mobile")
-    if out.exists() and not (out / MANIFEST).exists():
-        raise UserError(f"{out}: already exists and is not a mobile package; choose another name")
+    files.check_replaces(out, MANIFEST, "a mobile package")
     opened = bundles.load(bundle, precision)
     if opened.labels:
         raise UserError(

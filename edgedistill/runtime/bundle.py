@@ -226,16 +226,8 @@ class Bundle:
         none of `dims`."""
         if dim is None or dim in self.dims:
             return self.dims[0 if dim is None else self.dims.index(dim)]
-        name = self.manifest["name"]
-        if len(self.dims) == 1:
-            raise UserError(
-                f"dim={dim!r}: {name} has {self.dims[0]} dimensions; only Matryoshka students can be cut, "
-                "leave dim out"
-            )
-        raise UserError(
-            f"dim={dim!r}: {name} was trained for {', '.join(map(str, self.dims))} dimensions; choose one of "
-            "these"
-        )
+        fact = f"{self.manifest['name']} was trained for {', '.join(map(str, self.dims))} dimensions"
+        raise UserError(f"dim={dim!r}: {fact}; choose one of these")
 
     @property
     def fallback(self) -> str:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files, machine
-from edgedistill.errors import UserError, closest_names, unknown_name
+from edgedistill.errors import UserError, unknown_name
 from edgedistill.precisions import INT8_PRODUCTS, PRECISIONS, fastest_first
 
 SCORES = files.PACKAGE / "shipped/bundles/scores.json"  # bench/documents.py writes it from the reports
+SCORED = {"sts7": "STS", "retrieval": "search"}  # suites of every student, and their titles
 FOLDER = Path("bundles")  # where `edgedistill export` writes, and where plain names are looked up
 
 
@@ -17,32 +18,31 @@ def locate(name: str | Path) -> tuple[Path, str | None]:
     """The folder of a bundle, and the precision where the name ends in one: `bundles/x:w8` -> (bundles/x,
     w8).
 
-    A name is a folder, the name of a folder below bundles/, or a shipped bundle, in this order.
-    Raises UserError, with the closest name, where there is none of these.
+    A name is a folder, the name of a folder below bundles/, or a shipped bundle; what is no bundle hides
+    none. Raises UserError where there is none of these, with the closest name, and where a string names a
+    bundle here and another one that ships.
     """
     if not isinstance(name, str | Path) or not str(name).strip():
         raise UserError(f"bundle {str(name)!r}: no name; give a bundle's folder, or the name of a bundle")
-    name = str(name)
-    folder = _folder(name)
-    if folder is not None:
-        return folder, None
-    before, _, precision = name.rpartition(":")
-    if not (before and precision.isidentifier()):
-        before, precision = name, ""
-    folder = _folder(before)
-    if folder is None:
-        raise UserError(_not_found(before))
-    return folder, precision or None
+    found = _located(name)
+    if found is None:
+        raise UserError(_not_found(str(name)))
+    return found
 
 
 def find(name: str) -> tuple[Path, str | None] | None:
     """The folder and precision of a bundle, as `locate` gives them; None where there is no bundle of this
     name."""
-    try:
-        found = locate(name)
-    except UserError:
-        return None
-    return found if (found[0] / "manifest.json").is_file() else None
+    found = _located(name)
+    return found if found is not None and _is_bundle(found[0]) else None
+
+
+def check_not_shipped(name: str, folder: Path) -> None:
+    """Raise UserError where the name of a folder here is that of a bundle that ships, too."""
+    ships = files.shipped("bundle").get(name)
+    if ships is not None and ships.parent != folder.resolve():
+        way_out = f"give ./{folder} for the first, or rename it"
+        raise UserError(f"{name}: the folder {folder} here, and a bundle that ships; {way_out}")
 
 
 def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, device: str = "cpu") -> str:
@@ -57,48 +57,57 @@ def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, 
         return fastest_first(available, "cuda" if device == "cuda" else processor)[0]
     if asked in available:
         return asked
-    shipped = _is_shipped(folder)
-    place = folder.name if shipped else folder
-    if asked not in PRECISIONS:
-        raise UserError(f"{place}: {unknown_name('precision', asked, available)}")
-    way_out = f"choose {' or '.join(available)}"
-    if not shipped:
-        way_out += f", or export it from its run with --precision {asked}"
-    raise UserError(f"{place}: no precision {asked!r}; {way_out}")
+    fact, shipped = unknown_name("precision", asked, available), files.shipped_folder("bundle").resolve()
+    if folder.resolve().parent == shipped:
+        raise UserError(f"{folder.name}: {fact}")
+    if asked in PRECISIONS:
+        fact += f", or export it from its run with --precision {asked}"
+    raise UserError(f"{folder}: {fact}")
 
 
-def _folder(name: str) -> Path | None:
-    for folder in (Path(name), FOLDER / name):
-        if folder.is_dir():
-            return folder
-    shipped = files.shipped("bundle").get(name)
-    return shipped.parent if shipped else None
+def _located(name: str | Path) -> tuple[Path, str | None] | None:
+    if (folder := _folder(name)) is not None:
+        return folder, None
+    before, _, precision = str(name).rpartition(":")
+    folder = _folder(type(name)(before)) if before and precision.isidentifier() else None
+    return None if folder is None else (folder, precision)
 
 
-def _is_shipped(folder: Path) -> bool:
-    return folder.resolve().parent == files.shipped_folder("bundle").resolve()
+def _folder(name: str | Path) -> Path | None:
+    here = [folder for folder in (Path(name), FOLDER / name) if folder.is_dir()]
+    here.sort(key=_is_bundle, reverse=True)
+    if here and _is_bundle(here[0]):
+        if isinstance(name, str):  # a Path is a folder's
+            check_not_shipped(name, here[0])
+        return here[0]
+    shipped = files.shipped("bundle").get(str(name))
+    return shipped.parent if shipped else next(iter(here), None)
+
+
+def _is_bundle(folder: Path) -> bool:
+    return (folder / "manifest.json").is_file()
 
 
 def _not_found(name: str) -> str:
+    before, _, precision = name.rpartition(":")
+    name = before if before and precision.isidentifier() else name
     if name.startswith("packaged:"):
         return f"{name}: a model, not a bundle; export it first: edgedistill export {name} --out bundles/NAME"
     known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("[!.]*/manifest.json"))}
-    fact = unknown_name("bundle", name, known)
-    if len(Path(name).parts) > 1:
-        names = closest_names(name, known)
-        fact = f"{name}: no such folder; give a bundle's folder, or the name of a bundle ({names})"
-    return f"{fact}; `edgedistill students` lists what ships, `edgedistill export MODEL` makes one"
+    ways_out = "`edgedistill students` lists what ships, `edgedistill export MODEL` makes one"
+    return f"{unknown_name('bundle', name, known)}; {ways_out}"
 
 
 def shipped() -> list[dict[str, Any]]:
     """The bundles that ship, from their manifests and reports: {name, folder, about, languages, max_tokens,
     size_bytes, scores, licences}.
 
-    size_bytes is that of the whole folder. scores are averages of suites, 0 to 1. licences are those of the
-    teacher and of the texts that the student was trained on.
+    size_bytes is that of the graph and tokenizer.json, which a device needs. scores are averages of suites,
+    0 to 1. licences are those of the teacher and of the texts that the student was trained on.
     """
-    found, scores = [], files.read_json(SCORES)
-    for name, path in files.shipped("bundle").items():
+    found, paths = [], files.shipped("bundle")
+    for name, scores in files.read_json(SCORES).items():
+        path = paths[name]
         manifest = files.read_json(path)
         corpus, teachers = manifest["recipe"]["corpus"], manifest["run"]["teachers"]
         columns = [column for pair in corpus.get("pairs", ()) for column in pair["columns"]]
@@ -109,8 +118,9 @@ def shipped() -> list[dict[str, Any]]:
             "about": manifest["recipe"]["about"],
             "languages": list(dict.fromkeys(columns or [corpus["column"]])),
             "max_tokens": manifest["max_tokens"],
-            "size_bytes": sum(each.stat().st_size for each in path.parent.rglob("*") if each.is_file()),
-            "scores": scores[name],
+            "size_bytes": sum(each["size_bytes"] for each in manifest["precisions"].values())
+            + (path.parent / "tokenizer.json").stat().st_size,
+            "scores": scores,
             "licences": list(dict.fromkeys(licences)),
         }
         found.append(student)

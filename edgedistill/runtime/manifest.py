@@ -69,8 +69,7 @@ def read(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path}: no schema number, so it is not a bundle's manifest; copy the bundle again")
     if schema > SCHEMA:
         raise UserError(
-            f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; pip install --upgrade "
-            "edgedistill"
+            f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; install a newer one"
         )
     required = PAIR_KEYS if manifest.get("kind") == PAIR else REQUIRED_KEYS
     missing = [key for key in required if key not in manifest]

@@ -161,15 +161,16 @@ def offered() -> dict[str, str]:
 
 def check_device(device: str) -> None:
     """Raises UserError for a device that this onnxruntime was not built for."""
-    if device not in offered() and device not in DEVICES:
-        raise UserError(f"device: {unknown_name('device', device, {*DEVICES, *offered()})}")
-    if device == "cuda" and device not in offered():
+    if device in offered() or device == "cpu":
+        return
+    if device == "cuda":
         providers = onnxruntime.get_available_providers()
         short = ", ".join(name.removesuffix("ExecutionProvider") for name in providers)
         way_out = (
             "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu"
         )
         raise UserError(f"device cuda: onnxruntime here offers {short}; {way_out}")
+    raise UserError(f"device: {unknown_name('device', device, {*DEVICES, *offered()})}")
 
 
 def open_in_memory(

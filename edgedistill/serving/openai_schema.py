@@ -15,15 +15,14 @@ from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import compact, layout
 from edgedistill.runtime.similarity import unit_rows
 
-# keys that say what the texts are: of Cohere, Voyage and NVIDIA, of Text Embeddings Inference, of Jina
-ROLE_KEYS = ("input_type", "prompt_name", "task")
+# input_type, as Cohere, Voyage and NVIDIA have it, -> our role
 ROLES = {
-    **dict.fromkeys(("query", "search_query", "retrieval.query"), "query"),
-    **dict.fromkeys(("document", "passage", "search_document", "retrieval.passage"), "document"),
+    **dict.fromkeys(("query", "search_query"), "query"),
+    **dict.fromkeys(("document", "passage", "search_document"), "document"),
 }
 # output_dtype, as Voyage and Mistral have it, -> our precision of embeddings; their `binary` is int8
 DTYPES = {"float": "float32", "int8": "int8", "ubinary": "binary", "binary": "binary"}
-KEYS = ("input", "model", "encoding_format", "dimensions", "output_dtype", *ROLE_KEYS, "user")
+KEYS = ("input", "model", "encoding_format", "dimensions", "output_dtype", "input_type", "user")
 TYPES = {
     str: "a string",
     bool: "true or false",
@@ -92,26 +91,16 @@ class RequestReader:
             raise Refusal(
                 400, f"encoding_format: {_shown(encoding)}; choose float or base64", "encoding_format"
             )
-        if not isinstance(asked.get("user", ""), str | None):
-            raise Refusal(
-                400,
-                f"user: {TYPES[type(asked['user'])]}, not a string; send a string or leave it out",
-                "user",
-            )
         dim = self._dim(asked.get("dimensions"))
         dtype = self._dtype(asked.get("output_dtype") or "float", dim)
         return EmbeddingRequest(self._texts(asked), self._role(asked), dim, dtype, encoding == "base64")
 
     def _role(self, asked: dict[str, Any]) -> str:
-        named = {key: asked[key] for key in ROLE_KEYS if asked.get(key) is not None}
-        for key, value in named.items():
-            if not isinstance(value, str) or value not in ROLES:
-                raise Refusal(400, f"{key}: {_shown(value)}; choose {', '.join(ROLES)}, or leave it out", key)
-        roles = {ROLES[value] for value in named.values()}
-        if len(roles) > 1:
-            both = " and ".join(named)
-            raise Refusal(400, f"{both}: a query and a document at once; send one of them", next(iter(named)))
-        role = next(iter(roles), "text")
+        given = asked.get("input_type")
+        if given is not None and (not isinstance(given, str) or given not in ROLES):
+            way_out = f"choose {', '.join(ROLES)}, or leave it out"
+            raise Refusal(400, f"input_type: {_shown(given)}; {way_out}", "input_type")
+        role = "text" if given is None else ROLES[given]
         try:
             self.bundle.of(role)
         except UserError:
@@ -185,12 +174,8 @@ def parse_json(body: bytes | bytearray) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        fact = f"not JSON ({error})"
-        try:
-            body.decode("utf-8")
-        except UnicodeDecodeError as undecodable:
-            fact = f"not UTF-8 at byte {undecodable.start}"
-        raise Refusal(400, f"body: {fact}; send JSON in UTF-8", None, "invalid_json") from None
+        message = f"body: not JSON ({error}); send JSON in UTF-8"
+        raise Refusal(400, message, None, "invalid_json") from None
 
 
 def response(model: str, asked: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:

@@ -287,12 +287,12 @@ def read(folder: Path) -> ModelFolder:
 
 
 @contextmanager
-def opening(place: Path | str, what: str, way_out: str = DOWNLOAD, install: str = INSTALL) -> Iterator[None]:
+def opening(place: Path | str, what: str, way_out: str = DOWNLOAD) -> Iterator[None]:
     """The border to the libraries that open weights and tokenizers: torch, transformers, tokenizers,
     safetensors.
 
     Raises UserError for whatever they raise but for want of memory: it is about the files, and their
-    exceptions have no common class. `install` is the way out where a package is missing.
+    exceptions have no common class.
     """
     try:
         yield
@@ -304,7 +304,7 @@ def opening(place: Path | str, what: str, way_out: str = DOWNLOAD, install: str 
             way_out,
         )
         if isinstance(error, ImportError):
-            advice = install
+            advice = INSTALL
         raise UserError(f"{place}: {what}: {fact}; {advice}") from error
 
 

@@ -21,14 +21,16 @@ const WINDOW = 256; // texts a message, so that a query gets its turn while many
  * precision: by default the fastest of the bundle's, by the manifest's rank. dim: one of its dims, by default the largest.
  * backend: "auto" (WebGPU where it is there and right, else WASM), "webgpu" (falls back, with the reason) or "wasm".
  * threads: of WASM; by default half the processors, at most 4; 1 where the page is not cross-origin isolated. progress({bytes, size}).
+ * signal: to give up while it opens.
  *
  * Raises BundleError, whose message is for the user to read.
  */
-export async function load(from, { precision, dim, backend = "auto", threads, progress } = {}) {
+export async function load(from, { precision, dim, backend = "auto", threads, progress, signal } = {}) {
   const missing = missingFeature();
   if (missing) throw new BundleError(missing);
   const source = bundleSource(from);
   const worker = new WorkerCalls();
+  signal?.addEventListener("abort", () => worker.close(), { once: true });
   const most = self.crossOriginIsolated ? (navigator.hardwareConcurrency ?? 1) : 1;
   try {
     const options = { precision, dim, backend, threads: Math.min(threads ?? Math.min(4, Math.ceil(most / 2)), most) };

@@ -8,6 +8,7 @@ const $ = (id) => document.getElementById(id);
 const MOST_LINES = 20_000;
 const MOST_BYTES = 5e6; // of a dropped text file
 const NEAREST = 8;
+const HOST = /^[\w-]+(\.[\w-]+)+(:\d+)?(\/|$)/u; // of an address without its https://
 const PORTION = 128; // lines embedded between two looks at Stop
 const WIDE = 1024; // pixels from which style.css puts lines and search side by side
 
@@ -17,7 +18,7 @@ let rowOf = new Map(); // line -> its embedding
 let embedded = { lines: [], of: [] }; // what is searched, and all that was to be; once there are some, index and joined: BM25 of their words
 let own = ""; // the visitor's lines, while the example is shown
 let stop = new AbortController();
-let opening = 0; // counts, so that only the newest bundle is shown
+let opening = new AbortController(); // of the newest bundle, which alone is shown
 
 // ---- opening
 
@@ -27,20 +28,20 @@ function show(...sections) {
 }
 
 async function open(from, options = {}) {
-  const turn = ++opening;
   closeBundle();
+  const { signal } = (opening = new AbortController());
   source = from;
   show("loading");
   $("stage").textContent = "Opening…";
   $("bytes").removeAttribute("value");
   try {
-    const loaded = await load(from, { ...options, progress: (progress) => turn === opening && showProgress(progress) });
-    if (turn !== opening) return loaded.close();
+    const loaded = await load(from, { ...options, signal, progress: showProgress });
+    if (signal.aborted) return;
     encoder = globalThis.encoder = loaded; // also for the console
     showBundle(options);
     embedLines({ stay: true }); // those of the bundle before
   } catch (error) {
-    if (turn === opening) showError(error);
+    if (!signal.aborted) showError(error);
   }
 }
 
@@ -89,6 +90,7 @@ function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, 
 }
 
 function closeBundle() {
+  opening.abort();
   stop.abort("closed");
   encoder?.close();
   encoder = null;
@@ -160,7 +162,8 @@ function switchExample() {
 
 /** The lines of dropped text files, below those that are there. The bundle stays open, with what it has embedded. */
 async function takeLines(files) {
-  const wrong = [...files].find(([path, file]) => !/\.txt$/i.test(path) || file.size > MOST_BYTES);
+  if (!encoder) throw new BundleError(`${[...files.keys()][0]}: a text file, and no encoder is open; open one, then drop the file again`);
+  const wrong = [...files].find(([path, file]) => !isText(path) || file.size > MOST_BYTES);
   if (wrong) {
     const fact = `neither a bundle (no manifest.json) nor a .txt file of at most ${megabytes(MOST_BYTES)}`;
     throw new BundleError(`${wrong[0]}: ${fact}; drop one of these`);
@@ -277,9 +280,9 @@ function showNearest(found, ms) {
     }),
   );
   const lines = counted(embedded.lines.length, "line");
-  const caption = $("by-words").checked
-    ? "Number and bar: cosine with the query. “+ words”: lifted in the order by words of the query."
-    : "Number, bar and order: cosine with the query.";
+  const order = $("by-words").checked ? "Number and bar" : "Number, bar and order";
+  const lifted = found.some(({ hasWords }) => hasWords) ? " “+ words”: lifted in the order by words of the query." : "";
+  const caption = `${order}: cosine with the query, 1 for the same meaning.${lifted}`;
   const waiting = embedded.lines.length ? "" : "Embed some lines, then search them here.";
   $("found").textContent = found.length ? `${found.length} nearest of ${lines}, in ${ms.toFixed(0)} ms. ${caption}` : waiting;
 }
@@ -287,6 +290,7 @@ function showNearest(found, ms) {
 // ---- words
 
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
+const isText = (path) => /\.txt$/i.test(path);
 const seconds = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
 const whole = (number) => number.toLocaleString("en", { maximumFractionDigits: 0 });
 const sentence = (text) => text && text[0].toUpperCase() + text.slice(1) + (/[.!?]$/u.test(text) ? "" : ".");
@@ -318,15 +322,17 @@ function fill(select, values, chosen) {
 $("folder").addEventListener("change", ({ target }) => target.files.length && open([...target.files]));
 $("address").addEventListener("submit", (event) => {
   event.preventDefault();
-  open($("url").value.trim());
+  const typed = $("url").value.trim();
+  open(HOST.test(typed) ? `https://${typed}` : typed);
 });
-$("close").addEventListener("click", () => {
-  opening++;
+const close = () => {
   closeBundle();
   $("folder").value = "";
   show("open");
   ($("students").querySelector("button") ?? $("folder")).focus();
-});
+};
+$("close").addEventListener("click", close);
+$("cancel").addEventListener("click", close);
 $("check").addEventListener("click", check);
 $("time").addEventListener("click", time);
 $("texts").addEventListener("input", ({ inputType }) => (inputType === "insertFromPaste" ? embedLines({ stay: true }) : countLines()));
@@ -354,8 +360,8 @@ addEventListener("drop", async (event) => {
   try {
     const files = await droppedFiles(event.dataTransfer);
     const isBundle = [...files.keys()].some((path) => /(^|\/)manifest\.json$/.test(path));
-    if (encoder && !isBundle) await takeLines(files);
-    else await open(files);
+    if (isBundle || !(encoder || [...files.keys()].every(isText))) await open(files);
+    else await takeLines(files);
   } catch (error) {
     if (encoder) $("count").textContent = error.message;
     else showError(error);
@@ -382,6 +388,7 @@ async function offerShipped() {
   $("shipped").hidden = !buttons.length;
 }
 
+$("unserved").remove();
 const address = new URLSearchParams(location.search);
 const missing = missingFeature();
 if (missing) showError(new BundleError(missing));

@@ -34,7 +34,7 @@ export function serve(mounts = {}, headers = HEADERS) {
     }
     const [mount, root] = Object.entries({ ...shipped, ...mounts }).find(([prefix]) => path.startsWith(prefix)) ?? ["/", PAGE];
     const file = resolve(root, path.slice(mount.length) || "index.html");
-    const found = file.startsWith(resolve(root) + sep) && statSync(file, { throwIfNoEntry: false });
+    const found = file.startsWith(resolve(root) + sep) && status(file);
     if (!found || !found.isFile()) return response.writeHead(404, headers).end();
     response.writeHead(200, {
       ...headers,
@@ -54,6 +54,15 @@ function listed() {
     const columns = recipe.corpus.pairs?.flatMap((pair) => pair.columns) ?? ["en"];
     return { name, languages: [...new Set(columns)], size_bytes: Object.values(precisions)[0].size_bytes };
   });
+}
+
+/** What statSync finds; undefined also below a file, and for a name that no file can have. */
+function status(file) {
+  try {
+    return statSync(file);
+  } catch {
+    return undefined;
+  }
 }
 
 function decoded(path) {

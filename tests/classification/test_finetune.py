@@ -798,9 +798,8 @@ def test_the_threshold_comes_from_dev_by_hand(tmp_path: Path) -> None:
         "kind: pair_classification\ntasks: [{name: t, dev: dev.tsv, test: test.tsv}]\n", encoding="utf-8"
     )
     found = scoring.evaluate(scoring.suite(tmp_path / "suite.yaml"), encode)["tasks"]["t"]
-    assert found["thresholds"]["accuracy"] == pytest.approx((np.cos(np.radians(30)) + 0.5) / 2, abs=1e-6)
-    assert (found["accuracy"], found["f1"]) == (0.75, pytest.approx(0.8))  # 2 hits of 3 taken and 2 gold
+    assert found["threshold"] == pytest.approx((np.cos(np.radians(30)) + 0.5) / 2, abs=1e-6)
+    assert found["accuracy"] == 0.75  # the second pair is taken, and does not match
     cosine, same = np.array([0.9, 0.9, 0.1]), np.array([True, False, False])
-    assert (
-        pair_classification.thresholds(cosine, same)["accuracy"] > 0.9
-    )  # equals fall together: taking both is no better than none
+    # equals fall together: taking both is no better than none
+    assert pair_classification.threshold(cosine, same) > 0.9

@@ -1,5 +1,6 @@
 """Texts, the cache and runs in an S3 server on this machine that answers with 500, slowly, half, or not at
-all: what ends well has the bytes of an undisturbed pass, what does not is one line and nothing half."""
+all: what ends well has the bytes of an undisturbed pass, what does not is one line and nothing half. And in
+an emulator of Google Cloud Storage, without faults."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,21 @@ import sys, s3fs
 system = s3fs.S3FileSystem()
 system.mkdir("bucket")
 system.put_file(sys.argv[1], "bucket/texts.txt")
+"""
+# An emulator of Google Cloud Storage until stdin ends, with a bucket and a file in it.
+GOOGLE = """
+import os, socket, sys, fsspec
+from gcp_storage_emulator.server import create_server
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+server = create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
+server.start()
+os.environ["STORAGE_EMULATOR_HOST"] = f"http://127.0.0.1:{port}"
+fsspec.filesystem("gs").put_file(sys.argv[1], "bucket/texts.txt")
+print(os.environ["STORAGE_EMULATOR_HOST"], flush=True)
+sys.stdin.read()
+server.stop()
 """
 LIST = """
 import json, s3fs
@@ -78,16 +95,19 @@ class Store:
         }
 
 
-@pytest.fixture
-def store(world: World, tmp_path: Path) -> Iterator[Store]:
+def python_with(folder: Path, *needed: str) -> str:
     environments = Path(os.environ.get("EDGEDISTILL_ENVIRONMENTS") or ROOT / ".environments")
     pythons = filter(os.path.exists, [sys.executable, environments / "stores" / "bin" / "python"])
-    needed = ("s3fs", "moto", "torch")
-    has = [each for each in pythons if not run(each, MISSING, *needed, folder=tmp_path).stdout.strip()]
+    has = [each for each in pythons if not run(each, MISSING, *needed, folder=folder).stdout.strip()]
     if not has:
-        pytest.skip("needs s3fs and moto; make integrations installs them")
+        pytest.skip(f"needs {' and '.join(needed)}; make integrations installs them")
+    return str(has[0])
+
+
+@contextmanager
+def served(folder: Path, python: str, *arguments: object) -> Iterator[Store]:
     server = subprocess.Popen(
-        [str(has[0]), str(HERE / "faulty_store.py"), str(tmp_path)],
+        [python, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -95,11 +115,17 @@ def store(world: World, tmp_path: Path) -> Iterator[Store]:
     )
     try:
         assert server.stdout is not None
-        found = Store(tmp_path, str(has[0]), server.stdout.readline().strip())
-        found.script(FILL, world.data / "texts.txt")
-        yield found
+        yield Store(folder, python, server.stdout.readline().strip())
     finally:
         server.communicate("", timeout=60)
+
+
+@pytest.fixture
+def store(world: World, tmp_path: Path) -> Iterator[Store]:
+    python = python_with(tmp_path, "s3fs", "moto", "torch")
+    with served(tmp_path, python, HERE / "faulty_store.py", tmp_path) as found:
+        found.script(FILL, world.data / "texts.txt")
+        yield found
 
 
 def only_line(found: subprocess.CompletedProcess[str]) -> str:
@@ -178,3 +204,28 @@ def test_a_killed_upload_is_not_taken_to_be_there(world: World, tmp_path: Path, 
     assert "run.json" in store.objects("bucket/run/")
     done = store.command("other", "export", "s3://bucket/run", "--out", tmp_path / "bundle")
     assert done.returncode == 0 and (tmp_path / "bundle" / "manifest.json").exists(), done.stderr
+
+
+@pytest.mark.slow
+def test_google_cloud_storage(world: World, tmp_path: Path) -> None:
+    """The run that another machine reads from there has the bytes of one that no store had a part in."""
+    python = python_with(tmp_path, "gcsfs", "gcp_storage_emulator", "torch")
+    path, local = tmp_path / "tiny.yaml", tmp_path / "local.yaml"
+    given: dict[str, Any] = {"texts": ["gs://bucket/*.txt"], "held_out": 40}
+    path.write_text(json.dumps(world.recipe(corpus=given)), encoding="utf-8")
+    local.write_text(json.dumps(world.recipe()), encoding="utf-8")
+    with served(tmp_path, python, "-c", GOOGLE, world.data / "texts.txt") as store:
+        there = {"STORAGE_EMULATOR_HOST": store.environment.pop("AWS_ENDPOINT_URL")}
+        there["EDGEDISTILL_CACHE"] = "gs://bucket/cache"
+        train = ["train", path, "--device", "cpu", "--out", "gs://bucket/run"]
+        done = store.command("home", *train, **there)
+        assert done.returncode == 0, done.stderr
+        done = store.command("other", "export", "gs://bucket/run", "--out", tmp_path / "bundle", **there)
+        assert done.returncode == 0 and (tmp_path / "bundle" / "manifest.json").exists(), done.stderr
+        line = only_line(store.command("other", "embed", "micro", "gs://bucket/none.txt", **there))
+        assert line == "gs://bucket/none.txt: no such file or folder; correct the address"
+    here = {"EDGEDISTILL_CACHE": str(tmp_path / "cache")}
+    train = ["train", local, "--data", world.data, "--device", "cpu", "--out", tmp_path / "run"]
+    assert store.command("third", *train, **here).returncode == 0
+    (copy,) = (tmp_path / "other").rglob("student.safetensors")
+    assert copy.read_bytes() == (tmp_path / "run" / "student.safetensors").read_bytes()

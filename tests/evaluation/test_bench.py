@@ -324,8 +324,6 @@ def test_bad_input_fails_before_anything_is_measured(
         run(shelf, [])
     with pytest.raises(UserError, match="a folder; give the name of a file"):
         run(shelf, ["student"], outputs=bench.Outputs(tmp_path))
-    with pytest.raises(UserError, match=r"--html .*report.htm: no .html at its end; add it"):
-        run(shelf, ["nothing"], outputs=bench.Outputs(html=tmp_path / "report.htm"))
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file: file exists"):
         run(shelf, ["nothing"], outputs=bench.Outputs(html=tmp_path / "file" / "report.html"))
@@ -449,7 +447,8 @@ def test_hybrid_names_the_extra_that_is_missing(
     with pytest.raises(UserError) as refused:
         bench.bench([str(shelf / "student")], [str(collection)], Session(), search=scoring.Search(1.0))
     assert str(refused.value) == (
-        "edgedistill bench --hybrid needs Stemmer, which is not installed; pip install 'edgedistill[search]'"
+        "edgedistill bench --hybrid needs Stemmer, which is not installed; in your clone of edgedistill: pip "
+        "install '.[search]'"
     )
 
 

@@ -25,7 +25,6 @@ from edgedistill.session import Session
 def round_of(single: list[float], rate: float = 100.0) -> dict[str, Any]:
     return {
         "single_ms": single,
-        "tokenize_ms": [value / 10 for value in single],
         "tokens_mean": 12.0,
         "threads": 2,
         "device": "cpu",
@@ -46,10 +45,10 @@ def test_rounds_are_pooled_by_hand() -> None:
     assert single["p99_ms"] == pytest.approx(4 + 10 * 0.93)  # rank 0.99 · 7 = 6.93
     assert single["queries"] == 8
     assert single["samples_ms"] == [[1, 2, 3, 4], [1, 2, 3, 14]]
-    assert single["tokenize_p50_ms"] == 0.25
     assert found["offline"]["texts_s"] == 400  # median of 200 and 600, at the best batch
     assert found["offline"]["batch"] == "budget"
     assert single["by_length"]["8"]["graph_ms"] == 200  # median of 100 and 300
+    assert single["by_length"]["8"]["range_ms"] == [100.1, 300.1]  # with tokenization
     assert found["load"]["cold_start_ms"] == 900 and found["load"]["start_ms"] == [800, 800]
     assert found["offline"]["by_batch"] == {"1": 50, "8": 100, "32": 200, "budget": 400}
     assert found["peak_rss_bytes"] == 7
@@ -216,7 +215,7 @@ def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
     assert {key: found[key] for key in ANSWER} == ANSWER and "pressure" in found
     pooled = speed.summary([found], {}, speed.MeasurementPlan(queries=2, resamples=10))
     assert pooled["single"]["p50_ms"] == 1.75 and pooled["offline"]["batch"] == "32"
-    assert pooled["peak_rss_bytes"] is pooled["single"]["tokenize_p50_ms"] is None
+    assert pooled["peak_rss_bytes"] is None
 
 
 @pytest.mark.parametrize(
@@ -245,6 +244,10 @@ def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
         (
             f"echo '{json.dumps(ANSWER | {'by_length': {'8': {'tokens': 'x'}}})}'",
             "by_length.8.tokens of its answer is 'x': Input should be a valid number",
+        ),
+        (
+            f"echo '{json.dumps(ANSWER | {'by_length': {'8': {'tokens': 8, 'graph_ms': 1}}})}'",
+            "by_length.8.tokenize_ms of its answer is {'tokens': 8, 'graph_ms': 1}: Field required",
         ),
         (
             f"echo '{json.dumps(ANSWER | {'single_ms': [1.0, float('inf')]})}'",

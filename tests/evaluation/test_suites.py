@@ -265,8 +265,8 @@ def test_without_scikit_learn_it_fails_before_anything_is_encoded(
         write_split(tmp_path / "set", name, half_planes(20, 0))
     monkeypatch.setitem(sys.modules, "sklearn", None)
     assert refused(write_suite(tmp_path, "kind: transfer\ntasks: [{name: t, folder: set}]\n")) == (
-        "edgedistill bench on a transfer suite needs sklearn, which is not installed; pip install "
-        "'edgedistill[train]'"
+        "edgedistill bench on a transfer suite needs sklearn, which is not installed; in your clone of "
+        "edgedistill: pip install '.[train]'"
     )
 
 
@@ -332,7 +332,7 @@ def write_mteb(folder: Path, **tasks: dict[str, str]) -> Path:
 
 @pytest.fixture
 def mteb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mteb", reason="mteb is not installed: pip install 'edgedistill[mteb]'")
+    pytest.importorskip("mteb", reason="mteb is not installed: pip install '.[mteb]'")
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
@@ -375,6 +375,6 @@ def test_tasks_of_mteb_that_cannot_be_measured(
 def test_without_mteb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mteb", None)
     assert refused("mteb:STS12") == (
-        "edgedistill bench --suite mteb:TASK needs mteb, which is not installed; pip install "
-        "'edgedistill[mteb]'"
+        "edgedistill bench --suite mteb:TASK needs mteb, which is not installed; in your clone of "
+        "edgedistill: pip install '.[mteb]'"
     )

@@ -204,8 +204,9 @@ def stable(name: str, place: Path) -> dict[str, Contents | None]:
     """What does not depend on the time: of each output that is there, and of what was printed without one."""
     command = COMMANDS[name]
     found = {out: command.stable(place / out) if (place / out).exists() else None for out in command.outputs}
-    if command.keeps:
-        found[command.keeps] = contents(place / command.keeps)
+    if command.keeps:  # but for the hidden folder that a killed process was writing
+        kept = contents(place / command.keeps)
+        found[command.keeps] = {each: kept[each] for each in kept if "/." not in f"/{each}"}
     if command.prints:  # below its first line, which counts what was embedded now
         found["stdout"] = {"": (place / f"{name}.log").read_bytes().partition(b"\n")[2]}
     return found

@@ -77,7 +77,10 @@ def test_the_command(tmp_path: Path) -> None:
     )
     (tmp_path / "mine").mkdir()
     for options, expected in (
-        (["--static", "mine"], "mine: already exists and has no student.bin; choose another name"),
+        (
+            ["--static", "mine"],
+            "mine: already exists and is not a folder with student.bin; choose another name",
+        ),
         (["--static", "x", "--out", "y"], "--static x: writes no bundle; leave --out out"),
         (["--static", "x", "--precision", "int8"], "--precision int8: student.bin has rows in 4 or 8 bits"),
     ):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import edgedistill
-from edgedistill import files, machine
+from edgedistill import files, machine, resolve
 from edgedistill.errors import UserError
 from edgedistill.precisions import PRECISIONS, fastest_first
 from edgedistill.runtime import bundle, bundle_location
@@ -50,10 +50,32 @@ def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path, monkeypatch: py
         bundle.load("mien")
     with pytest.raises(
         UserError,
-        match=r"nothing: no such folder; give a bundle's folder, or the name of a bundle \(micro, mine, "
-        r"multi, nano\); `edgedistill students` lists what ships, `edgedistill export MODEL` makes one$",
+        match=r"^no bundle '\S+nothing'; choose one: \(micro, mine, multi, nano\); `edgedistill students` "
+        r"lists what ships, `edgedistill export MODEL` makes one$",
     ):
         bundle.load(tmp_path / "nothing")
+
+
+def test_what_is_no_bundle_hides_none_that_ships(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "nano").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    ships = files.shipped("bundle")["nano"].parent
+    assert bundle_location.find("nano") == (ships, None) and bundle_location.locate("nano:int8")[0] == ships
+    Path("bundles").mkdir()
+    Path("bundles/nano").symlink_to(copy)
+    line = (
+        "nano: the folder bundles/nano here, and a bundle that ships; give ./bundles/nano for the first, or "
+    )
+    for opened in (bundle.load, bundle_location.find, resolve.resolve):
+        with pytest.raises(UserError, match=f"^{line}rename it$"):
+            opened("nano")  # type: ignore[operator]
+    assert edgedistill.load("./bundles/nano").folder == Path("bundles/nano")
+    Path("bundles/nano").unlink()
+    Path("nano/run.json").touch()
+    with pytest.raises(UserError, match="^nano: the folder nano here, and a bundle that ships; give ./nano "):
+        resolve.resolve("nano")
 
 
 def test_a_folder_that_is_not_a_bundle(tmp_path: Path) -> None:

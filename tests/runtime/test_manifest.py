@@ -18,7 +18,7 @@ from tests.runtime.conftest import rewrite
     [
         (
             {"schema": 2},
-            "manifest.json: schema 2, this edgedistill reads up to 1; pip install --upgrade edgedistill",
+            "manifest.json: schema 2, this edgedistill reads up to 1; install a newer one",
         ),
         (
             {"schema": "1"},

@@ -33,7 +33,7 @@ from tests.conftest import sentences
 from tests.export.test_export import make_run
 from tests.runtime.conftest import rewrite
 
-INSTALL = "pip install 'edgedistill[dev,server]'"
+INSTALL = "pip install '.[dev,server]'"
 for needed in ("starlette", "uvicorn", "orjson"):
     pytest.importorskip(needed, reason=INSTALL)
 openai = pytest.importorskip("openai", reason=INSTALL)
@@ -231,7 +231,7 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        (b'{"input": "\xff"}', 400, "body: not UTF-8 at byte 11; send JSON in UTF-8"),
+        (b'{"input": "\xff"}', 400, "body: not JSON ("),
         (b'{"input": ', 400, "body: not JSON ("),
         (b'{"input": "\\ud800"}', 400, "body: not JSON ("),
         (b"[" * 100_000, 400, "body: not JSON ("),
@@ -268,22 +268,16 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
             'output_dtype: "uint8"; choose float, int8, ubinary, binary',
         ),
         ({"input": "a", "output_dtype": ["int8"]}, 400, 'output_dtype: ["int8"]; choose float'),
-        ({"input": "a", "user": 3}, 400, "user: a number, not a string; send a string or leave it out"),
         (
             {"input": "a", "prompt": "query: "},
             400,
             "prompt: not known here; leave it out (input, model, encoding_format, dimensions, output_dtype, "
-            "input_type, prompt_name, task, user)",
+            "input_type, user)",
         ),
         (
             {"input": "a", "input_type": "clustering"},
             400,
-            'input_type: "clustering"; choose query, search_query, retrieval.query, document, passage, ',
-        ),
-        (
-            {"input": "a", "prompt_name": "query", "task": "retrieval.passage"},
-            400,
-            "prompt_name and task: a query and a document at once; send one of them",
+            'input_type: "clustering"; choose query, search_query, document, passage, search_document, or ',
         ),
         (
             {"input": "a", "model": "text-embedding-3-small"},
@@ -301,14 +295,14 @@ def test_a_refused_request(served: Served, body: bytes | dict[str, Any], status:
     ("asked", "role"),
     [
         ({"input_type": "query"}, "query"),
-        ({"input_type": "search_document", "task": "retrieval.passage"}, "document"),
-        ({"prompt_name": "passage"}, "document"),
-        ({"task": "retrieval.query", "input_type": None}, "query"),
+        ({"input_type": "search_document"}, "document"),
+        ({"input_type": "passage"}, "document"),
+        ({"input_type": None}, "text"),
     ],
 )
 def test_queries_and_documents_get_their_prompts(served: Served, asked: dict[str, Any], role: str) -> None:
     expected = served.bundle.encode(TEXTS[:9], role=role)
-    assert np.abs(expected - served.bundle.encode(TEXTS[:9])).max() > 1e-3
+    assert role == "text" or np.abs(expected - served.bundle.encode(TEXTS[:9])).max() > 1e-3
     answer = served.client.embeddings.create(input=TEXTS[:9], model="tiny", extra_body=asked)
     found = np.array([each.embedding for each in answer.data], np.float32)
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -679,7 +673,7 @@ def test_a_failed_batch_fails_its_requests_and_no_others(
         (["nowhere"], "no bundle 'nowhere'; choose one: (micro, multi, nano)"),
         (["BUNDLE:int8"], "int8"),
         (["BUNDLE", "--host", "192.0.2.1"], "192.0.2.1:8000: "),
-        (["BUNDLE", "--port", "70000"], "invalid value for '--port'"),
+        (["BUNDLE", "--port", "70000"], "--port 70000: not a whole number from 0 to 65,535"),
         (["BUNDLE", "--device", "cdua"], "device: no device 'cdua'; did you mean 'cuda'?"),
         (["BUNDLE", "--threads", "0"], "--threads 0: not a whole number from 1"),
         (["BUNDLE", "--api-key", " "], "--api-key: empty; give a key, or leave it out"),

@@ -260,7 +260,7 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
         encoder.TeacherEncoder(recipe.Teacher(model="nowhere"))
     with pytest.raises(
         UserError,
-        match="student.weights: no folder 'nanoo' here; did you mean 'nano', which ships\\? if it is",
+        match="student.weights: no folder 'nanoo' here; if it is a hub id, set student.revision",
     ):
         resolve.model_files(resolve.resolve("nanoo"), None, "student.weights")
     with pytest.raises(

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import World
+from tests.faults.record import record
 from tests.training.test_processes import CKD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,6 +90,7 @@ def test_a_launcher_trains_as_one_process_and_goes_on_after_a_kill(
     assert whole.returncode == alone.returncode == 0, whole.stderr + alone.stderr
     found = {name: tmp_path / name / "student.safetensors" for name in ("killed", "whole", "alone")}
     assert found["killed"].read_bytes() == found["whole"].read_bytes()
+    record("determinism", f"{launcher}, two processes, one of them killed and resumed", tried=1, wrong=0)
     one, two = (load_file(found[name]) for name in ("alone", "whole"))
     assert torch.cat([(one[key] - two[key]).abs().flatten() for key in one]).mean() < 1e-4
     assert abs(mean_loss(alone.stderr) - mean_loss(whole.stderr)) < 2e-4

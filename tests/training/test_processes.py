@@ -26,6 +26,7 @@ from edgedistill.training import train
 from edgedistill.training.processes import Processes
 from edgedistill.training.stage_in_progress import StageInProgress
 from tests.conftest import World
+from tests.faults.record import record
 from tests.training.test_tuples import data, documents, stage  # noqa: F401 (a fixture)
 
 SCRIPT = """
@@ -156,6 +157,7 @@ def test_two_processes_train_as_one(
     assert of_first == of_second and 4 <= len(left) <= 5 and left == losses["queue"][-len(left) :]
     resumed, whole = (tmp_path / name / "student.safetensors" for name in ("killed", "queue"))
     assert resumed.read_bytes() == whole.read_bytes()
+    record("determinism", "trained by two processes, one of them killed and resumed", tried=1, wrong=0)
     assert (tmp_path / "killed" / "metrics.jsonl").read_text().count("\n") == 2
     assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob("tmp/edgedistill-*"))
 

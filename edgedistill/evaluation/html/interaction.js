@@ -22,7 +22,7 @@ function sort(whole, column) {
 
 /** Show a point's tip beside the pointer, or beside the point where the keyboard is on it. */
 function showTips() {
-  const tip = document.getElementById('tip');
+  const tip = document.getElementById('tip'), hide = () => { tip.style.display = 'none'; };
   const show = (point, x, y) => {
     tip.textContent = point.dataset.tip;
     tip.style.display = 'block';
@@ -35,6 +35,7 @@ function showTips() {
       const {right, top} = point.getBoundingClientRect();
       show(point, right, top);
     };
-    point.onmouseleave = point.onblur = () => { tip.style.display = 'none'; };
+    point.onmouseleave = point.onblur = hide;
   }
+  document.onkeydown = ({key}) => { if (key === 'Escape') hide(); };
 }

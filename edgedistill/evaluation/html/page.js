@@ -7,12 +7,15 @@ const GOOD_SHARE = 0.95; // the heading names the smallest student that retains 
 const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
 const CROWDED = 10; // reports above which the accuracy plot names a bundle once, and has no notes
 const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
-  + 'bundle, with 95% bootstrap intervals over rounds and texts. Memory: the peak of a separate process, after texts of many lengths. '
-  + 'Offline: the best of batches of 1, 8 and 32 texts, and by tokens: all texts in one call. Server: texts arrive at random, and all that wait are embedded at once. Cold start: from the start '
-  + 'of the process to its first embedding. The first bundle was measured twice in every round, which shows what the run can resolve.';
+  + 'bundle, with 95% bootstrap intervals over rounds and texts. The first bundle was measured twice in every round, which shows what the run can resolve.';
 
 const section = (title, ...parts) => el('section', {}, el('h2', {}, title), ...parts.filter(Boolean));
-const scroll = (...parts) => el('div', {class: 'scroll', tabindex: 0}, ...parts);
+const scroll = (...parts) => el('div', {class: 'scroll'}, ...parts);
+/** What the terms of a section mean: pairs [term, meaning], of which null is left out; null where none is left. */
+const terms = (...pairs) => {
+  const told = pairs.filter(Boolean);
+  return told.length ? el('dl', {class: 'terms'}, told.map(([term, meaning]) => el('div', {}, el('dt', {}, term), ' ', el('dd', {}, meaning)))) : null;
+};
 const distinct = (values) => [...new Set(values)];
 const count = (value) => value.toLocaleString('en');
 const about = data.noise ? '~' : ''; // before a time
@@ -21,6 +24,9 @@ const plots = (drawn) => [el('div', {class: 'wide'}, drawn(false)), el('div', {c
 /** Ends of an interval for a table: whole numbers where it is wide. */
 const ends = (interval) => { const digits = interval[1] - interval[0] < 0.02 ? 1 : 0; return interval.map((end) => (100 * end).toFixed(digits)).join('–'); };
 const title = ({bundle, variant}) => `${bundle.name} ${variant}`;
+/** A report for each graph, named without its runner: accuracy is that of the graph, whoever runs it. */
+const graphs = () => reports.filter(({bundle}, at) => reports.findIndex(({bundle: other}) => other.name === bundle.name && other.precision === bundle.precision) === at)
+  .map((report) => ({...report, variant: report.bundle.precision}));
 
 const heads = all[0].cells.map(({head}) => head);
 /** How the table shows a report's value in the column of that head. */
@@ -38,7 +44,14 @@ function plotLabel({short, variant}, x, y) {
 
 const names = distinct(all.map(({bundle}) => bundle.name));
 const subject = names.length === 1 ? all[0].short : `${names.length} bundles`;
-const between = ([low, high], digits = 3) => `${low.toPrecision(digits)} to ${high.toPrecision(digits)}`;
+const digits3 = (value) => (typeof value === 'number' ? Number(value.toPrecision(3)) : value);
+/** Milliseconds as tables.py shows them. */
+function milliseconds(value) {
+  if (value < 1) return value.toFixed(3);
+  return value < 1000 ? value.toPrecision(3) : count(digits3(value));
+}
+const tenths = (value) => value.toFixed(1);
+const between = ([low, high], of = milliseconds) => `${of(low)} to ${of(high)}`;
 const hundredfold = (ends) => ends.map((end) => 100 * end);
 
 /** What a reader can restrict the page to: a value of each report by name. */
@@ -53,7 +66,7 @@ const hidden = new Set();
 function filters() {
   const rows = Object.entries(FILTERS).map(([key, of]) => [key, of, distinct(all.map(of))]).filter(([, , values]) => values.length > 1);
   const chip = (key, of, value) => {
-    const input = el('input', {type: 'checkbox'});
+    const input = el('input', {type: 'checkbox', id: `${key} ${value}`});
     input.checked = !hidden.has(`${key} ${value}`);
     input.onchange = () => {
       if (input.checked) hidden.delete(`${key} ${value}`); else hidden.add(`${key} ${value}`);
@@ -73,7 +86,7 @@ function header() {
   const best = teacher && leading(compared, suite);
   const heading = best
     ? [el('span', {style: `color:${colour(best)}`}, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`]
-    : compare(suite) ?? [`${subject}, measured`];
+    : compare(suite) ?? alone(suite);
   const figures = (best ? tiles(best, teacher) : tilesAlone(suite)).map(([big, small]) => el('div', {}, el('dt', {}, small), el('dd', {}, big)));
   return el('header', {},
     el('p', {class: 'brand'}, 'edgedistill bench'),
@@ -92,7 +105,15 @@ function disturbed() {
 /** "6.5 × more", or "less" of the inverse; nothing where they do not differ. To two digits, since few runs resolve more. */
 function times(ratio, more, less, mark = '') {
   const found = Number(Math.max(ratio, 1 / ratio).toPrecision(2));
-  return found > 1 ? `${mark}${found} × ${ratio > 1 ? more : less}` : '';
+  return found > 1 ? `${mark}${found}\u00a0× ${ratio > 1 ? more : less}` : '';
+}
+
+/** The heading of a single bundle. */
+function alone(suite) {
+  const [report, ...others] = reports, score = report.quality[suite];
+  if (others.length) return [`${subject}, measured`];
+  const scored = score ? ` and scores ${(100 * score.average).toFixed(1)} on ${suite}` : '';
+  return [el('span', {style: `color:${colour(report)}`}, report.short), ` in ${report.variant} embeds a text in ${shown(report, 'p50 ms')}\u00a0ms${scored}`];
 }
 
 /** The heading without a teacher: the fastest bundle beside the most accurate, or the next where it is both; null for a single one. */
@@ -118,9 +139,9 @@ function tilesAlone(suite) {
   const accurate = least(({quality}) => -(quality[suite]?.average ?? -1)), small = least(({size_bytes: {graph}}) => graph), quick = least(({single}) => single.p50_ms);
   const busy = least(({offline}) => -offline.texts_s), score = accurate.quality[suite], p50 = quick.single.interval95?.p50_ms;
   return [
-    score ? [shown(accurate, suite), named('highest on', `${suite}${score.interval95 ? `, ${between(hundredfold(score.interval95))}` : ''}`, accurate)] : null,
+    score ? [shown(accurate, suite), named('highest on', `${suite}${score.interval95 ? `, 95% interval ${between(hundredfold(score.interval95), tenths)}` : ''}`, accurate)] : null,
     [`${shown(small, 'MB')} MB`, named('smallest', `graph, ${shown(small, 'params')} parameters`, small)],
-    [`${shown(quick, 'p50 ms')} ms`, named('fastest', `per text at p50${p50 ? `, ${between(p50)}` : ''}`, quick)],
+    [`${shown(quick, 'p50 ms')} ms`, named('fastest', `per text at p50${p50 ? `, 95% interval ${between(p50)}` : ''}`, quick)],
     [shown(busy, 'texts/s'), named('most', 'texts/s', busy)],
   ].filter(Boolean);
 }
@@ -138,10 +159,11 @@ function tiles(best, teacher) {
     [`${shown(best, 'MB')} MB`, ['graph', times(teacher.size_bytes.graph / best.size_bytes.graph, 'smaller', 'larger')].filter(Boolean).join(', ')],
     [`${shown(best, 'p50 ms')} ms`, ['per text at p50', times(teacher.single.p50_ms / best.single.p50_ms, 'faster', 'slower', about)].filter(Boolean).join(', ')],
     [shown(best, 'texts/s'), `texts/s; teacher: ${shown(teacher, 'texts/s')}`],
+    [shown(best, data.suites[0].name), `${data.suites[0].name}; teacher: ${shown(teacher, data.suites[0].name)}`],
   ];
 }
 
-/** A table of rows {report, cells: [{shown, value, bar, shade, bold}]}; a row's first cell is its bundle. */
+/** A table of rows {report, cells: [{shown, value, bar, shade, bold, small}]}; a row's first cell is its bundle. */
 function table(heads, rows, sortable = false) {
   const head = heads.map((text) => el('th', {scope: 'col'}, sortable ? el('button', {}, text) : text));
   const body = rows.map(({report, cells}) => el('tr', {class: sortable && report.teacher ? 'teacher' : null},
@@ -155,11 +177,11 @@ function table(heads, rows, sortable = false) {
 }
 
 /** A cell; on a phone, where a row is a block of its own, its head stands above it. */
-function cell({shown: text, head, value = null, bar = null, shade = null, bold = false, interval = null}) {
+function cell({shown: text, head, value = null, bar = null, shade = null, bold = false, small = null}) {
   const attributes = {'data-v': value ?? '', 'data-head': head};
   if (bar !== null) Object.assign(attributes, {class: 'bar', style: `--bar:${one(100 * bar)}%`});
   if (shade !== null) Object.assign(attributes, {class: 'shade', style: `--s:${Math.round(100 * shade)}%`});
-  return el('td', attributes, bold ? el('b', {}, text) : text, interval ? [' ', el('small', {}, `(${ends(interval)})`)] : null);
+  return el('td', attributes, bold ? el('b', {}, text) : el('span', {}, text), small ? [' ', el('small', {}, `(${small})`)] : null);
 }
 
 /** The columns of the measurements: the first suite, p50, p99 and size, then the others; none that is zero or empty everywhere. */
@@ -175,25 +197,41 @@ function measurements() {
   const rows = reports.map((report) => ({
     report,
     cells: order.map((at) => {
-      const each = {...report.cells[at], interval: report.quality[heads[at]]?.interval95};
+      const interval = report.quality[heads[at]]?.interval95, each = {...report.cells[at], small: interval && ends(interval)};
       return heads[at] === 'retained' ? {...each, shown: each.shown || '–', bar: each.value ? Math.min(each.value, 1) : null} : each;
     }),
   }));
-  const mini = data.suites.some(({name}) => name === 'mini') ? el('p', {}, 'mini: a small English similarity suite that ships with edgedistill; a quick check, not a benchmark.') : null;
   const intervals = reports.some(({quality}) => Object.values(quality).some(({interval95}) => interval95));
-  return [table(['bundle', ...order.map((at) => heads[at])], rows, true), intervals ? el('p', {}, 'In brackets the 95% interval of a score, over pairs or queries.') : null, mini];
+  const has = (head) => order.some((at) => heads[at] === head), runners = distinct(reports.map(FILTERS.runner)).filter((name) => name !== 'python');
+  return [table(['bundle', ...order.map((at) => heads[at])], rows, true),
+    terms(...data.suites.map(aboutSuite), intervals && ['in brackets', 'the 95% interval of a score, over pairs or queries'], has('retained') && ['retained', 'share of the score of the teacher, the encoder that a student learned from'],
+      ['p50, p99', 'half of the single texts take at most p50, 99 of 100 at most p99'], ['MB', 'of the graph, the ONNX file of the encoder'], ['params', 'parameters, millions of them'],
+      ['texts/s', 'many texts at once, in the fastest batches'], has('RSS MB') && ['RSS', 'memory of the process at its peak'],
+      ...distinct(reports.map(FILTERS.precision)).map((name) => [name, data.precisions[name] ?? 'a precision that this edgedistill does not know']),
+      runners.length ? [runners.map((name) => `[${name}]`).join(', '), 'the same graph, run by that program in place of Python; its scores are those in Python'] : null)];
 }
 
-/** A plot for each suite, one of which is shown. */
+/** What the score on a suite is. */
+function aboutSuite({name, measure, averaged}) {
+  const of = Object.keys(all.find(({quality}) => quality[name]).quality[name].tasks), list = of.length > 8 ? `${of.length} tasks` : of.join(', ');
+  const quick = name === 'mini' ? '; a small English suite that ships with edgedistill, for a quick check, not a benchmark' : '';
+  return [name, `${name.endsWith(' + BM25') ? 'cosine and full-text search together, ' : ''}${measure}${of.length > 1 ? `, mean of ${list}` : ''}${quick}`];
+}
+
+let tab = 0; // the suite whose plot is shown
+
+/** A plot for each suite, one of which is shown, all on paper. */
 function accuracy() {
   const inside = el('div', {class: data.suites.length > 1 ? 'tabs' : 'one'});
-  const panels = data.suites.map((suite, at) => el('div', {class: 'panel scroll', style: `display:${at ? 'none' : 'block'}`}, plots((narrow) => accuracyOf(suite, narrow))));
+  const panels = data.suites.map((suite) => el('div', {class: 'panel scroll'}, el('h3', {class: 'on-paper'}, suite.name), plots((narrow) => accuracyOf(suite, narrow))));
+  const open = (at) => { tab = at; panels.forEach((panel, other) => panel.classList.toggle('off', other !== at)); };
   data.suites.forEach(({name}, at) => {
     const input = el('input', {type: 'radio', name: 'suite', id: `s${at}`});
-    input.checked = at === 0;
-    input.onchange = () => panels.forEach((panel, other) => { panel.style.display = other === at ? 'block' : 'none'; });
+    input.checked = at === tab;
+    input.onchange = () => open(at);
     inside.append(input, el('label', {for: `s${at}`}, name));
   });
+  open(tab);
   inside.append(...panels);
   return inside;
 }
@@ -209,11 +247,11 @@ function accuracyOf({name: suite, measure}, narrow) {
     const tip = [
       `${report.bundle.name} · ${report.variant}`,
       `${measure.split(' ')[0]} ${shown(report, suite)}${share ? `, ${share} of the teacher's` : ''}`,
-      interval ? `  95% interval ${between(hundredfold(interval), 4)}` : '',
+      interval ? `  95% interval ${between(hundredfold(interval), tenths)}` : '',
       lost ? `  to the teacher ${signed(100 * lost.mean)} (${hundredfold(lost.interval95).map(signed).join(' to ')})` : '',
       `p50 ${p50}, p99 ${shown(report, 'p99 ms')} ms`,
-      report.single.interval95?.p50_ms ? `  95% interval of p50 ${between(report.single.interval95.p50_ms)} ms` : '',
-      tied.length ? `  tied at p50 with ${tied.slice(0, 4).join(', ')}${tied.length > 4 ? ' …' : ''}` : '',
+      ...['p50', 'p99'].map((each) => report.single.interval95?.[`${each}_ms`]?.length && `  95% interval of ${each} ${between(report.single.interval95[`${each}_ms`])} ms`),
+      tied.length ? `  tied at p50 with ${listed(tied, 4, ', ')}` : '',
       `${cost}, ${shown(report, 'params')} parameters`,
     ].filter(Boolean).join('\n');
     return {
@@ -237,7 +275,8 @@ function latencies() {
   const high = 1.1 * Math.max(...reports.map(({single}) => single.p99_ms));
   const slowest = reports.map((report) => [Math.max(...(report.samples_ms ?? [report.single.p50_ms]).flat()), report]).reduce((most, each) => (each[0] > most[0] ? each : most));
   const beyond = slowest[0] > high ? el('p', {}, `The axis ends behind the largest p99. The slowest text of all took ${about}${count(Number(slowest[0].toPrecision(3)))} ms, in ${title(slowest[1])}.`) : null;
-  return [scroll(plots((narrow) => distributions(high, narrow))), beyond];
+  return [scroll(plots((narrow) => distributions(high, narrow))),
+    el('p', {}, 'How many single texts took how long, on a log scale: the higher, the more texts. The long mark is p50, the short one p99.'), beyond];
 }
 
 function distributions(high, narrow) {
@@ -273,33 +312,9 @@ function distributions(high, narrow) {
   return drawing(WIDE, bottom + (ABOVE ? 42 : 26), 'Latency of single texts', told, parts);
 }
 
-/** Bars from zero of the share of the teacher's score that each student retains on one suite; null without students. */
-function bars({name: suite}) {
-  const compared = reports.filter((report) => report !== reference && typeof report.kept[suite] === 'number');
-  if (!compared.length) return null;
-  return el('figure', {}, el('figcaption', {}, suite), plots((narrow) => barsOf(suite, compared, narrow)));
-}
-
-function barsOf(suite, compared, narrow) {
-  const [ROW, LEFT, WIDE, ABOVE] = narrow ? [42, 0, 390, 17] : [26, 250, 512, 0], RIGHT = 58;
-  const scale = (WIDE - LEFT - RIGHT) / Math.max(1, ...compared.map(({kept}) => kept[suite]));
-  const high = ROW * compared.length + 30, full = one(LEFT + scale);
-  const parts = [
-    el('line', {class: 'teacher-line', x1: full, x2: full, y1: 18, y2: high - 6}),
-    el('text', {class: 'hint', x: full, y: 12, 'text-anchor': 'end'}, 'teacher, 100%'),
-  ];
-  compared.forEach((report, at) => {
-    const y = 22 + ROW * at + ABOVE, width = one(Math.max(0, report.kept[suite]) * scale);
-    parts.push(plotLabel(report, LEFT ? LEFT - 10 : null, ABOVE ? y - 3 : y + 14));
-    parts.push(el('rect', {x: LEFT, y: y + 2, width, height: 17, rx: 3, style: `fill:${colour(report)}`}));
-    parts.push(el('text', {class: 'note', x: WIDE - 2, y: y + 14, 'text-anchor': 'end'}, retained(report, suite)));
-  });
-  return drawing(WIDE, high, `Retained on ${suite}`, compared.map((report) => `${title(report)} ${retained(report, suite)}`).join('; '), parts);
-}
-
 /** Every task's score on a suite, shaded from the column's lowest to its highest; null where it has one task. */
 function tasks({name: suite, measure, averaged}) {
-  const measured = reports.filter(({quality}) => quality[suite]), names = Object.keys(measured[0]?.quality[suite].tasks ?? {});
+  const measured = graphs().filter(({quality}) => quality[suite]), names = Object.keys(measured[0]?.quality[suite].tasks ?? {});
   if (names.length < 2) return null;
   const values = measured.map(({quality}) => names.map((name) => quality[suite].tasks[name]?.[averaged] ?? 0));
   const rows = measured.map((report, row) => {
@@ -315,14 +330,15 @@ function tasks({name: suite, measure, averaged}) {
 /** Scores of embeddings in fewer bytes; null where suites were scored in float32 alone. */
 function embeddings() {
   if (!data.embeddings.length) return null;
-  const rows = data.embeddings.map(({report, cells}) => ({report: all[report], cells})).filter(({report}) => reports.includes(report));
+  const rows = graphs().flatMap((report) => data.embeddings.filter((row) => title(all[row.report]) === `${report.bundle.name} ${report.bundle.precision}`).map(({cells}) => ({report, cells})));
   if (!rows.length) return null;
-  return section('Embeddings in fewer bytes', table(['', ...rows[0].cells.map(({head}) => head)], rows));
+  return section('Embeddings in fewer bytes', table(['', ...rows[0].cells.map(({head}) => head)], rows), terms(
+    ['bytes', 'of one embedding'], ['int8', 'a byte for each dimension'], ['binary', 'a bit for each'], ['binary+int8', 'the bits find candidates, which int8 puts in order']));
 }
 
 /** Agreement with the teacher; null where it was not measured. */
 function agreement() {
-  const measured = reports.filter((report) => report.agreement);
+  const measured = graphs().filter((report) => report.agreement);
   if (!measured.length) return null;
   const rows = measured.map((report) => {
     const {spearman, cosine_mean: cosine, top10_overlap: neighbours} = report.agreement;
@@ -332,69 +348,105 @@ function agreement() {
   const {texts, source} = measured[0].agreement;
   const on = `On ${count(texts)} ${source ?? 'texts'}.`;
   const heads = ['', 'Spearman of cosines', 'mean cosine', 'top-10 overlap'];
-  return section('Agreement with the teacher', el('p', {}, on), table(heads, rows));
+  return section('Agreement with the teacher', el('p', {}, on), table(heads, rows), terms(
+    ['Spearman of cosines', 'rank correlation of the student’s and the teacher’s cosines of pairs of texts'], ['mean cosine', 'of a text’s two embeddings, where both have as many dimensions'],
+    ['top-10 overlap', 'share of a text’s ten nearest by the teacher that are also the student’s']));
 }
 
 const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toFixed(2)}`;
 const percent = (share) => (share < 0.1 ? `${(100 * share).toPrecision(2)}%` : `${Math.round(100 * share)}%`);
-const whole = (value, unit = '') => (typeof value === 'number' ? `${Math.round(value).toLocaleString('en')}${unit}` : '–');
+const whole = (value) => (typeof value === 'number' ? Math.round(value).toLocaleString('en') : '–');
 
-/** Milliseconds against tokens, a line a bundle; null where no runner measured it. */
+/** Milliseconds against tokens, a line a bundle, and as a table; null where no runner measured it. */
 function byLength() {
   const measured = reports.filter(({single}) => Object.keys(single.by_length ?? {}).length > 1);
   if (!measured.length) return null;
-  const lines = measured.map((report) => ({report, points: Object.values(report.single.by_length).map((each) => ({...each, ms: each.tokenize_ms + each.graph_ms}))}));
-  const key = el('p', {class: 'key narrow'}, lines.map(({report}) => el('span', {}, el('i', {style: `background:${colour(report)}`}), title(report))));
-  return section('Latency by length', scroll(plots((narrow) => lengths(lines, narrow))), key);
+  const lines = measured.map((report) => ({report, points: Object.entries(report.single.by_length).map(([length, each]) => {
+    const ms = each.tokenize_ms + each.graph_ms;
+    return {...each, length, ms, range: each.range_ms ?? [ms, ms]};
+  })}));
+  const tied = tiesByLength(lines), rounds = measured.some(({single}) => Object.values(single.by_length).some(({range_ms: range}) => range));
+  const lengths = distinct(lines.flatMap(({points}) => points.map(({length}) => length))).sort((a, b) => a - b);
+  const rows = lines.map(({report, points}) => ({report, cells: lengths.map((length) => {
+    const point = points.find((each) => each.length === length);
+    return point ? {value: point.ms, shown: about + milliseconds(point.ms), small: rounds && point.range.map(milliseconds).join('–')} : {shown: '–'};
+  })}));
+  return section('Latency by length', scroll(plots((narrow) => lengthsPlot(lines, narrow, tied))), table(['ms at tokens', ...lengths.map((length) => `≤ ${length}`)], rows, true),
+    terms(['ms at tokens', `median time of one text that the tokenizer cuts into at most so many tokens, tokenization included${about ? '; ~ since the machine was noisy' : ''}`],
+      rounds && ['in brackets, and as bars', 'the fastest and the slowest round'],
+      tied.length && ['ties', `closer than this run can tell: ${listed(tied.map(({a, b, at}) => `${title(a)} = ${title(b)} at ${at.join(', ')} tokens`), 6, '; ')}`]));
 }
 
-function lengths(lines, narrow) {
-  const points = lines.flatMap((each) => each.points);
-  const [wide, high] = narrow ? [390, 340] : [1120, 420], frame = {left: 56, top: 16, right: wide - (narrow ? 12 : 230), bottom: high - 50};
-  const x = logScale(points.map(({tokens}) => tokens), frame.left + 16, frame.right - 16), y = logScale(points.map(({ms}) => ms), frame.bottom - 14, frame.top + 14);
+/** The first of a list of texts, and how many more there are. */
+const listed = (texts, most, separator) => texts.slice(0, most).join(separator) + (texts.length > most ? `${separator}and ${texts.length - most} more` : '');
+
+/** Pairs of bundles {a, b, at: lengths} whose rounds overlap, or whose times are closer than the A/A test of the run resolves. */
+function tiesByLength(lines) {
+  const tie = (one, other, {noise}) => (one.range[0] <= other.range[1] && other.range[0] <= one.range[1]) || Math.abs(Math.log(one.ms / other.ms)) <= Math.log1p(noise?.resolution ?? 0);
+  return lines.flatMap(({report: a, points}, at) => lines.slice(at + 1).map(({report: b, points: others}) => ({a, b, at: points
+    .filter((point) => others.some((other) => other.length === point.length && tie(point, other, a))).map(({length}) => length)}))).filter(({at}) => at.length);
+}
+
+function lengthsPlot(lines, narrow, tied) {
+  const points = lines.flatMap((each) => each.points), widest = Math.max(...lines.map(({report}) => `${report.short} ${report.variant}`.length));
+  const [wide, high] = narrow ? [390, 340] : [1120, 420], frame = {left: 56, top: 16, right: wide - (narrow ? 12 : 24 + 7 * widest), bottom: high - 50};
+  const x = logScale(points.map(({tokens}) => tokens), frame.left + 16, frame.right - 16), y = logScale(points.flatMap(({ms, range}) => [ms, ...range]), frame.bottom - 14, frame.top + 14);
   x.ticks = apart(distinct(points.map(({tokens}) => tokens)).sort((a, b) => b - a), x.scale);
   const parts = grid(x, y, frame);
-  const lasts = lines.map(({report, points: its}) => ({report, last: its.at(-1), y: y.scale(its.at(-1).ms)})).sort((a, b) => a.y - b.y);
+  const lasts = lines.map(({report, points: its}) => ({report, y: y.scale(its.at(-1).ms)})).sort((a, b) => a.y - b.y);
   lasts.forEach((end, at) => { if (at) end.y = Math.max(end.y, lasts[at - 1].y + 16); });
   for (const {report, points: its} of lines) {
     const path = its.map(({tokens, ms}, at) => `${at ? 'L' : 'M'}${one(x.scale(tokens))} ${one(y.scale(ms))}`).join('');
     parts.push(el('path', {class: 'length', d: path, style: `stroke:${colour(report)}`}));
-    for (const {tokens, ms, tokenize_ms: tokenizing, graph_ms: graph, pooling_ms: pooling} of its) {
-      const inside = typeof pooling === 'number' ? `, ${pooling.toPrecision(3)} of it pooling` : '';
-      const tip = `${report.bundle.name} · ${report.variant}\n${tokens} tokens: ${about}${ms.toPrecision(3)} ms\n  tokenization ${tokenizing.toPrecision(3)}\n  graph ${graph.toPrecision(3)}${inside}`;
-      parts.push(el('g', {class: 'dot', tabindex: 0, 'data-tip': tip, style: `--c:${colour(report)}`}, el('circle', {cx: one(x.scale(tokens)), cy: one(y.scale(ms)), r: 4})));
+    for (const {length, tokens, ms, range, tokenize_ms: tokenizing, graph_ms: graph, pooling_ms: pooling} of its) {
+      const inside = typeof pooling === 'number' ? `, ${milliseconds(pooling)} of it pooling` : '', same = tied.filter(({a, b, at}) => (a === report || b === report) && at.includes(length));
+      const tip = [`${title(report)}\n${tokens} tokens: ${about}${milliseconds(ms)} ms`, range[0] < range[1] ? `  rounds ${between(range)} ms` : '',
+        `  tokenization ${milliseconds(tokenizing)}\n  graph ${milliseconds(graph)}${inside}`,
+        same.length ? `  tied with ${listed(same.map(({a, b}) => title(a === report ? b : a)), 4, ', ')}` : ''].filter(Boolean).join('\n');
+      const [across, low, upper] = [x.scale(tokens), ...range.map(y.scale)];
+      parts.push(el('g', {class: 'dot', tabindex: 0, 'data-tip': tip, style: `--c:${colour(report)}`}, line('interval', across, low, across, upper), el('circle', {cx: one(across), cy: one(y.scale(ms)), r: 4})));
     }
   }
-  if (!narrow) lasts.forEach(({report, y: at}) => parts.push(plotLabel(report, null, one(at + 4)), ''));
-  parts.filter((part) => part !== '' && part.getAttribute('class') === 'label').forEach((part) => part.setAttribute('x', frame.right + 8));
+  if (!narrow) {
+    for (const {report, y: at} of lasts) {
+      const label = plotLabel(report, null, one(at + 4));
+      label.setAttribute('x', frame.right + 8);
+      parts.push(label);
+    }
+  }
   parts.push(el('text', {class: 'axis', x: (frame.left + frame.right) / 2, y: high - 10, 'text-anchor': 'middle'}, 'tokens of the text, log scale'));
-  parts.push(el('text', {class: 'axis', transform: `translate(14 ${(frame.top + frame.bottom) / 2}) rotate(-90)`, 'text-anchor': 'middle'}, 'milliseconds, log scale'));
-  const told = lines.map(({report, points: its}) => `${title(report)} ${its.map(({tokens, ms}) => `${tokens}: ${ms.toPrecision(3)} ms`).join(', ')}`).join('; ');
-  return drawing(wide, high, 'Latency by length', told, parts.filter(Boolean));
+  parts.push(el('text', {class: 'axis', transform: `translate(14 ${(frame.top + frame.bottom) / 2}) rotate(-90)`, 'text-anchor': 'middle'}, `${about}milliseconds, log scale`));
+  const told = lines.map(({report, points: its}) => `${title(report)} ${its.map(({tokens, ms}) => `${tokens}: ${about}${milliseconds(ms)} ms`).join(', ')}`).join('; ');
+  return drawing(wide, high, 'Latency by length', told, parts);
 }
 
 function peakShares(measured, narrow) {
   const [ROW, LEFT, WIDE, RIGHT, ABOVE] = narrow ? [30, 0, 390, 94, 26] : [24, 250, 1120, 210, 4];
   const scale = (WIDE - LEFT - RIGHT - 64) / 100, start = LEFT + 64, parts = [], told = [];
-  let y = 6;
+  const axis = (text, x, y, anchor) => el('text', {class: 'tick', x: one(x), y, 'text-anchor': anchor}, text);
+  parts.push(axis('texts × tokens', start - 8, 12, narrow ? null : 'end'), axis(narrow ? 'reached' : 'reached, in multiply-adds a second', WIDE - 2, 12, 'end'));
+  if (narrow) parts[0].setAttribute('x', 0);
+  let y = 22;
   for (const report of measured) {
     parts.push(plotLabel(report, LEFT ? LEFT - 10 : null, ABOVE > 9 ? y + 15 : y + 19));
     y += ABOVE;
     for (const [batch, {share_of_peak: peak, product_share: share, ms, multiply_adds: counts}] of Object.entries(report.products.batches)) {
       const ends = [0, peak, Math.max(peak, share), 1].map((each) => one(start + 100 * scale * Math.min(1, each)));
-      const all = Object.values(counts).reduce((sum, each) => sum + each, 0), reached = `${percent(peak)} of peak`;
-      const rate = `${(all / ms / 1e6).toPrecision(3)} billion multiply-adds/s`;
-      const tip = `${title(report)} · ${batch} tokens: ${ms.toPrecision(3)} ms\n${(all / 1e6).toPrecision(3)} million multiply-adds, ${rate}\nproducts: ${percent(share)} of the time`;
+      const sum = Object.values(counts).reduce((total, each) => total + each, 0), reached = `${percent(peak)} of peak`;
+      const rate = `${(sum / ms / 1e6).toPrecision(3)} billion multiply-adds/s`;
+      const tip = `${title(report)} · ${batch} tokens: ${about}${milliseconds(ms)} ms\n${(sum / 1e6).toPrecision(3)} million multiply-adds, ${about}${rate}\nmatrix products: ${percent(share)} of the time`;
       parts.push(el('text', {class: 'tick', x: start - 8, y: y + 13, 'text-anchor': 'end'}, batch));
       parts.push(el('g', {class: 'shares', tabindex: 0, 'data-tip': tip, style: `--c:${colour(report)}`},
         ['peak', 'beyond', 'other'].map((kind, at) => el('rect', {class: kind, x: ends[at], y, width: one(ends[at + 1] - ends[at]), height: 16}))));
       parts.push(el('text', {class: 'note', x: WIDE - 2, y: y + 12, 'text-anchor': 'end'}, narrow ? reached : `${reached}, ${rate.replace(' multiply-adds', '')}`));
-      told.push(`${title(report)}, ${batch}: ${reached}, products ${percent(share)} of the time`);
+      told.push(`${title(report)}, ${batch}: ${reached}, matrix products ${percent(share)} of the time`);
       y += ROW;
     }
     y += 6;
   }
-  return drawing(WIDE, y, 'Share of the graph’s time', told.join('; '), parts);
+  for (const share of narrow ? [0, 50, 100] : [0, 25, 50, 75, 100]) parts.push(axis(`${share}%`, start + scale * share, y + 8, 'middle'));
+  parts.push(el('text', {class: 'axis', x: one(start + 50 * scale), y: y + 28, 'text-anchor': 'middle'}, 'of the time that the graph takes'));
+  return drawing(WIDE, y + 34, 'Share of the graph’s time', told.join('; '), parts);
 }
 
 /** Where the time of each graph goes: what its products would need at the processor's peak, what they take beyond that, and the other
@@ -404,16 +456,18 @@ function roofline() {
   if (!measured.length) return null;
   const peaks = Object.entries(measured[0].products.peak_multiply_adds_s).map(([type]) => {
     const rates = measured.map(({products}) => products.peak_multiply_adds_s[type] / 1e9);
-    return `${type} ${distinct([Math.min(...rates), Math.max(...rates)].map((rate) => whole(rate))).join(' to ')}`;
+    return `${distinct([Math.min(...rates), Math.max(...rates)].map((rate) => whole(rate))).join(' to ')} in ${type}`;
   });
   const joules = measured.map((report) => [report, report.products.batches['32 × 32']?.joules_per_1000_texts]).filter(([, value]) => typeof value === 'number');
-  const energy = joules.length ? `Energy of the processor, by RAPL, for 1,000 texts of 32 tokens: ${joules.map(([report, value]) => `${title(report)} ${value.toPrecision(3)} J`).join(', ')}.` : 'Energy: this system does not let it be read.';
-  const key = [['peak', 'what the products need at the peak'], ['beyond', 'what they take beyond it'], ['other', 'other operators']];
+  const key = [['peak', 'its matrix products, had they run at the peak'], ['beyond', 'how much longer they took'], ['other', 'everything else: table lookups, norms, softmax']];
   return section('Roofline: how near to the processor’s peak',
+    el('p', {}, 'A bar is the time that a graph takes. Its solid part is what its matrix products would take if this processor did nothing but multiply, as fast as it can: '
+      + 'a graph whose bar were solid all along could not be faster here.'),
     el('p', {class: 'key'}, key.map(([kind, text]) => el('span', {}, el('i', {class: `shares ${kind}`}), text))),
     scroll(plots((narrow) => peakShares(measured, narrow))),
-    el('p', {}, `Share of the time of the graph, for texts × tokens. Peak: the fastest product that onnxruntime reached beside each graph, in billions of multiply-adds a second: ${peaks.join(', ')}. `
-      + 'There is no slope for memory: graphs of this size stay in the processor’s caches, so the bytes that come from memory are not known. ', energy));
+    terms(['peak', `the fastest matrix product that onnxruntime reached on this processor beside each graph, in billions of multiply-adds a second: ${peaks.join(', ')}`],
+      ['memory', 'a roofline’s slope for memory is left out, since graphs of this size stay in the processor’s caches'],
+      ['energy', joules.length ? `of the processor, by RAPL, for 1,000 texts of 32 tokens: ${joules.map(([report, value]) => `${title(report)} ${value.toPrecision(3)} J`).join(', ')}` : 'this system does not let it be read']));
 }
 
 /** MLPerf's scenarios beside the single stream, and memory; null where none was measured. */
@@ -423,21 +477,25 @@ function scenarios() {
   const bound = told.find(({server}) => server)?.server.p99_ms;
   const middle = (values) => { const known = (values ?? []).filter((value) => value !== null).sort((a, b) => a - b); return known[known.length >> 1]; };
   const columns = [
-    ['offline texts/s', ({offline}) => [offline.texts_s, `${whole(offline.texts_s)}`, true]],
+    ['offline texts/s', ({offline}) => [offline.texts_s, whole(digits3(offline.texts_s)), true]],
     ['best batches', ({offline: {batch}}) => [null, batch ? {budget: 'by tokens', 1: '1 text'}[batch] ?? `${batch} texts` : '–']],
-    [`server texts/s, p99 ≤ ${bound} ms`, ({server}) => [server?.rate_texts_s, whole(server?.rate_texts_s), true]],
-    ['cold start ms', ({load}) => [middle(load?.start_ms), whole(middle(load?.start_ms)), true]],
-    ['cold file cache ms', ({load}) => [load?.cold_start_ms, whole(load?.cold_start_ms), true]],
+    [`server texts/s, p99 ≤ ${bound} ms`, ({server}) => [server?.rate_texts_s, whole(digits3(server?.rate_texts_s)), true]],
+    ['start ms', ({load}) => [middle(load?.start_ms), whole(digits3(middle(load?.start_ms))), true]],
+    ['cold start ms', ({load}) => [load?.cold_start_ms, whole(digits3(load?.cold_start_ms)), true]],
     ['RSS MB loaded', ({memory}) => [memory?.loaded_rss_bytes, whole(memory?.loaded_rss_bytes / 1e6)]],
-    ['peak', (report) => [report.peak_rss_bytes, shown(report, 'RSS MB')]],
+    ['RSS MB at peak', (report) => [report.peak_rss_bytes, shown(report, 'RSS MB')]],
   ].filter(([head, of]) => told.some((report) => !['–', 'NaN'].includes(of(report)[1])));
   const rows = told.map((report) => ({report, cells: columns.map(([, of]) => { const [value, text, timed] = of(report), mark = timed ? about : ''; return {value, shown: ['–', 'NaN'].includes(text) ? '–' : mark + text}; })}));
-  return section('Scenarios and memory', table(['bundle', ...columns.map(([head]) => head)], rows, true));
+  return section('Scenarios and memory', table(['bundle', ...columns.map(([head]) => head)], rows, true), terms(
+    ['offline', 'all texts are there at once; the best batches are of 1, 8 or 32 texts, or by tokens: all texts in one call, which sorts them by length'],
+    bound === undefined ? null : ['server', `texts arrive at random, and all that wait are embedded at once: the most a second of which 99 of 100 are answered within ${bound} ms (0: not even one by one)`],
+    ['start', 'from the start of the process to its first embedding; cold: after its files were dropped from memory'],
+    ['RSS', 'memory of the process, once the bundle is loaded, and at its peak after texts of many lengths']));
 }
 
 /** Scores by length and lexical overlap, with the difference to the teacher where that is beyond its interval; null without. */
-function slicesOf({name: suite}) {
-  const measured = reports.filter(({quality}) => quality[suite]?.slices?.length);
+function slicesOf({name: suite, measure}) {
+  const measured = graphs().filter(({quality}) => quality[suite]?.slices?.length);
   if (!measured.length) return null;
   const head = ({by, from, to, items}) => {
     const upper = by === 'words' ? to - 1 : to, range = to === null ? `${from}+` : `${from}–${upper}`;
@@ -447,14 +505,16 @@ function slicesOf({name: suite}) {
     const real = lost && (lost.interval95[0] > 0 || lost.interval95[1] < 0);
     return {shown: `${(100 * score).toFixed(1)}${lost ? ` (${signed(100 * lost.mean).slice(0, -1)}${real ? '*' : ''})` : ''}`, bold: Boolean(real)};
   })}));
-  return [el('h3', {}, suite), table(['', ...measured[0].quality[suite].slices.map(head)], rows)];
+  return [el('h3', {}, suite), table([measure, ...measured[0].quality[suite].slices.map(head)], rows)];
 }
 
 /** The pairs or queries on which each student is furthest from its teacher. */
 function furthest() {
-  const lists = reports.flatMap((report) => Object.entries(report.quality).filter(([, {furthest: found}]) => found?.length).map(([suite, {furthest: found}]) => ({report, suite, found})));
+  const lists = graphs().filter(({teacher}) => !teacher).flatMap((report) => Object.entries(report.quality).filter(([, {furthest: found}]) => found?.length).map(([suite, {furthest: found}]) => ({report, suite, found})));
   if (!lists.length) return null;
-  return section('Where student and teacher differ most', ...lists.map(({report, suite, found}, at) => {
+  return section('Where student and teacher differ most', terms(
+    ['teacher, student', 'the cosine of a pair, or the score of a query'], ['gold', 'how similar people found the pair'], ['order', 'the pairs whose places among all pairs, by cosine, are furthest apart come first']),
+  ...lists.map(({report, suite, found}, at) => {
     const graded = found.some(({gold}) => gold !== null);
     const heads = ['texts', ...(graded ? ['gold'] : []), 'teacher', 'student'];
     const rows = found.map(({task, texts, gold, teacher, student}) => el('tr', {},
@@ -473,33 +533,36 @@ function reproduce() {
   const command = ['edgedistill bench', ...values(({bundle}) => `${bundle.name}:${bundle.precision}`).map(quoted),
     ...option('suite', data.suites.map(({name}) => name).filter((name) => !/ \+ BM25|, documents of /.test(name))), ...(data.suites.some(({name}) => name.endsWith(' + BM25')) ? ['--hybrid'] : []),
     ...option('threads', values(({threads}) => threads)), ...option('device', values(FILTERS.device), 'cpu'), ...option('runner', values(FILTERS.runner), 'python'), ...(all[0].single.distinct < 1024 ? ['--quick'] : [])];
-  const hashes = all.map((report) => `${report.bundle.sha256.slice(0, 16)}  ${title(report)}`);
+  const hashes = all.map((report) => {
+    const {name, precision, sha256, dims, max_tokens: most} = report.bundle;
+    return `${sha256.slice(0, 16)}  ${name} ${precision}${dims ? `, ${dims[0]} dimensions, ${most} tokens at most` : ''}`;
+  });
   return section('How to reproduce', el('pre', {}, command.join(' ')), el('p', {}, 'The graphs by the beginning of their sha256:'), el('pre', {}, distinct(hashes).join('\n')));
 }
 
 /** How the numbers were measured, and the machine. */
 function method() {
-  const {single: {queries, warmups}, machine, versions} = all[0];
-  const counted = queries ? `${count(queries)} single texts after ${warmups} warm-up calls` : 'single texts';
+  const {single: {queries, warmups, tokens_mean: tokens}, machine, versions} = all[0];
+  const counted = queries ? `${count(queries)} single texts${tokens ? ` of ${tokens.toFixed(0)} tokens on average` : ''} after ${warmups} warm-up calls` : 'single texts';
   const plain = (value) => {
     if (typeof value === 'number') return count(value);
     return typeof value === 'object' ? Object.values(value).join(' ') : String(value);
   };
   const gigabytes = (key, value) => `${key.replace('_bytes', '')} ${(value / 1e9).toFixed(0)} GB`;
-  const listed = (values) => Object.entries(values).filter(([, value]) => value !== null && `${value}` !== '')
-    .map(([key, value]) => (key.endsWith('_bytes') ? gigabytes(key, value) : `${key} ${plain(value)}`));
+  const facts = (values) => Object.entries(values).filter(([, value]) => value !== null && `${value}` !== '')
+    .map(([key, value]) => (key.endsWith('_bytes') ? gigabytes(key, value) : `${key.replaceAll('_', ' ')} ${plain(key === 'megahertz' ? distinct([value].flat().map(whole)) : value)}`));
   return section('How it was measured',
-    el('p', {}, METHOD.replace('{counted}', counted), reference ? ' Retained: the score as a share of the teacher’s.' : ''),
-    el('p', {}, el('b', {}, 'Machine'), ` ${listed(machine).join(', ')}`),
-    el('p', {}, el('b', {}, 'Versions'), ` ${listed(versions).join(', ')}`));
+    el('p', {}, METHOD.replace('{counted}', counted)),
+    el('p', {}, el('b', {}, 'Machine'), ` ${facts(machine).join(', ')}`),
+    el('p', {}, el('b', {}, 'Versions'), ` ${facts(versions).join(', ')}`));
 }
 
 document.title = `edgedistill · ${subject}`;
 
 function draw() {
-  const shares = data.suites.map(bars).filter(Boolean), byTask = data.suites.flatMap((suite) => tasks(suite) ?? []);
+  const focused = document.activeElement?.id, byTask = data.suites.flatMap((suite) => tasks(suite) ?? []);
   const sliced = data.suites.flatMap((suite) => slicesOf(suite) ?? []);
-  const starred = `In the heads the number of pairs or queries.${reference ? ' In brackets the difference to the teacher; a star: its 95% interval does not hold 0.' : ''}`;
+  const compared = reports.some(({quality}) => Object.values(quality).some(({slices}) => slices?.some(({difference}) => difference)));
   document.querySelector('main').replaceChildren(...[
     header(),
     filters(),
@@ -509,15 +572,18 @@ function draw() {
     byLength(),
     scenarios(),
     roofline(),
-    shares.length ? section("Retained of the teacher's score", el('div', {class: 'multiples'}, shares)) : null,
     byTask.length ? section('Scores by task', ...byTask, reports.length > 1 ? el('p', {}, 'The darker a cell, the higher its score among the bundles.') : null) : null,
-    sliced.length ? section('Scores by length and overlap', ...sliced, el('p', {}, starred)) : null,
+    sliced.length ? section('Scores by length and overlap', ...sliced, terms(
+      ['words', 'of a query, or of the longer text of a pair'], ['overlap', 'of all different words of a pair, the share that both texts have: 0 none, 1 the same words'], ['in brackets', 'in the heads how many pairs or queries'],
+      compared && ['+ and −', 'the difference to the teacher; a star: its 95% interval does not hold 0'])) : null,
     furthest(),
     embeddings(),
     agreement(),
     method(),
     reproduce(),
   ].filter(Boolean));
+  document.getElementById(focused)?.focus(); // a filter's box was drawn anew
+  for (const each of document.querySelectorAll('.scroll')) if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; // for the arrow keys
   showTips();
 }
 

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites import labelled_task
 from edgedistill.evaluation.suites.cosines import Floats, pair_cosines
 from edgedistill.evaluation.suites.sts import ScoredPairs
 from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, pair_texts
@@ -50,39 +49,28 @@ def _labelled_pairs(table: labelled_tasks.LabelledRows, positive: str, rows: Row
 
 
 def score(splits: tuple[ScoredPairs, ScoredPairs], embeddings: Floats) -> dict[str, Any]:
-    """Return `accuracy` and `f1` on test, each at the threshold that was best for it on dev, the
-    `thresholds`, and `pairs`."""
+    """Return `accuracy` on test at the `threshold` that was best on dev, and the number of `pairs`."""
     dev, test = splits
-    cosine, gold = pair_cosines(embeddings, test.pairs), test.gold.astype(np.int64)
-    best = thresholds(pair_cosines(embeddings, dev.pairs), dev.gold == 1)
-    found: dict[str, Any] = {}
-    for measure, threshold in best.items():
-        predicted = (cosine >= threshold).astype(np.int64)
-        found[measure] = labelled_task.scores(predicted, gold, ["0", "1"])[measure]
-        if measure == FAMILY.averaged:
-            found["samples"] = {"scores": (predicted == gold).astype(int).tolist()}
-    return {**found, "thresholds": best, "pairs": len(gold)}
+    least = threshold(pair_cosines(embeddings, dev.pairs), dev.gold == 1)
+    right = (pair_cosines(embeddings, test.pairs) >= least) == (test.gold == 1)
+    samples = {"scores": right.astype(int).tolist()}
+    return {"accuracy": float(right.mean()), "threshold": least, "pairs": len(right), "samples": samples}
 
 
-def thresholds(cosine: Floats, matches: npt.NDArray[np.bool_]) -> dict[str, float]:
-    """Find the best threshold for each measure, {accuracy, f1}: pairs with at least this cosine match. It
-    lies midway between two cosines that occur.
+def threshold(cosine: Floats, matches: npt.NDArray[np.bool_]) -> float:
+    """Find the threshold of the best accuracy: pairs with at least this cosine match. It lies midway between
+    two cosines that occur.
 
     cosine (n,) and matches (n,) bool are those of the dev split. The paper states no rule for choosing the
     threshold.
     """
     order = np.argsort(-cosine, kind="stable")
     hits = np.concatenate([[0], np.cumsum(matches[order])])
-    taken = np.arange(len(matches) + 1)
-    accuracy = (hits + (len(matches) - matches.sum()) - (taken - hits)) / len(matches)
-    f1 = 2 * hits / np.maximum(taken + matches.sum(), 1)
+    right = 2 * hits - np.arange(len(matches) + 1)  # among those taken, less the wrong ones
     ranked = cosine[order]
     edges = np.concatenate([[ranked[0] + 1e-6], (ranked[:-1] + ranked[1:]) / 2, [ranked[-1] - 1e-6]])
     possible = np.concatenate([[True], ranked[:-1] > ranked[1:], [True]])  # equal cosines are taken together
-    measures = {"accuracy": accuracy, "f1": f1}
-    return {
-        name: float(edges[np.argmax(np.where(possible, values, -1))]) for name, values in measures.items()
-    }
+    return float(edges[np.argmax(np.where(possible, right, -np.inf))])
 
 
 FAMILY = Family(

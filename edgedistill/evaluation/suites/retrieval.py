@@ -99,12 +99,12 @@ class Search(NamedTuple):
     precisions: tuple[str, ...] = ()
 
 
-def ndcg(grades: list[int], relevant: list[int], k: int = 10) -> float:
-    """Return nDCG@k with linear gain, as trec_eval's ndcg_cut does. `grades` are those of the ranked texts,
+def ndcg(grades: list[int], relevant: list[int]) -> float:
+    """Return nDCG@10 with linear gain, as trec_eval's ndcg_cut does. `grades` are those of the ranked texts,
     best first; `relevant` are all grades of the query."""
-    discount = 1 / np.log2(np.arange(2, k + 2))
-    gained = np.maximum(np.array(grades[:k], dtype=float), 0)
-    ideal = np.sort(np.maximum(np.array(relevant, dtype=float), 0))[::-1][:k]
+    discount = 1 / np.log2(np.arange(2, 12))
+    gained = np.maximum(np.array(grades[:10], dtype=float), 0)
+    ideal = np.sort(np.maximum(np.array(relevant, dtype=float), 0))[::-1][:10]
     best = float(ideal @ discount[: len(ideal)])
     return float(gained @ discount[: len(gained)]) / best if best > 0 else 0.0
 

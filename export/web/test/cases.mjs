@@ -72,7 +72,7 @@ export const cases = {
     const best = (values) => lines.toSorted((a, b) => values[lines.indexOf(b)] - values[lines.indexOf(a)]).slice(0, 8);
     assert.notDeepEqual(best(scores), best(cosines));
     assert.deepEqual(await on.$$eval("#results p", (all) => all.map((each) => each.textContent)), best(scores));
-    assert.match(await text(on, "found"), /^8 nearest of 20 lines, in \d+ ms\. Number and bar: cosine with the query\. “\+\swords”: lifted /);
+    assert.match(await text(on, "found"), /^8 nearest of 20 lines, in \d+ ms\. Number and bar: cosine with the query, 1 for the same meaning\. “\+\swords”: lifted /);
     // each row's bar and number are its cosine, and those with a word of the query say so
     const bm25 = new BM25(lines).scores(query);
     const expected = best(scores).map((line) => [cosines[lines.indexOf(line)], bm25[lines.indexOf(line)] > 0]);
@@ -87,6 +87,11 @@ export const cases = {
     await on.uncheck("#by-words");
     await on.waitForFunction(() => document.getElementById("found").textContent.includes("bar and order: cosine"));
     assert.deepEqual(await on.$$eval("#results p", (all) => all.map((each) => each.textContent)), best(cosines));
+    // a stop word, which three lines have, lifts none
+    await on.check("#by-words");
+    await on.fill("#query", "my package has not come yet");
+    await on.waitForFunction(() => document.querySelector("#results p")?.textContent.startsWith("My parcel"));
+    assert.equal((await on.innerText("#results")).includes("words"), false);
     assert.deepEqual(on.bugs, []);
   },
 
@@ -141,11 +146,8 @@ export const cases = {
   },
 
   async text_dropped() {
-    const on = await page("/?bundle=/few/");
-    await opened(on);
-    await on.fill("#texts", "first");
-    await on.click("#embed");
-    await on.waitForSelector("#query:enabled");
+    const on = await page("/");
+    await shown(on, "open");
     const drop = async (name, content) => {
       const file = join(few, "..", name);
       writeFileSync(file, content);
@@ -153,6 +155,14 @@ export const cases = {
       const data = { items: [], files: [file], dragOperationsMask: 1 };
       for (const type of ["dragEnter", "dragOver", "drop"]) await session.send("Input.dispatchDragEvent", { type, x: 9, y: 9, data });
     };
+    await drop("early.txt", "before an encoder");
+    assert.equal(await errorOf(on), "early.txt: A text file, and no encoder is open. Open one, then drop the file again.");
+    await on.fill("#url", "few/");
+    await on.click("#address button");
+    await opened(on);
+    await on.fill("#texts", "first");
+    await on.click("#embed");
+    await on.waitForSelector("#query:enabled");
     await drop("lines.txt", "\ufeffsecond\nthird");
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("3 lines embedded"));
     assert.equal(await on.inputValue("#texts"), "first\nsecond\nthird");
@@ -175,6 +185,12 @@ export const cases = {
     assert.deepEqual(await on.$$eval("#students button", (all) => all.map((each) => each.textContent)), ["Try nano", "Try micro", "Try multi"]);
     assert.match(await text(on, "students"), /\d+\.\d MB · English, German, Spanish, French, Dutch$/);
     await on.keyboard.press("Tab");
+    await on.keyboard.press("Enter");
+    await shown(on, "loading");
+    await on.focus("#cancel");
+    await on.keyboard.press("Enter"); // back, with the focus on the first
+    await shown(on, "open");
+    assert.equal(await on.isVisible("#error"), false);
     await on.keyboard.press("Tab");
     await on.keyboard.press("Enter"); // the second, by the keyboard alone
     await opened(on);
@@ -410,6 +426,8 @@ export const cases = {
       "/test",
       "/nothing",
       "/%ff",
+      "/%00",
+      "/style.css/manifest.json",
       "//",
     ])
       assert.equal(await status(path), 404, path);
