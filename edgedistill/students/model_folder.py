@@ -168,7 +168,7 @@ MODEL_SETTINGS: dict[str, Accepts] = {  # of config_sentence_transformers.json; 
     "model_type": _one_of("SentenceTransformer"),
     "prompts": _prompts,
     "default_prompt_name": lambda value: value is None or isinstance(value, str),
-    "truncate_dim": _one_of(None),
+    "truncate_dim": _size_or_unset,
 }
 MODEL_SETTINGS_FILE = "config_sentence_transformers.json"
 
@@ -228,6 +228,11 @@ class ModelFolder:
         """Whether a prompt's tokens are part of the pooling, as they are unless its settings leave them
         out."""
         return all(module.config.get("include_prompt", True) for module in self.chain)
+
+    @property
+    def kept_dims(self) -> int | None:
+        """How many of its dimensions a Matryoshka model keeps; None for all."""
+        return self.settings.get("truncate_dim")
 
     @property
     def lower_case(self) -> bool:

@@ -83,6 +83,8 @@ def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> 
         if module.kind == "Dense":
             dense.append(_dense(module, width))
             width = int(module.config["out_features"])
+    if opened.kept_dims is not None:
+        dense = _truncated(dense, width, opened.kept_dims)
     return PretrainedEncoder(model, mode, dense).eval()
 
 
@@ -174,6 +176,23 @@ def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
             raise UserError(f"{found}: holds {shapes[0]}, config.json asks for {shapes[1]}; {DOWNLOAD}")
         linear.load_state_dict(weights)
     return nn.Sequential(finite_weights.checked(linear, folder), getattr(nn, activation)())
+
+
+def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequential]:
+    """The dense layers of an encoder that keeps the first `kept` of its dimensions; it pools to `dims`.
+
+    The last layer's other rows are left out; without a layer, one that selects the dimensions is added:
+    graphs and bundles have it then.
+    """
+    last: Any = dense[-1][0] if dense else nn.Linear(dims, dims, bias=False)
+    if kept >= last.out_features:
+        return dense
+    linear = nn.Linear(last.in_features, kept, bias=last.bias is not None)
+    with torch.no_grad():
+        linear.weight.copy_(last.weight[:kept] if dense else torch.eye(kept, dims))
+        if last.bias is not None:
+            linear.bias.copy_(last.bias[:kept])
+    return [*dense[:-1], nn.Sequential(linear, dense[-1][1] if dense else nn.Identity())]
 
 
 def without_pooler(opened: ModelFolder) -> dict[str, bool]:

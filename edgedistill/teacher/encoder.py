@@ -107,7 +107,7 @@ class TeacherEncoder:
             "pooling": [self.module.pooling],
             "prompt": self.prompt,
             "max_tokens": self.max_tokens,
-            "dims": None,  # as in the keys of caches that exist
+            "dims": settings.kept_dims,
             "lower_case": settings.lower_case,
             "truncation": self.tokenizer.truncation_side,
         }

@@ -172,6 +172,7 @@ HONOURED: dict[str, Change] = {
         dense(20, 8, 3, activation_function=IDENTITY),
     ),
     "Dropout": chain("Transformer", "Pooling", "Dropout", "Normalize"),
+    "truncate_dim": write(SETTINGS, {"truncate_dim": 10}),
     "a default prompt": write(
         SETTINGS, {"prompts": {"query": "the dog ", "none": None}, "default_prompt_name": "query"}
     ),
@@ -546,7 +547,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
         write(SETTINGS, {"model_type": "SparseEncoder"}),
         'model_type: "SparseEncoder" is not supported',
     ),
-    "truncate_dim": (write(SETTINGS, {"truncate_dim": 10}), "truncate_dim: 10 is not supported here"),
+    "truncate_dim": (write(SETTINGS, {"truncate_dim": -1}), "truncate_dim: -1 is not supported here"),
     "prompts of another form": (
         write(SETTINGS, {"prompts": ["a"]}),
         'prompts: \\["a"\\] is not supported here',
@@ -663,7 +664,9 @@ def test_every_setting_of_the_library_is_known() -> None:
         assert set(module.config_keys) <= model_folder.SETTINGS[module.__name__].keys()
 
 
-@pytest.mark.parametrize("change", ["do_lower_case", "roberta", "a default prompt", "the last token"])
+@pytest.mark.parametrize(
+    "change", ["do_lower_case", "roberta", "a default prompt", "the last token", "truncate_dim"]
+)
 def test_embeddings_are_cached_under_what_was_opened(cased: Path, folder: Path, change: str) -> None:
     HONOURED[change](folder)
     assert teacher(folder).identity() != teacher(cased).identity()

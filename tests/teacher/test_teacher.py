@@ -156,26 +156,34 @@ def test_a_prompt_that_is_not_pooled_is_refused(world: World, tmp_path: Path) ->
     assert load(folder, document_prompt="").prompts == ("", "", "")
 
 
-def test_a_dense_without_an_activation_has_the_librarys(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_matryoshka_model_keeps_the_dimensions_that_its_settings_name(
+    world: World, tmp_path: Path, dense: bool
+) -> None:
     from safetensors.torch import save_file
     from sentence_transformers import SentenceTransformer
 
     folder = tmp_path / "t"
     shutil.copytree(world.teacher, folder)
-    files.write_json(folder / "2_Dense/config.json", {"in_features": 32, "out_features": 20})
-    save_file(
-        {"linear.weight": torch.randn(20, 32), "linear.bias": torch.randn(20)},
-        folder / "2_Dense/model.safetensors",
-    )
-    chain = files.read_json(folder / "modules.json")
-    chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
-    files.write_json(folder / "modules.json", chain)
-    texts, loaded = sentences(20), load(folder)
-    expected = SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
-    found = loaded.embed(texts)
-    assert found.shape == expected.shape == (20, 20) and loaded.dims == 20
-    assert np.abs(found - expected).max() < 1e-5
-    assert np.allclose(loaded.embed(texts, unit=False), whole_rows(loaded, texts), atol=1e-4)
+    if dense:
+        files.write_json(folder / "2_Dense/config.json", {"in_features": 32, "out_features": 20})
+        save_file(
+            {"linear.weight": torch.randn(20, 32), "linear.bias": torch.randn(20)},
+            folder / "2_Dense/model.safetensors",
+        )
+        chain = files.read_json(folder / "modules.json")
+        chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+        files.write_json(folder / "modules.json", chain)
+    whole = load(folder).identity()
+    for kept, dims in ((64, 20 if dense else 32), (8, 8)):
+        files.write_json(folder / "config_sentence_transformers.json", {"truncate_dim": kept})
+        texts, loaded = sentences(20), load(folder)
+        expected = SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
+        found = loaded.embed(texts)
+        assert found.shape == expected.shape == (20, dims) and loaded.dims == dims
+        assert np.abs(found - expected).max() < 1e-5
+        assert np.allclose(loaded.embed(texts, unit=False), whole_rows(loaded, texts), atol=1e-4)
+    assert loaded.identity() != whole
 
 
 def whole_rows(loaded: encoder.TeacherEncoder, texts: list[str]) -> np.ndarray:
