@@ -115,12 +115,12 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
 
     A head that the graph applies to every token has no Dense.
     """
-    mode = student.pooling
+    poolings = list(getattr(student, "poolings", None) or [student.pooling])
     width, dense = int(student.model.config.hidden_size), _dense(student)
     if graph_writer.pools_to_embedding(student):
         width, dense = int(student.dims), []
-    if mode == "cls_pooler":  # the pooler is a dense layer on the first token
-        mode, dense = "cls", [(student.model.pooler.dense, nn.Tanh()), *dense]
+    if poolings == ["cls_pooler"]:  # the pooler is a dense layer on the first token
+        poolings, dense = ["cls"], [(student.model.pooler.dense, nn.Tanh()), *dense]
     files.write_json(
         folder / "sentence_bert_config.json", {"max_seq_length": run.max_tokens, "do_lower_case": False}
     )
@@ -128,7 +128,7 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     files.write_json(folder / "config_sentence_transformers.json", _sentence_settings(run, source))
     pooling = {
         "word_embedding_dimension": width,
-        **{flag: name == mode for flag, name in model_folder.POOLINGS.items()},
+        **_pooling(poolings),
         "include_prompt": source.pools_prompt if source else True,
     }
     layers = [
@@ -186,6 +186,16 @@ def _sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str,
         "default_prompt_name": names[0] if names else None,
         "similarity_fn_name": similarity,
     }
+
+
+def _pooling(poolings: list[str]) -> dict[str, Any]:
+    """Flags, which any version of sentence-transformers reads; joined in another order than the flags',
+    poolings need its newer list."""
+    flags = {flag: ours in poolings for flag, (_, ours) in model_folder.POOLINGS.items()}
+    if poolings == [ours for _, ours in model_folder.POOLINGS.values() if ours in poolings]:
+        return flags
+    names = {ours: name for name, ours in model_folder.POOLINGS.values()}
+    return {"pooling_mode": [names[ours] for ours in poolings]}
 
 
 def _dense(student: Any) -> list[tuple[nn.Linear, nn.Module]]:

@@ -39,6 +39,10 @@ class BertStudent(Headed):
         self.head, self.tanh, self.pooled_dims = head, tanh, int(model.config.hidden_size)
         self.pad: int | None = None
 
+    @property
+    def poolings(self) -> list[str]:
+        return [self.pooling]
+
     def encoded(
         self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None
     ) -> Any:

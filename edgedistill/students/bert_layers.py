@@ -208,10 +208,11 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
         tokens = writer.add("Reshape", rows, read.to_sequences, outputs=[final])
     else:
         tokens = writer.add("Identity", tokens, outputs=[final])
-    if student.pooling == "cls_pooler":
+    if student.poolings == ["cls_pooler"]:
         pooled = writer.add("Tanh", writer.linear(pool_nodes(writer, tokens, "cls"), model.pooler.dense))
     else:
-        pooled = pool_nodes(writer, tokens, student.pooling)
+        parts = [pool_nodes(writer, tokens, pooling) for pooling in student.poolings]
+        pooled = writer.add("Concat", *parts, axis=-1) if len(parts) > 1 else parts[0]
     return finish(writer, pooled, student, tokens)
 
 

@@ -123,7 +123,7 @@ def is_encoder(student: Any) -> bool:
 def pools_to_embedding(student: Any) -> bool:
     """Whether the mean of `last_hidden_state` is the embedding, up to its length: the student pools by mean,
     and its head is linear."""
-    if not is_encoder(student) or student.pooling != "mean":
+    if not is_encoder(student) or student.poolings != ["mean"]:
         return False
     return all(isinstance(layer, nn.Linear | nn.Identity) for layer in student.layers_after_pooling)
 

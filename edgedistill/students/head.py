@@ -84,7 +84,7 @@ class Lexical(nn.Module):
         signs = writer.add("Where", continues, writer.add("Mul", signs, before), signs)
         weights = writer.add("Where", continues, writer.add("Add", weights, former), weights)
         found = writer.add("Mul", signs, weights)
-        pooled = mean_nodes(writer, found)
+        pooled = mean_nodes(writer, found, "mean")
         tokens = writer.add("Cast", "attention_mask", to=TensorProto.FLOAT)
         tokens = writer.add("ReduceSum", tokens, writer.constant([1], "axis"), keepdims=1)
         longer = writer.add("Div", tokens, writer.constant(np.float32(LEXICAL_TOKENS), "length"))

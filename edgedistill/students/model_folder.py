@@ -41,16 +41,17 @@ TRANSFORMER_FILES = [
     f"sentence_{name}_config.json"
     for name in "bert roberta distilbert camembert albert xlm-roberta xlnet".split()
 ]
-# sentence-transformers' flags: our names, or none for what is not supported
+# sentence-transformers' flags, in the order in which it joins them whatever their order in the file: its new
+# names, ours
 POOLINGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": None,
-    "pooling_mode_weightedmean_tokens": None,
-    "pooling_mode_lasttoken": "last",
+    "pooling_mode_cls_token": ("cls", "cls"),
+    "pooling_mode_max_tokens": ("max", "max"),
+    "pooling_mode_mean_tokens": ("mean", "mean"),
+    "pooling_mode_mean_sqrt_len_tokens": ("mean_sqrt_len_tokens", "mean_sqrt_len"),
+    "pooling_mode_weightedmean_tokens": ("weightedmean", "weighted_mean"),
+    "pooling_mode_lasttoken": ("lasttoken", "last"),
 }
-POOLING_NAMES = {"cls": "cls", "max": "max", "mean": "mean", "lasttoken": "last"}  # its new ones: ours
+POOLING_NAMES = dict(POOLINGS.values())
 # of a Dense: sentence-transformers' names, and torch's in short
 ACTIVATIONS = {
     "torch.nn.modules.activation.Tanh": "Tanh",
@@ -110,6 +111,11 @@ def _text_only(value: Any) -> bool:
     return value in [{"text": {"method": "forward", "method_output_name": name}} for name in outputs]
 
 
+def _pooling_mode(value: Any) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name in POOLING_NAMES for name in names)
+
+
 def _prompts(value: Any) -> bool:
     texts = value.values() if isinstance(value, dict) else [0] * (value is not None)
     return all(text is None or isinstance(text, str) for text in texts)
@@ -148,9 +154,9 @@ SETTINGS: dict[str, dict[str, Accepts]] = {
         **dict.fromkeys(
             ("embedding_dimension", "word_embedding_dimension"), _anything
         ),  # the tokens have their width
-        "pooling_mode": _one_of(*POOLING_NAMES, *([name] for name in POOLING_NAMES)),
+        "pooling_mode": _pooling_mode,
         "include_prompt": _flag,
-        **{flag: _one_of(name is not None, False, None) for flag, name in POOLINGS.items()},
+        **dict.fromkeys(POOLINGS, _one_of(True, False, None)),
     },
     "Dense": {
         "in_features": _size,
@@ -199,19 +205,15 @@ class ModelFolder:
     settings: dict[str, Any]
 
     @property
-    def pooling(self) -> str | None:
-        """Our name of its pooling; None for a plain model. Raises UserError for several, which are joined."""
+    def poolings(self) -> list[str]:
+        """Our names of its poolings, in the order in which they are joined; [] for a plain model."""
         for module in self.chain:
             if module.kind == "Pooling":
                 named = module.config.get("pooling_mode")
-                if named is not None:
-                    return POOLING_NAMES[named if isinstance(named, str) else named[0]]
-                on = [name for flag, name in POOLINGS.items() if name and module.config.get(flag)]
-                if len(on) > 1:
-                    fact = f"joins {len(on)} poolings ({', '.join(on)}), and one is supported"
-                    raise UserError(f"{module.folder / 'config.json'}: {fact}; {ELSEWHERE}")
-                return on[0] if on else "mean"
-        return None
+                on = [name for flag, (name, _) in POOLINGS.items() if module.config.get(flag)] or ["mean"]
+                names = on if named is None else named
+                return [POOLING_NAMES[name] for name in ([names] if isinstance(names, str) else names)]
+        return []
 
     @property
     def prompts(self) -> dict[str, str]:

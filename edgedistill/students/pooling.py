@@ -10,14 +10,15 @@ from torch import Tensor
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.students.graph_writer import MASKED, GraphWriter
 
-MODES = ("mean", "cls", "cls_pooler", "max", "last")
+MODES = ("mean", "cls", "cls_pooler", "max", "last", "mean_sqrt_len", "weighted_mean")
 
 
 def pool(tokens: Tensor, mask: Tensor, mode: str) -> Tensor:
     """Pool each text's token embeddings; padding never counts.
 
     tokens (B, T, H), mask (B, T) of 0 and 1, right-padded. Returns (B, H). `cls_pooler` is pooled like `cls`
-    here: its tanh layer belongs to the model.
+    here: its tanh layer belongs to the model. `weighted_mean` weights the t-th token by t (SGPT);
+    `mean_sqrt_len` divides the sum by √length.
     """
     if mode in ("cls", "cls_pooler"):
         return tokens[:, 0]
@@ -29,14 +30,17 @@ def pool(tokens: Tensor, mask: Tensor, mode: str) -> Tensor:
             :, 1:
         ]  # 0 behind the last token, whose weight is then 1 − 0
         return (tokens * (weights - following)).sum(1)
-    return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1)
+    if mode == "weighted_mean":
+        weights = weights * weights.cumsum(1)
+    length = weights.sum(1).clamp(min=1)
+    return (tokens * weights).sum(1) / (length.sqrt() if mode == "mean_sqrt_len" else length)
 
 
 def pool_nodes(writer: GraphWriter, tokens: str, pooling: str) -> str:
     """Write the pooling of token embeddings (B, T, H); returns the name of its output (B, H). Raises
     UserError for an unknown pooling."""
-    if pooling == "mean":
-        return mean_nodes(writer, tokens)
+    if pooling in ("mean", "mean_sqrt_len", "weighted_mean"):
+        return mean_nodes(writer, tokens, pooling)
     if pooling == "max":
         mask = writer.add(
             "Unsqueeze",
@@ -52,12 +56,20 @@ def pool_nodes(writer: GraphWriter, tokens: str, pooling: str) -> str:
     raise UserError(unknown_name("pooling", pooling, MODES))
 
 
-def mean_nodes(writer: GraphWriter, tokens: str) -> str:
-    """Mean pooling: mask / length (B, 1, T) times tokens, one small product instead of a product and a sum
-    over (B, T, H)."""
+def mean_nodes(writer: GraphWriter, tokens: str, pooling: str) -> str:
+    """Mean pooling: weights w / Σw (B, 1, T) times tokens, one small product instead of a product and a sum
+    over (B, T, H).
+
+    w is the mask; for `weighted_mean` the mask times 1, 2, 3 …; `mean_sqrt_len` divides by √Σw.
+    """
     weights, axis = writer.add("Cast", "attention_mask", to=TensorProto.FLOAT), writer.constant([1], "axis")
+    if pooling == "weighted_mean":
+        weights = writer.add(
+            "Mul", weights, writer.add("CumSum", weights, writer.constant(np.int64(1), "axis"))
+        )
     total = writer.add("ReduceSum", weights, axis, keepdims=1)
     total = writer.add("Clip", total, writer.constant(np.float32(1), "one"))
+    total = writer.add("Sqrt", total) if pooling == "mean_sqrt_len" else total
     weights = writer.add("Unsqueeze", writer.add("Div", weights, total), axis)
     return writer.add("Squeeze", writer.add("MatMul", weights, tokens), axis)
 

@@ -21,20 +21,21 @@ from edgedistill.students.pooling import pool
 
 
 class PretrainedEncoder(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`: a transformer, its pooling, its dense layers.
+    """`forward(input_ids, attention_mask) -> (B, d)`: a transformer, its poolings concatenated, its dense
+    layers.
 
     As with every student, the caller scales to unit length. That is equivalent to a Normalize in the chain,
     which no Dense may follow.
     """
 
-    def __init__(self, model: nn.Module, pooling: str, dense: list[nn.Sequential]) -> None:
+    def __init__(self, model: nn.Module, poolings: list[str], dense: list[nn.Sequential]) -> None:
         super().__init__()
         self.model = model
-        self.pooling = pooling
+        self.poolings = poolings
         self.dense = nn.ModuleList(dense)
         config: Any = model.config
         last: Any = dense[-1][0] if dense else None
-        self.dims = int(last.out_features if dense else config.hidden_size)
+        self.dims = int(last.out_features if dense else config.hidden_size * len(poolings))
 
     @property
     def layers_after_pooling(self) -> list[nn.Module]:
@@ -53,9 +54,10 @@ class PretrainedEncoder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
-        if self.pooling == "cls_pooler":
+        if "cls_pooler" in self.poolings:
             return self.model(input_ids=input_ids, attention_mask=attention_mask)[1]
-        embeddings = pool(self.tokens(input_ids, attention_mask), attention_mask, self.pooling)
+        tokens = self.tokens(input_ids, attention_mask)
+        embeddings = torch.cat([pool(tokens, attention_mask, mode) for mode in self.poolings], -1)
         for layer in self.dense:
             embeddings = layer(embeddings)
         return embeddings
@@ -75,17 +77,17 @@ def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> 
         raise UserError(
             f"{folder}: an encoder with a decoder, which does not embed by itself; {model_folder.ELSEWHERE}"
         )
-    mode = _pooling(opened, pooling)
-    options = {} if mode == "cls_pooler" else without_pooler(opened)
+    poolings = _poolings(opened, pooling)
+    options = {} if "cls_pooler" in poolings else without_pooler(opened)
     model = load_model(opened, trust_remote_code=trust_remote_code, dtype=torch.float32, **options)
-    dense, width = list[nn.Sequential](), int(model.config.hidden_size)
+    dense, width = list[nn.Sequential](), int(model.config.hidden_size) * len(poolings)
     for module in opened.chain:
         if module.kind == "Dense":
             dense.append(_dense(module, width))
             width = int(module.config["out_features"])
     if opened.kept_dims is not None:
         dense = _truncated(dense, width, opened.kept_dims)
-    return PretrainedEncoder(model, mode, dense).eval()
+    return PretrainedEncoder(model, poolings, dense).eval()
 
 
 def load_model(opened: ModelFolder, trust_remote_code: bool = False, **options: Any) -> Any:
@@ -126,21 +128,20 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _pooling(opened: ModelFolder, pooling: str | None) -> str:
-    own = opened.pooling
-    if own is None:
+def _poolings(opened: ModelFolder, pooling: str | None) -> list[str]:
+    if not opened.chain:
         if pooling is None:
             choices = "mean, cls, cls_pooler, max, last"
             raise UserError(
                 f"{opened.folder}: a plain model does not define its pooling; set teacher.pooling ({choices})"
             )
-        return pooling
+        return [pooling]
     if pooling is not None:
         raise UserError(
             f"{opened.folder}: a sentence-transformers model brings its own pooling; leave teacher.pooling "
             "out"
         )
-    return own
+    return opened.poolings
 
 
 def _dense(module: model_folder.Module, width: int) -> nn.Sequential:

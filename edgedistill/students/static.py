@@ -128,11 +128,11 @@ def write(student: StaticStudent) -> onnx.ModelProto:
     writer, ids, table = GraphWriter(student), "input_ids", student.embedding
     if isinstance(table, ProductQuantizedEmbedding):
         weights = writer.of_tokens(student.weights)
-        pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, table, ids), weights))
+        pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, table, ids), weights), "mean")
         return finish(writer, pooled, student)
     rows = writer.parameter(table.weight, student.weighted_table())
     if student.head is not None or student.tanh:
-        return finish(writer, mean_nodes(writer, writer.add("Gather", rows, ids)), student)
+        return finish(writer, mean_nodes(writer, writer.add("Gather", rows, ids), "mean"), student)
     pad = table.padding_idx or 0
     if pad == 0:
         ids = writer.add("Mul", ids, "attention_mask")

@@ -67,7 +67,7 @@ class MeanEmbeddingLayer(nn.Module):
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
-        self.inner, self.pooling = inner, "mean"
+        self.inner, self.poolings = inner, ["mean"]
         self.dims = int(inner.model.config.hidden_size)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:

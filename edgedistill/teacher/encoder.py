@@ -104,7 +104,7 @@ class TeacherEncoder:
         settings = model_folder.read(self.folder)
         return {
             **self.hashes,
-            "pooling": [self.module.pooling],
+            "pooling": self.module.poolings,
             "prompt": self.prompt,
             "max_tokens": self.max_tokens,
             "dims": settings.kept_dims,

@@ -191,8 +191,9 @@ def _write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 def _write_model(opened: ModelFolder, old_ids: np.ndarray, folder: Path) -> None:
     """The transformer with the rows of `old_ids` alone, in the dtype of its weights; without heads, and
-    without a pooler. The id of a removed special token is null."""
-    model = encoder.load_model(opened, dtype="auto", **encoder.without_pooler(opened))
+    without a pooler that its pooling does not read. The id of a removed special token is null."""
+    options = {} if "cls_pooler" in opened.poolings else encoder.without_pooler(opened)
+    model = encoder.load_model(opened, dtype="auto", **options)
     kept = model.get_input_embeddings().weight.detach()[torch.from_numpy(old_ids)]
     model.set_input_embeddings(nn.Embedding.from_pretrained(kept))
     new_ids = {old: new for new, old in enumerate(old_ids.tolist())}

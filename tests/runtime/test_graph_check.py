@@ -27,6 +27,7 @@ EVERY_KIND: dict[str, Callable[[], Any]] = {
     "bert": make_bert,
     "bert last": lambda: make_bert("last"),
     "bert max, codes": lambda: make_bert("max", codes=8),
+    "bert weighted_mean": lambda: make_bert("weighted_mean"),
     "bert relu": lambda: make_bert(hidden_act="relu"),
     "recurrent": make_recurrent,
     "bilstm": make_bilstm,

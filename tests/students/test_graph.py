@@ -137,7 +137,7 @@ def make_other(kind: str, **sizes: Any) -> Any:
     )
     sizes = {"pad_token_id": 1, "max_position_embeddings": 44, **own, **sizes}
     model = AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=PIECES, **sizes))
-    return spread(PretrainedEncoder(model, "mean", [nn.Sequential(nn.Linear(32, 12), nn.Tanh())]))
+    return spread(PretrainedEncoder(model, ["mean"], [nn.Sequential(nn.Linear(32, 12), nn.Tanh())]))
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -171,6 +171,7 @@ STUDENTS = {
     "recurrent codes": lambda: make_recurrent(codes=16),
     "recurrent pooler": lambda: make_recurrent(pooling="cls_pooler"),
     "bert of no layers": lambda: make_bert(num_hidden_layers=0),
+    "teacher with two poolings": lambda: spread(PretrainedEncoder(make_bert().model, ["cls", "max"], [])),
     **{
         f"bilstm {readout} {layers}": (lambda readout=readout, layers=layers: make_bilstm(readout, layers))
         for readout in ("last", "max", "mean")
@@ -311,12 +312,14 @@ def two_linear_layers() -> Any:
         nn.Sequential(nn.Linear(32, 20, bias=False), nn.Identity()),
         nn.Sequential(nn.Linear(20, 12), nn.Identity()),
     ]
-    return spread(PretrainedEncoder(make_bert().model, "mean", dense))
+    return spread(PretrainedEncoder(make_bert().model, ["mean"], dense))
 
 
 def traced_with_a_linear_head() -> Any:
     student = make_other("distilbert", dim=32, n_layers=1, n_heads=4)
-    return spread(PretrainedEncoder(student.model, "mean", [nn.Sequential(nn.Linear(32, 12), nn.Identity())]))
+    return spread(
+        PretrainedEncoder(student.model, ["mean"], [nn.Sequential(nn.Linear(32, 12), nn.Identity())])
+    )
 
 
 @pytest.mark.parametrize(
@@ -377,6 +380,7 @@ def test_a_head_on_every_token_costs_no_bytes(make: Any) -> None:
     "student",
     [
         lambda: make_bert("cls"),
+        lambda: make_bert("weighted_mean"),
         lambda: make_bert(tanh=True),
         lambda: make_bilstm("mean"),
         make_static,

@@ -144,6 +144,12 @@ def no_limit(folder: Path) -> None:
 
 
 NO_FLAG = dict.fromkeys(model_folder.POOLINGS, False)
+IN_FILE_ORDER = {
+    "word_embedding_dimension": 32,
+    "pooling_mode_lasttoken": True,
+    "pooling_mode_mean_tokens": True,
+    "pooling_mode_max_tokens": True,
+}
 HONOURED: dict[str, Change] = {
     "do_lower_case": edit(OWN, do_lower_case=True),
     "do_lower_case, a class with a normalizer of its own": all_of(
@@ -163,9 +169,13 @@ HONOURED: dict[str, Change] = {
         write("sentence_roberta_config.json", {"max_seq_length": 8}), edit(OWN, max_seq_length=30)
     ),
     "a folder of its own": in_a_folder,
-    "the last token": write(FLAGS, {"word_embedding_dimension": 32, "pooling_mode_lasttoken": True}),
-    "a list of one pooling": write(FLAGS, {"embedding_dimension": 32, "pooling_mode": ["cls"]}),
+    "flags in another order": write(FLAGS, IN_FILE_ORDER),
+    "a list of poolings": write(FLAGS, {"embedding_dimension": 32, "pooling_mode": ["mean", "cls"]}),
+    "each pooling": write(FLAGS, {"word_embedding_dimension": 32, **dict.fromkeys(NO_FLAG, True)}),
     "no flag": write(FLAGS, {"word_embedding_dimension": 32, **NO_FLAG}),
+    "poolings and Dense": all_of(
+        chain("Transformer", "Pooling", "Dense", "Normalize"), write(FLAGS, IN_FILE_ORDER), dense(96, 20)
+    ),
     "two Dense layers": all_of(
         chain("Transformer", "Pooling", "Dense", "Dense"),
         dense(32, 20),
@@ -425,18 +435,6 @@ REFUSED: dict[str, tuple[Change, str]] = {
         edit(FLAGS, pooling_mode="median"),
         'pooling_mode: "median" is not supported here',
     ),
-    "two flags": (
-        edit(FLAGS, pooling_mode_cls_token=True),
-        r"joins 2 poolings \(cls, mean\), and one is supported",
-    ),
-    "a list of poolings": (
-        edit(FLAGS, pooling_mode=["mean", "cls"]),
-        r'pooling_mode: \["mean", "cls"\] is not supported here',
-    ),
-    "a weighted mean": (
-        edit(FLAGS, pooling_mode_weightedmean_tokens=True),
-        "pooling_mode_weightedmean_tokens: true is not supported here",
-    ),
     "two poolings": (
         chain("Transformer", "Pooling", "Pooling"),
         "the modules Pooling, Pooling in this order",
@@ -665,7 +663,7 @@ def test_every_setting_of_the_library_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["do_lower_case", "roberta", "a default prompt", "the last token", "truncate_dim"]
+    "change", ["do_lower_case", "roberta", "a default prompt", "flags in another order", "truncate_dim"]
 )
 def test_embeddings_are_cached_under_what_was_opened(cased: Path, folder: Path, change: str) -> None:
     HONOURED[change](folder)

@@ -167,6 +167,8 @@ MASK = torch.tensor([[1, 1, 0]])
         ("cls", [1.0, -5.0]),
         ("max", [3.0, -1.0]),
         ("last", [3.0, -1.0]),
+        ("mean_sqrt_len", [4 / 2**0.5, -6 / 2**0.5]),
+        ("weighted_mean", [7 / 3, -7 / 3]),
     ],
 )
 def test_pooling_by_hand(mode: str, expected: list[float]) -> None:

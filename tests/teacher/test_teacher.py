@@ -16,6 +16,7 @@ import torch
 from edgedistill import files, recipe, resolve
 from edgedistill.data import corpus
 from edgedistill.errors import UserError, quote
+from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import assistant, embedding_cache, encoder, tokenizer_files
 from edgedistill.training import load_models, train
@@ -38,26 +39,31 @@ def test_equals_sentence_transformers(world: World) -> None:
     assert np.abs(load(world.teacher).embed(texts) - expected).max() < 1e-5
 
 
-@pytest.mark.parametrize("pooling", ["pooling_mode_cls_token", "pooling_mode_lasttoken"])
-def test_dense_and_pooling_are_respected(world: World, tmp_path: Path, pooling: str) -> None:
+@pytest.mark.parametrize(
+    "pooling",
+    [{"pooling_mode_cls_token": True}, {"pooling_mode": ["mean", "max"]}, {"pooling_mode_lasttoken": True}],
+    ids=str,
+)
+def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling: dict[str, object]) -> None:
     from safetensors.torch import save_file
     from sentence_transformers import SentenceTransformer
 
     folder = tmp_path / "t"
     shutil.copytree(world.teacher, folder)
-    flags = {"pooling_mode_mean_tokens": False, pooling: True}
-    files.write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": 32, **flags})
+    width = 64 if "pooling_mode" in pooling else 32
+    flags = {"pooling_mode_mean_tokens": False} if "pooling_mode" not in pooling else {}
+    files.write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": 32, **flags, **pooling})
     files.write_json(
         folder / "2_Dense/config.json",
         {
-            "in_features": 32,
+            "in_features": width,
             "out_features": 7,
             "bias": True,
             "activation_function": "torch.nn.modules.activation.Tanh",
         },
     )
     save_file(
-        {"linear.weight": torch.randn(7, 32), "linear.bias": torch.randn(7)},
+        {"linear.weight": torch.randn(7, width), "linear.bias": torch.randn(7)},
         folder / "2_Dense/model.safetensors",
     )
     chain = files.read_json(folder / "modules.json")
@@ -65,8 +71,17 @@ def test_dense_and_pooling_are_respected(world: World, tmp_path: Path, pooling: 
     files.write_json(folder / "modules.json", chain)
     loaded = load(folder)
     assert loaded.dims == 7
-    texts = sentences(30)
-    expected = SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
+    if "pooling_mode" in pooling:
+        mean, largest = (load_plain(world, mode) for mode in ("mean", "max"))
+        texts = sentences(5)
+        ids, mask = batching.pad(tokenizer_files.encode_ids(loaded.tokenizer, texts, 48), 0)
+        both = torch.cat(
+            [t.module(torch.from_numpy(ids), torch.from_numpy(mask)) for t in (mean, largest)], -1
+        )
+        expected = torch.nn.functional.normalize(loaded.module.dense[0](both), dim=-1).detach().numpy()
+    else:
+        texts = sentences(30)
+        expected = SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
     assert np.abs(loaded.embed(texts) - expected).max() < 1e-5
 
 
