@@ -280,7 +280,7 @@ def read(folder: Path) -> ModelFolder:
     if not (transformer / "config.json").exists():
         raise UserError(f"{folder}: no config.json, so not a model folder; give the folder that holds it")
     options = _options(transformer) if modules else {}
-    config = _config(transformer)
+    config = _config(transformer, options)
     _check_shards(transformer)
     _check_marks(transformer)
     return ModelFolder(
@@ -433,7 +433,7 @@ def _options(transformer: Path) -> dict[str, Any]:
     return next((options for options in found if options), {})
 
 
-def _config(transformer: Path) -> dict[str, Any]:
+def _config(transformer: Path, options: dict[str, Any]) -> dict[str, Any]:
     """config.json with its architecture's defaults. Raises UserError for one that would not embed as it
     says."""
     place = transformer / "config.json"
@@ -448,6 +448,14 @@ def _config(transformer: Path) -> dict[str, Any]:
             raise UserError(f"{place}: {fact}; give the model as it was before it was quantized")
         if kind in CONFIG_MAPPING:
             config = {**CONFIG_MAPPING[kind]().to_dict(), **config}
+        if kind == "big_bird" and config["attention_type"] == "block_sparse":
+            # transformers' attention is full up to this length
+            full = (5 + 2 * int(config["num_random_blocks"])) * int(config["block_size"])
+            if (options.get("max_seq_length") or full + 1) > full:
+                fact = "attention_type: block_sparse, which transformers gives up at the first short text"
+                raise UserError(
+                    f"{place}: {fact}; set it to original_full, or max_seq_length to at most {full}"
+                )
         return config
 
 

@@ -368,6 +368,20 @@ def path_of_pooling(path: str) -> Change:
     )
 
 
+def big_bird(folder: Path) -> None:
+    sizes = {
+        "vocab_size": 200,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
+    config = transformers.BigBirdConfig(
+        **sizes, block_size=4, num_random_blocks=2, max_position_embeddings=64
+    )
+    transformers.BigBirdModel(config).save_pretrained(folder)
+
+
 def types_of_one(folder: Path) -> None:
     """As `[CLS]:1 $A:1` in a post-processor."""
     pieces = [{"SpecialToken": {"id": "[CLS]", "type_id": 1}}, {"Sequence": {"id": "A", "type_id": 1}}]
@@ -575,6 +589,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
         r"--trust-remote-code",
     ),
     "model2vec": (edit("config.json", model_type="model2vec"), "a table of static embeddings"),
+    "BigBird": (big_bird, "attention_type: block_sparse, which transformers gives up"),
     "T5": (
         write("config.json", transformers.T5Config(vocab_size=200).to_dict()),
         "an encoder with a decoder, which does not embed by",
