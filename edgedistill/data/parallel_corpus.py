@@ -224,7 +224,8 @@ def _pair_tables(spec: recipe.Parallel, number: int, data: Path | None) -> Itera
         )
 
     if part.dataset is not None:
-        rows = readers.hub_columns(part, columns, f"{place}.dataset", f"{place}.columns", columns[2:], "")
+        names = [str(column) for column in columns]
+        rows = readers.hub_columns(part, names, f"{place}.dataset", f"{place}.columns", names[2:], "")
         content_id = [part.dataset, part.config, part.split, part.revision]
         yield table(f"{part.dataset}@{part.revision}", content_id, rows)
     for path in file_patterns.matching_files(part.files, data, f"{place}.files"):

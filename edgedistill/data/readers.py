@@ -67,12 +67,13 @@ def numbered_texts(
 
 
 def columns_in(
-    path: Path, columns: Sequence[str], field: str, numeric: Sequence[str] = ()
+    path: Path, columns: Sequence[str | int], field: str, numeric: Sequence[str | int] = ()
 ) -> Iterator[tuple[str, ...]]:
     """Those columns of the rows of a table file, normalized.
 
-    `field` is the option that names them, for errors; `numeric` are those that .jsonl and .parquet files may
-    hold as numbers (scores, labels). Raises UserError as `texts_in`, and for a file without columns.
+    Columns are names, or numbers from 0 where a .tsv or .csv file has no header. `field` is the option that
+    names them, for errors; `numeric` are those that .jsonl and .parquet files may hold as numbers (scores,
+    labels). Raises UserError as `texts_in`, and for a file without columns.
     """
     if is_text_file(path):
         raise UserError(
@@ -202,14 +203,17 @@ def _passages(path: Path, kind: str) -> Numbered:
 
 
 def _cells(
-    path: Path, columns: Sequence[str], field: str | None, numeric: Sequence[str] = ()
+    path: Path, columns: Sequence[str | int], field: str | None, numeric: Sequence[str | int] = ()
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(number, the cells of those columns) of every row of a table. Raises UserError for a cell without
     text."""
-    word = input_file.numbered(path)
-    for number, row in _rows(path, [*columns], field):
+    if isinstance(columns[0], int):
+        yield from _by_number(path, [int(column) for column in columns], field)
+        return
+    names, word = [str(column) for column in columns], input_file.numbered(path)
+    for number, row in _rows(path, names, field):
         place, found = f"{path}: {word} {number}", []
-        for column in columns:
+        for column in names:
             if column not in row:
                 known = [name for name, value in row.items() if isinstance(value, str)]
                 _no_column(place, unknown_name("text column", column, known), field)
@@ -217,7 +221,7 @@ def _cells(
         yield number, tuple(found)
 
 
-def _text(column: str, value: Any, place: str, numeric: Sequence[str]) -> str:
+def _text(column: str, value: Any, place: str, numeric: Sequence[str | int]) -> str:
     """The text of a cell. Raises UserError where it holds none."""
     if isinstance(value, str) or (column in numeric and isinstance(value, int | float)):
         return str(value)
@@ -226,6 +230,23 @@ def _text(column: str, value: Any, place: str, numeric: Sequence[str]) -> str:
     raise UserError(
         f"{place}: column {column!r} holds {type(value).__name__}, not text; choose another column"
     )
+
+
+def _by_number(path: Path, columns: list[int], field: str | None) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Rows of a table without a header, as TED2020, WikiMatrix, News Commentary and Europarl are
+    distributed."""
+    rows, last = numbered_rows(path), max(columns)
+    if rows is None:
+        raise UserError(
+            f"{field}: column numbers are for .tsv and .csv files, {path} names its columns; give names"
+        )
+    for number, cells in rows:
+        if len(cells) <= last:
+            fact = (
+                f"line {number} has {len(cells)} column(s), and column {last}, counted from 0, was requested"
+            )
+            raise UserError(f"{path}: {fact}; correct the line, or {field}")
+        yield number, tuple(cells[column] for column in columns)
 
 
 def _no_column(name: object, fact: str, field: str | None) -> NoReturn:

@@ -153,15 +153,16 @@ class Pairs(Section):
     revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
     config: str | None = Field(None, description="Configuration of a hub data set, such as en-de.")
     split: str = Field("train", description="Split of a hub data set.")
-    columns: tuple[str, str] = Field(
+    columns: tuple[str | int, str | int] = Field(
         strict=False,
-        description="The columns of the source text and of its translation, or nested names such as "
-        "translation.de on the hub.",
+        description="The columns of the source text and of its translation: names, 0-based numbers where a "
+        "table has no header, "
+        "or nested names such as translation.de on the hub.",
     )
     languages: tuple[str, str] | None = Field(
         None, strict=False, description="The languages of the two columns. Default: the columns' names."
     )
-    score_column: str | None = Field(
+    score_column: str | int | None = Field(
         None, description="The column of a quality score, such as WikiMatrix's margin."
     )
     min_score: float | None = Field(None, description="Pairs with a lower score are left out.")
@@ -179,18 +180,31 @@ class Pairs(Section):
             raise ValueError(
                 f"the hub id {self.dataset!r} needs a `revision`, or its pairs may change without notice"
             )
+        if any(isinstance(column, int) and column < 0 for column in (*self.columns, self.score_column)):
+            raise ValueError("columns are counted from 0; negative numbers are not supported")
         if self.columns[0] == self.columns[1]:
             raise ValueError(
                 f"a text and its translation need two different columns, both are {self.columns[0]!r}"
             )
+        if self.languages is None and any(isinstance(column, int) for column in self.columns):
+            raise ValueError(
+                f"numbered columns {list(self.columns)} do not name their `languages`; add them, such as "
+                "[en, de]"
+            )
         if (self.score_column is None) != (self.min_score is None):
             raise ValueError("`score_column` and `min_score` go together")
+        mixed = isinstance(self.columns[0], int) != isinstance(self.columns[1], int)
+        if mixed or (
+            self.score_column is not None
+            and isinstance(self.score_column, int) != isinstance(self.columns[0], int)
+        ):
+            raise ValueError("give all columns as names, or all as numbers")
         return self
 
     @property
     def of_columns(self) -> tuple[str, str]:
         """The language of each column."""
-        return self.languages or self.columns
+        return self.languages or (str(self.columns[0]), str(self.columns[1]))
 
     @property
     def title(self) -> str:

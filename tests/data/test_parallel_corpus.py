@@ -1,4 +1,4 @@
-"""Parallel corpora: columns by name, distinct pairs, excluded texts, held-out source texts, and
+"""Parallel corpora: columns by name and by number, distinct pairs, excluded texts, held-out source texts, and
 the rows of both sides."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pairs_of(made: ParallelCorpus, start: int = 0, end: int | None = None) -> li
     return [(made.source_side[int(a)], made.target_side[int(b)]) for a, b in made.index[start:end]]
 
 
-def test_columns_scores_and_the_rows_of_every_text(tmp_path: Path) -> None:
+def test_named_and_numbered_columns_scores_and_the_rows_of_every_text(tmp_path: Path) -> None:
     write(
         tmp_path,
         "ted.tsv.gz",
@@ -53,13 +53,8 @@ def test_columns_scores_and_the_rows_of_every_text(tmp_path: Path) -> None:
     write(
         tmp_path,
         "wiki.tsv",
-        [
-            ("margin", "english", "spanish"),
-            ("1.30", "hello there", "Hola"),
-            ("1.01", "Bad.", "Mal."),
-            ("1.04", "Hi!", "Hallo"),
-        ],
-    )
+        [("1.30", "hello there", "Hola"), ("1.01", "Bad.", "Mal."), ("1.04", "Hi!", "Hallo")],
+    )  # no header
     (tmp_path / "news.jsonl").write_text(json.dumps({"en": "One.", "fr": "Un."}) + "\n", encoding="utf-8")
     made = build(
         tmp_path,
@@ -67,9 +62,9 @@ def test_columns_scores_and_the_rows_of_every_text(tmp_path: Path) -> None:
             {"name": "ted", "files": ["ted.tsv.gz"], "columns": ["en", "de"]},
             {
                 "files": ["wiki.tsv"],
-                "columns": ["english", "spanish"],
+                "columns": [1, 2],
                 "languages": ["en", "es"],
-                "score_column": "margin",
+                "score_column": 0,
                 "min_score": 1.04,
             },
             {"files": ["news.jsonl"], "columns": ["en", "fr"]},
@@ -192,13 +187,18 @@ def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -
             r"no column 'de'; choose en; set corpus.pairs\[0\].columns",
         ),
         (
+            [("Hello",), ("Bye",)],
+            {"columns": [0, 1], "languages": ["en", "de"]},
+            r"line 1 has 1 column\(s\), and column 1, counted from 0, was requested",
+        ),
+        (
             [("en", "fr"), ("Hello", "Salut")],
             {"columns": ["en", "de"]},
             r"no column 'de'.*set corpus.pairs\[0\].columns",
         ),
         (
-            [("margin", "en", "de"), ("high", "Hello", "Hallo")],
-            {"columns": ["en", "de"], "score_column": "margin", "min_score": 1},
+            [("high", "Hello", "Hallo")],
+            {"columns": [1, 2], "languages": ["en", "de"], "score_column": 0, "min_score": 1},
             "score 'high' is not a number",
         ),
     ],
@@ -225,8 +225,13 @@ def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:
     [
         ({"columns": ["en", "de"]}, "give either `files` or a `dataset`"),
         ({"dataset": "owner/name", "columns": ["en", "de"]}, "needs a `revision`"),
+        ({"files": ["a.tsv"], "columns": [0, 1]}, r"do not name their `languages`"),
+        ({"files": ["a.tsv"], "columns": [-1, 0], "languages": ["en", "de"]}, "columns are counted from 0"),
         ({"files": ["a.tsv"], "columns": ["en", "en"]}, "need two different columns, both are 'en'"),
-        ({"files": ["a.tsv"], "columns": ["en", 1]}, "Input should be a valid string"),
+        (
+            {"files": ["a.tsv"], "columns": ["en", 1], "languages": ["en", "de"]},
+            "give all columns as names, or all as numbers",
+        ),
         (
             {"files": ["a.tsv"], "columns": ["en", "de"], "score_column": "margin"},
             "`score_column` and `min_score` go together",
