@@ -77,8 +77,7 @@ def pair_features(u: Tensor, v: Tensor) -> Tensor:
 
 def parameters(encoder: dict[str, int], classifier: Classifier) -> dict[str, int]:
     """An encoder's counts, with the classifier's layers added to the head."""
-    more = head.count(classifier.hidden) + head.count(classifier.out)
-    return {**encoder, "head": encoder["head"] + more, "total": encoder["total"] + more}
+    return head.with_more(encoder, classifier.hidden, classifier.out)
 
 
 def write(classifier: Classifier, pad: int) -> onnx.ModelProto:

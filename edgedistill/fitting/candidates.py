@@ -22,19 +22,17 @@ WIDTH_SHARES = (1.0, 2 / 3, 1 / 2, 1 / 3)
 NEURONS = (4.0, 2.5, 1.5)  # feed-forward size, in widths
 TABLE_SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8)  # PQ bytes of a token, in widths
 STATIC_SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 3 / 16, 1 / 8, 1 / 12)  # width of a static student's table
-LSTMS = ((1 / 3, 1 / 3), (1 / 3, 2 / 3))  # (width of the table, hidden units)
 LEAST_SHARE = 0.5  # of a finished student's bytes, that the smallest precision has
 # The first of them that keeps to the budget is raced.
 PRECISIONS = tuple(
     sorted((name for name, row in ROWS.items() if row.bits <= 8), key=lambda name: ROWS[name].rank.int8_cpu)
 )
-KINDS = ("finished", "bert", "static", "bilstm")  # in the order in which they are tried
+KINDS = ("finished", "bert", "static")  # in the order in which they are tried
 
 # How each kind learns best, by what has been measured here (bench/LOG.md).
 TRAINING: dict[str, dict[str, Any]] = {
     "bert": {"batch": 128, "optimizer": "muon", "learning_rate": 2e-3},
     "finished": {"batch": 128, "optimizer": "muon", "learning_rate": 1e-3},
-    "bilstm": {"batch": 128, "learning_rate": 2e-3},
     "static": {"batch": 128, "learning_rate": 1e-3},
 }
 # All layers at full width: nearly the teacher before the first step.
@@ -59,7 +57,7 @@ class StartingPoint:
     `weights` and `tokenizer` are as in a recipe; weights are "" where no known encoder is at hand, and layers
     begin at random. Students keep so many `positions` of the position table, for `max_tokens`. `wordpiece`
     says whether a vocabulary can be learned like its tokenizer's. `finished` are shipped students that know
-    the texts' words. With `keeps_heads`, narrow students keep all heads, as each has a relative bias.
+    the texts' words.
     """
 
     weights: str
@@ -73,7 +71,6 @@ class StartingPoint:
     dims: int
     wordpiece: bool
     finished: tuple[FinishedStudent, ...] = ()
-    keeps_heads: bool = False
 
     def student_of(self, choice: Choice) -> FinishedStudent:
         """The shipped student that a candidate of kind `finished` goes on from."""
@@ -94,8 +91,8 @@ class Vocabulary:
 class Choice:
     """A candidate's shape.
 
-    `neurons` is the feed-forward size, or the hidden units of an LSTM. `table` counts the bytes of a token's
-    embedding, PQ bytes where they are fewer than the width. `vocabulary` is the name of a Vocabulary.
+    `neurons` is the feed-forward size. `table` counts the bytes of a token's embedding, PQ bytes where they
+    are fewer than the width. `vocabulary` is the name of a Vocabulary.
     """
 
     kind: str
@@ -120,9 +117,6 @@ def choices(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> lis
     """Every shape, without duplicates, in a fixed order."""
     taken = [name for name in vocabularies if not name.startswith("learned")]
     found = list(_berts(start, taken))
-    for (width, hidden), name in product(LSTMS, vocabularies):
-        wide = round(start.width * width)
-        found.append(Choice("bilstm", 1, wide, round(start.width * hidden), wide, name))
     for share, name in product(STATIC_SHARES, vocabularies):
         width = max(2, round(start.dims * share))
         found.append(Choice("static", 0, width, 0, width, name))
@@ -131,7 +125,7 @@ def choices(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> lis
 
 
 def _berts(start: StartingPoint, vocabularies: list[str]) -> Iterator[Choice]:
-    unit = start.heads if start.keeps_heads else start.width // start.heads
+    unit = start.width // start.heads
     layers = sorted({count for count in (*LAYERS, start.depth) if count <= start.depth})
     widths = sorted({max(unit, round(start.width * share / unit) * unit) for share in WIDTH_SHARES})
     for count, width, ratio, share, vocabulary in product(
@@ -169,9 +163,7 @@ def products(choice: Choice, start: StartingPoint) -> float:
 
 
 def _layer_weights(choice: Choice) -> float:
-    if choice.kind == "bert":
-        return choice.layers * (4 * choice.width**2 + 2 * choice.width * choice.neurons)
-    return 8 * choice.neurons * (choice.width + choice.neurons) if choice.kind == "bilstm" else 0
+    return choice.layers * (4 * choice.width**2 + 2 * choice.width * choice.neurons)
 
 
 def section(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
@@ -181,8 +173,6 @@ def section(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Voc
     student: dict[str, Any] = {"kind": choice.kind}
     if choice.kind == "static":
         student |= {"width": choice.width, "embeddings": {"from": "teacher", "of": "outputs"}}
-    elif choice.kind == "bilstm":
-        student |= {"width": choice.width, "hidden": choice.neurons, "readout": "max"}
     else:
         student |= {"weights": start.weights or "random", "max_positions": start.positions}
         student["layers"] = spread(start.depth, choice.layers) if start.weights else choice.layers

@@ -56,7 +56,6 @@ def find(teacher: TeacherEncoder, sample: list[str], session: Session) -> Starti
             positions=positions,
             max_tokens=min(teacher.max_tokens, positions - first),
             wordpiece=_is_wordpiece(tokenizer),
-            keeps_heads=found.layers.relative_bias is not None,
             **shared,
         )
     most, wordpiece = min(MAX_TOKENS, teacher.max_tokens), _is_wordpiece(teacher.tokenizer)

@@ -39,7 +39,7 @@ OWN_TOKENIZER = (
     "add --ids for a graph that takes token ids, and tokenize on the phone with the tokenizers library and "
     "tokenizer.json"
 )
-CONFIG, USABILITY = "required_operators.config", "mobile_usability.txt"
+CONFIG = "required_operators.config"
 TEXTS_MODEL, IDS_MODEL = "model_with_tokenizer.onnx", "model.onnx"
 
 
@@ -89,7 +89,6 @@ class _Package:
         (self.folder / IDS_MODEL).write_bytes(source.read_bytes())
         tokenizer = None if ids else self._add_tokenizer(encoder)
         _convert(sorted(self.folder.glob("*.onnx")), self.folder)
-        _write_usability(self.folder / IDS_MODEL)
         (self.folder / IDS_MODEL).unlink()  # it is the bundle's own
         found = {
             "schema": SCHEMA,
@@ -219,15 +218,3 @@ def _convert(models: list[Path], folder: Path) -> None:
     names = ", ".join(model.with_suffix(".ort").name for model in models)
     head = f"# What {names} need: build.sh --include_ops_by_config {CONFIG} …"
     (folder / CONFIG).write_text("\n".join([head, *kept, ""]), encoding="utf-8")
-
-
-def _write_usability(graph: Path) -> None:
-    """Write beside an ONNX graph which share of it NNAPI and CoreML could run, in how many partitions."""
-    from onnxruntime.tools.mobile_helpers import usability_checker
-
-    written = io.StringIO()
-    logger = logging.Logger("mobile usability", logging.INFO)
-    logger.addHandler(logging.StreamHandler(written))
-    usability_checker.analyze_model(graph, logger=logger)
-    text = written.getvalue().replace(str(graph), graph.name).strip() + "\n"
-    graph.with_name(USABILITY).write_text(text, encoding="utf-8")

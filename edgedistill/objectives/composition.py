@@ -26,11 +26,11 @@ from edgedistill.objectives.pairs import OneSide, mcl, mcl_bool, mcl_ce
 from edgedistill.objectives.queue import Queue
 from edgedistill.objectives.ranking import Ranking, listwise, margin_mse
 from edgedistill.objectives.regression import cosine, dual_l2, mse, skd, softcos
-from edgedistill.objectives.relational import CongenLoss, SeedLoss, gram
+from edgedistill.objectives.relational import CongenLoss, SeedLoss
 from edgedistill.recipe import leaves
 
 # compare texts with texts, never one coordinate of the student with the teacher's: the dimensions may differ
-COORDINATE_FREE = {"gram", "simcse", "info_nce", "listwise", "margin_mse", "mcl", "mcl_bool", "mcl_ce"}
+COORDINATE_FREE = {"info_nce", "listwise", "margin_mse", "mcl", "mcl_bool", "mcl_ce"}
 
 
 class Stateless(nn.Module):
@@ -114,7 +114,7 @@ class LossTargets(NamedTuple):
 
 
 def _mse(spec: recipe.Mse, targets: LossTargets) -> nn.Module:
-    scale = spec.scale or (targets.dims**0.5 if targets.unit_length and not spec.normalize else 1.0)
+    scale = targets.dims**0.5 if targets.unit_length and not spec.normalize else 1.0
     return _of_one_view(lambda student, teacher: mse(student, teacher, spec.normalize, scale))
 
 
@@ -133,16 +133,6 @@ def _seed(spec: recipe.Seed, targets: LossTargets) -> nn.Module:
 def _mcl_ce(spec: recipe.MclCe, targets: LossTargets) -> nn.Module:
     return _of_pairs(
         lambda source, target, teacher: mcl_ce(source, target, teacher, 1 / spec.temperature, spec.reduction)
-    )
-
-
-def _simcse(spec: recipe.Simcse, targets: LossTargets) -> nn.Module:
-    """Each text's positive is its own second view."""
-    scale = 1 / spec.temperature  # fixed: in the reference code it is learnable, but stays at its initial 20
-    return Stateless(
-        lambda views, _: info_nce(
-            views[0], views[1], torch.arange(len(views[0]), device=views[0].device), scale
-        )
     )
 
 
@@ -166,11 +156,9 @@ KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
     "mse": _mse,
     "cosine": lambda spec, targets: _of_one_view(cosine),
     "softcos": lambda spec, targets: _of_one_view(softcos),
-    "gram": lambda spec, targets: _of_one_view(partial(gram, group=spec.similar_texts)),
     "ckd": _ckd,
     "congen": _congen,
     "seed": _seed,
-    "simcse": _simcse,
     "info_nce": _info_nce,
     "listwise": _listwise,
     "margin_mse": lambda spec, targets: _of_tuples(partial(margin_mse, scale=spec.scale)),
@@ -288,7 +276,7 @@ def of_unit_length(vectors: np.ndarray) -> bool:
 
 def reads_teacher(spec: recipe.Objective) -> bool:
     """Whether any of its terms compares the student's embeddings with the teacher's."""
-    return any(not isinstance(leaf, recipe.OwnEmbeddings) for leaf in leaves(spec))
+    return any(not isinstance(leaf, recipe.Ranking) for leaf in leaves(spec))
 
 
 def queue_prefill(spec: recipe.Objective) -> int:
@@ -319,6 +307,5 @@ def check_dimensions(spec: recipe.Objective, student: int, teacher: int, place: 
     if student != teacher and any(leaf.kind not in COORDINATE_FREE for leaf in leaves(spec)):
         raise UserError(
             f"{place}: {spec.kind} compares coordinates, the student has {student} and the teacher "
-            f"{teacher}; "
-            "give the student `head: linear`, match models of the same dimensions, or use gram"
+            f"{teacher}; give the student `head: linear`, or match models of the same dimensions"
         )

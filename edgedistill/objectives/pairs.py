@@ -36,8 +36,7 @@ def mcl(source: Tensor, target: Tensor, teacher: Tensor) -> Tensor:
     source, target (B, d), teacher (B, e) of the source texts: scaled to unit rows here; d and e may differ.
     Returns (). Ding et al. 2022 (multi-stage distillation), Eq. 5, the diagonal included: a text and its
     translation get the same embedding.
-    Relation: `gram` compares one view with itself and leaves the diagonal out. The loss is 0 where both sides
-        are the teacher's embeddings.
+    The loss is 0 where both sides are the teacher's embeddings.
     """
     return (cosines(teacher, teacher) - cosines(source, target)).square().mean()
 
@@ -60,7 +59,7 @@ def mcl_ce(source: Tensor, target: Tensor, teacher: Tensor, scale: float, reduct
     cosines as they are: they do not sum to 1 and may be negative, so it is not least where both sides are the
     teacher's embeddings. reduction: `sum` over i is Ding et al. 2022, Eq. 9 (CE), as printed; `pairs` divides
     that by B², as their Eq. 5 and 8 do.
-    Relation: with the identity matrix as weights it is InfoNCE, `simcse`.
+    Relation: with the identity matrix as weights it is InfoNCE.
     """
     total = -(cosines(teacher, teacher) * log_softmax(scale * cosines(source, target), dim=-1)).sum()
     return total / {"mean": len(source), "sum": 1, "pairs": len(source) ** 2}[reduction]

@@ -1,4 +1,4 @@
-"""Relational losses: match the similarities among the teacher's embeddings (Gram, ConGen, SEED)."""
+"""Relational losses: match the similarities among the teacher's embeddings (ConGen, SEED)."""
 
 from __future__ import annotations
 
@@ -6,33 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from edgedistill.errors import UserError
 from edgedistill.objectives.queue import Queue
 from edgedistill.objectives.queue_cross_entropy import probabilities, soft_targets
-
-
-def gram(student: Tensor, teacher: Tensor, group: int | None = None) -> Tensor:
-    """Match the teacher's pairwise cosines: mean over i≠j of (s_i·s_j − t_i·t_j)².
-
-    student (B, d), teacher (B, e): scaled to unit rows here; d and e may differ. group: only rows of the same
-    `group` rows in a row are paired. Returns (). Raises UserError for one row, and for rows that are not
-    whole groups. Park et al. 2019, Relational Knowledge Distillation, on cosines.
-    Relation: blind to a common rotation, which `cosine` is not; use both when d == e.
-    """
-    rows = len(student)
-    if rows < 2:
-        raise UserError("objective gram: a batch of 1 has no pairs; set batch to 2 or more")
-    group = group or rows
-    if rows % group:
-        raise UserError(
-            f"objective gram: {rows} texts are no whole groups of {group} similar texts; choose another "
-            "batch size"
-        )
-    student, teacher = (normalize(each, dim=-1).unflatten(0, (-1, group)) for each in (student, teacher))
-    difference = student @ student.mT - teacher @ teacher.mT
-    return (difference.square().sum() - difference.diagonal(dim1=-2, dim2=-1).square().sum()) / (
-        rows * (group - 1)
-    )
 
 
 def congen(

@@ -42,13 +42,7 @@ def constants(model: onnx.ModelProto) -> Arrays:
                 found[before] = (stored[name].astype(np.float32) - zero) * found[f"{before}_scale"]
     divided = set[str]()
     for node in model.graph.node:
-        of_lstm = node.output[0].removesuffix("_float")
-        if node.op_type == "Slice" and f"{of_lstm}_w4" in stored:
-            bits = stored[f"{of_lstm}_w4"]
-            values = np.concatenate([bits & 15, bits >> 4], -1).astype(np.float32) - w4.ZERO
-            groups = values * found[f"{of_lstm}_w4_scale"]
-            found[of_lstm] = groups.reshape(*groups.shape[:-2], -1)[..., : int(stored[node.input[2]][0])]
-        elif node.op_type == "MatMulIntegerToFloat":
+        if node.op_type == "MatMulIntegerToFloat":
             name, x = node.input[1].removesuffix("_int8"), node.input[0].removesuffix("_uint8")
             if name in found and f"{x}_factors" in found and name not in divided:
                 divided.add(name)  # several products may read it

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
@@ -77,20 +75,14 @@ def table(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | N
     return [*nodes, node]
 
 
-def lstm(
-    editor: GraphEditor,
-    node: onnx.NodeProto,
-    stored: Callable[[GraphEditor, str], list[onnx.NodeProto]] = constant_in_8_bits,
-) -> list[onnx.NodeProto] | None:
-    """W and R of an LSTM in few bits on disk, float32 once opened.
-
-    `stored` gives the nodes that restore a constant, its output last. The recurrence runs in float32:
-    onnxruntime's own int8 LSTM scales activations over the whole batch.
+def lstm(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    """W and R of an LSTM: 8 bits on disk, float32 once opened. The recurrence runs in float32: onnxruntime's
+    own int8 LSTM scales activations over the whole batch.
     """
     if node.op_type != "LSTM" or editor.array(node.input[1]) is None:  # skipped, see conversion
         return None
     nodes = []
     for at in (1, 2):
-        nodes += stored(editor, node.input[at])
+        nodes += constant_in_8_bits(editor, node.input[at])
         node.input[at] = nodes[-1].output[0]
     return [*nodes, node]

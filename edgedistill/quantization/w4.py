@@ -19,7 +19,6 @@ from edgedistill.quantization.graph_editor import (
     MICROSOFT,
     GraphEditor,
     GraphFacts,
-    new_node,
     product_in_blocks,
 )
 from edgedistill.quantization.sample_texts import TokenIds, activations
@@ -61,8 +60,8 @@ def convert(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
     """Products become MatMulNBits, embedding tables GatherBlockQuantized, in opset 17; onnxruntime 1.20 runs
     both.
 
-    LSTM weights are 4 bits on disk and float32 once opened. Position tables and PQ codebooks are stored in 8
-    bits, PQ codes as they are, scales, biases and norms in float16. MatMulNBits needs constant scales:
+    Position tables, PQ codebooks and LSTM weights are stored in 8 bits, as there is no LSTM of 4-bit weights,
+    PQ codes as they are, scales, biases and norms in float16. MatMulNBits needs constant scales:
     onnxruntime must fold their Casts, as it does unless all its graph optimizations are switched off.
 
     `moments` may have been measured on the same graph before some of its constants were hidden.
@@ -70,7 +69,7 @@ def convert(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
     editor = GraphEditor(model)
     editor.rewrite(_gather)
     editor.rewrite(eight_bits.table)
-    editor.rewrite(partial(eight_bits.lstm, stored=_unpacked))  # there is no LSTM of 4-bit weights
+    editor.rewrite(eight_bits.lstm)
     with threadpool_limits(1):
         editor.rewrite(lambda editor, node: _matmul_n_bits(editor, node, moments))
     _halve_floats(editor)
@@ -106,41 +105,6 @@ def _scale(editor: GraphEditor, scale: np.ndarray, name: str) -> onnx.NodeProto:
     return helper.make_node(
         "Cast", [editor.constant(scale, name)], [f"{name}_float"], name=f"{name}_cast", to=TensorProto.FLOAT
     )
-
-
-def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
-    """A constant (…, n) in 4 bits, restored as `{name}_float` by standard operators: onnxruntime folds these,
-    not GatherBlockQuantized.
-
-    A byte holds the numbers j and j + 16 of a group, so that the two halves are put together by one Concat.
-    """
-    array = editor.array(name)
-    assert array is not None
-    check_range(array, name)
-    values, scale = quantize_groups(array)
-    groups = in_groups(values)  # (…, groups, 32)
-    halves = np.stack(np.split(groups, 2, -1), -1).reshape(groups.shape)
-    bits = editor.constant(packed(halves, ZERO), f"{name}_w4")
-    half, full = f"{name}_w4_half", f"{name}_w4_full"
-    shape = editor.constant(np.array([*array.shape[:-1], -1], np.int64), f"{name}_shape")
-    ends = [
-        editor.constant(np.array([each], np.int64), f"int_{each}")
-        for each in (0, array.shape[-1], array.ndim - 1)
-    ]
-    sixteen = editor.constant(np.array(16, np.uint8), "sixteen")
-    four = editor.constant(np.array(4, np.uint8), "four")
-    eight = editor.constant(np.array(ZERO, np.float32), "eight")
-    return [
-        new_node("Mod", [bits, sixteen], f"{half}_0"),
-        new_node("BitShift", [bits, four], f"{half}_1", direction="RIGHT"),
-        new_node("Concat", [f"{half}_0", f"{half}_1"], full, axis=-1),
-        new_node("Cast", [full], f"{full}_float", to=TensorProto.FLOAT),
-        new_node("Sub", [f"{full}_float", eight], f"{full}_signed"),
-        _scale(editor, scale[..., None], f"{name}_w4_scale"),
-        new_node("Mul", [f"{full}_signed", f"{name}_w4_scale_float"], f"{full}_scaled"),
-        new_node("Reshape", [f"{full}_scaled", shape], f"{full}_rows"),
-        new_node("Slice", [f"{full}_rows", *ends], f"{name}_float"),
-    ]
 
 
 def _matmul_n_bits(

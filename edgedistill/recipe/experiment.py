@@ -8,13 +8,13 @@ from pydantic import Field, Tag, model_validator
 
 from edgedistill.recipe.corpus import Corpus, Parallel
 from edgedistill.recipe.finetuning import Finetune
-from edgedistill.recipe.objectives import OwnEmbeddings, leaves
+from edgedistill.recipe.objectives import Ranking, leaves
 from edgedistill.recipe.section import Precision, Section, by_kind
 from edgedistill.recipe.stages import Stage, stage_of_pairs
 from edgedistill.recipe.students import BuiltStudent, Finished, Static, Student, TeacherItself, drops_head
 from edgedistill.recipe.targets import Projected, SingleTeacher, Split, Targets
 from edgedistill.recipe.teacher import Teacher
-from edgedistill.recipe.views import Dropout, Identity
+from edgedistill.recipe.views import Dropout
 
 AnyStage = Annotated[
     Annotated[Stage, Tag("distil")] | Annotated[Finetune, Tag("finetune")], by_kind("distil")
@@ -142,13 +142,12 @@ class Recipe(Section):
 
     def _views_differ(self, place: str, stage: Stage, student: BuiltStudent | Finished) -> None:
         kinds = {leaf.kind for leaf in leaves(stage.objective)}
-        same = isinstance(stage.view, Dropout) or (isinstance(stage.view, Identity) and "simcse" in kinds)
-        if same and not getattr(student, "dropout", 0):  # a static student has none
+        if isinstance(stage.view, Dropout) and not getattr(student, "dropout", 0):
             raise ValueError(
                 f"{place}.view: without dropout both views give the same embedding; set student.dropout, or "
                 "choose another view"
             )
-        own = {leaf.kind for leaf in leaves(stage.objective) if isinstance(leaf, OwnEmbeddings)}
+        own = {leaf.kind for leaf in leaves(stage.objective) if isinstance(leaf, Ranking)}
         if own and kinds - own and drops_head(student):
             named = ", ".join(sorted(own))
             raise ValueError(
@@ -223,6 +222,10 @@ class Recipe(Section):
         parts = self.targets.parts if isinstance(self.targets, Split) else [self.targets]
         looks = any(isinstance(part, Projected) and part.fits_student for part in parts)
         if isinstance(self.student, TeacherItself):
+            if self.teacher.embeddings is not None:
+                raise ValueError(
+                    "the teacher is a file of precomputed embeddings, so there is no model to export"
+                )
             if self.targets is not None and self.corpus is None:
                 raise ValueError("`targets` are fitted on the texts of a `corpus`; add one")
             if looks and self.student.reference_student is None:
@@ -275,32 +278,4 @@ class Recipe(Section):
                     f"stages[{number}].initial_share: `select` scores the weights before they are mixed; "
                     "leave one of them out"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _without_weights(self) -> Recipe:
-        """Precomputed embeddings provide no token embeddings, tokenizer or layers."""
-        student = self.student
-        if self.teacher.embeddings is None:
-            return self
-        if isinstance(student, TeacherItself):
-            raise ValueError(
-                "the teacher is a file of precomputed embeddings, so there is no model to export"
-            )
-        if isinstance(student, Finished):
-            return self
-        for field, value in (
-            ("tokenizer", student.tokenizer),
-            ("weights", getattr(student, "weights", None)),
-        ):
-            if value == "teacher":
-                raise ValueError(
-                    f"the teacher is a file of precomputed embeddings and provides no {field}; set "
-                    f"student.{field} to a folder or a hub id"
-                )
-        if getattr(student, "weights", "random") == "random" and student.embeddings.source == "teacher":
-            raise ValueError(
-                "the teacher is a file of precomputed embeddings and provides no token embeddings; set "
-                "student.embeddings: {from: random}"
-            )
         return self

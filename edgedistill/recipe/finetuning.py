@@ -12,8 +12,9 @@ from edgedistill.recipe.section import (
     HubData,
     Section,
     by_kind,
-    check_sorted_rows,
 )
+
+ROW_BATCHES = 50  # of shuffled rows, sorted by length together, which saves padding
 
 
 class _LabelledTable(Section):
@@ -170,12 +171,6 @@ class Finetune(Section):
     max_tokens: int = Field(
         128, ge=3, le=8192, description="Longer texts are truncated to this many tokens in training."
     )
-    bucket: int = Field(
-        50,
-        ge=1,
-        description="Sort by length within windows of this many batches of shuffled rows, which saves "
-        "padding. 1: no sorting.",
-    )
     dtype: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 where the hardware computes in bf16, else fp32."
     )
@@ -183,11 +178,10 @@ class Finetune(Section):
     @property
     def sorting_window(self) -> int:
         """Batches of shuffled rows that are sorted by length together; 1: none are."""
-        return self.bucket
+        return ROW_BATCHES
 
     @model_validator(mode="after")
     def _taught(self) -> Finetune:
-        check_sorted_rows(self.batch, self.sorting_window)
         if self.augment is not None and self.teacher is None:
             raise ValueError(
                 "`augment` makes unlabelled texts; give a `teacher` that labels them, or leave it out"

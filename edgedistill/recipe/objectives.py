@@ -13,13 +13,11 @@ class Mse(Section):
     """Mean squared error over batch and dimensions (DistilCSE's KD)."""
 
     kind: Literal["mse"]
-    normalize: bool = Field(False, description="Scale student and teacher embeddings to unit length first.")
-    scale: float | None = Field(
-        None,
-        gt=0,
-        description="Multiplies the teacher's embeddings. Default: √dims for unit-length embeddings, else 1. "
-        "Without it their mean square "
-        "per dimension is 1/dims, and the student collapses to zero.",
+    normalize: bool = Field(
+        False,
+        description="Scale student and teacher embeddings to unit length first. Otherwise a teacher's of "
+        "unit length are scaled by √dims: their mean square per dimension is 1/dims, and the student would "
+        "collapse to zero.",
     )
 
 
@@ -34,20 +32,6 @@ class SoftCos(Section):
     distillation)."""
 
     kind: Literal["softcos"]
-
-
-class Gram(Section):
-    """Match the teacher's pairwise cosines within a batch (Park et al. 2019); the dimensions may differ."""
-
-    kind: Literal["gram"]
-    similar_texts: int | None = Field(
-        None,
-        ge=2,
-        description="Compare each text with similar ones only: a batch is then made of groups of this many "
-        "texts, whose target embeddings "
-        "are in the same k-means cluster. Must divide `batch`. Default: with the whole batch, drawn at "
-        "random.",
-    )
 
 
 class Ckd(Section):
@@ -120,13 +104,6 @@ class Skd(Section):
     """`dual_l2` plus the two views against each other: self-knowledge distillation (ConGen, §4.2)."""
 
     kind: Literal["skd"]
-
-
-class Simcse(Section):
-    """SimCSE: identify the text's second view within the batch."""
-
-    kind: Literal["simcse"]
-    temperature: float = Field(0.05, gt=0, description="Divides the cosines.")
 
 
 SimilarTuples = Annotated[
@@ -275,13 +252,11 @@ Objective = Annotated[
     Mse
     | Cosine
     | SoftCos
-    | Gram
     | Ckd
     | Congen
     | Seed
     | DualL2
     | Skd
-    | Simcse
     | InfoNce
     | Listwise
     | MarginMse
@@ -295,8 +270,8 @@ Objective = Annotated[
 ]
 
 
-Ranking = InfoNce | Listwise | MarginMse  # what compares queries with documents
-OwnEmbeddings = Simcse | Ranking  # what compares the student's embeddings with each other alone
+# What compares queries with documents: the student's embeddings with each other alone.
+Ranking = InfoNce | Listwise | MarginMse
 
 
 def leaves(objective: Objective) -> list[Objective]:
@@ -312,22 +287,19 @@ def leaves(objective: Objective) -> list[Objective]:
 
 def among_the_batch(leaf: Objective) -> bool:
     """Whether a term compares the texts of a batch only with each other."""
-    return isinstance(leaf, Gram | Simcse | InfoNce | Mcl | MclBool | MclCe) or (
-        isinstance(leaf, Ckd) and leaf.queue == 0
-    )
+    return isinstance(leaf, Mcl | MclBool | MclCe) or (isinstance(leaf, Ckd) and leaf.queue == 0)
 
 
 def negatives_in_batch(leaf: Objective) -> bool:
     """Whether the other texts of a batch are a term's negatives, so that it matters which texts share a
     batch."""
-    return isinstance(leaf, Ckd | Congen | Simcse | InfoNce | Mcl | MclBool | MclCe)
+    return isinstance(leaf, Ckd | Congen | InfoNce | Mcl | MclBool | MclCe)
 
 
-def group_of_similar_texts(objective: Objective) -> int | None:
-    """How many similar texts, or tuples, in a row it compares; None for texts at random. Raises ValueError
+def group_of_similar_tuples(objective: Objective) -> int | None:
+    """How many similar tuples in a row it compares; None for tuples at random. Raises ValueError
     where its terms differ."""
-    comparing = [leaf for leaf in leaves(objective) if isinstance(leaf, Gram | Ranking)]
-    found = {leaf.similar_texts for leaf in comparing} - {None}
+    found = {leaf.similar_texts for leaf in leaves(objective) if isinstance(leaf, Ranking)} - {None}
     if len(found) > 1:
         raise ValueError(
             "`similar_texts` differs between the objective's terms; a batch has groups of one size, give one "
@@ -339,7 +311,7 @@ def group_of_similar_texts(objective: Objective) -> int | None:
 def reads_second_view(objective: Objective) -> bool:
     """Whether the objective compares a text with a second view of it."""
     return any(
-        isinstance(leaf, DualL2 | Skd | Simcse) or (isinstance(leaf, Congen) and leaf.alpha < 1)
+        isinstance(leaf, DualL2 | Skd) or (isinstance(leaf, Congen) and leaf.alpha < 1)
         for leaf in leaves(objective)
     )
 

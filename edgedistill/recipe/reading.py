@@ -24,7 +24,6 @@ ALIASES: dict[str, str] = {
     "embedding_dim": "dims",
     "eval_steps": "every",
     "gradient_clipping": "clip",
-    "hidden_act": "activation",
     "hidden_size": "width",
     "intermediate_size": "intermediate",
     "loss": "objective",

@@ -15,7 +15,7 @@ from edgedistill.recipe.objectives import (
     Objective,
     Ranking,
     among_the_batch,
-    group_of_similar_texts,
+    group_of_similar_tuples,
     leaves,
     negatives_in_batch,
     reads_pairs,
@@ -125,7 +125,7 @@ class Stage(Section):
         ge=1,
         description="Sort by length within windows of this many batches of shuffled texts, which saves "
         "padding. 1: no sorting. Default: "
-        "100; 1 for objectives whose negatives come from the batch (ckd, congen, simcse, info_nce, mcl), all "
+        "100; 1 for objectives whose negatives come from the batch (ckd, congen, info_nce, mcl), all "
         "of the text's own length otherwise.",
     )
     dtype: Literal["auto", "fp32", "bf16"] = Field(
@@ -190,8 +190,8 @@ class Stage(Section):
 
     @property
     def group(self) -> int | None:
-        """How many texts in a row of a batch are similar to each other; None: they are drawn at random."""
-        return group_of_similar_texts(self.objective)
+        """How many tuples in a row of a batch are similar to each other; None: they are drawn at random."""
+        return group_of_similar_tuples(self.objective)
 
     @property
     def sorting_window(self) -> int:
@@ -228,11 +228,6 @@ def stage_of_pairs(
                 f"{place}.objective: {stage.objective.kind} reads pairs; set corpus.kind: parallel"
             )
         return
-    if stage.group is not None:
-        raise ValueError(
-            f"{place}.objective: `similar_texts` are for a corpus of texts, and this one holds pairs; leave "
-            "it out"
-        )
     if False in reads_pairs(stage.objective):
         way_out = "apply it to each side, {kind: each_side, objective: …}"
         kinds = ", ".join(sorted({leaf.kind for leaf in leaves(stage.objective)}))

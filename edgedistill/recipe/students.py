@@ -191,12 +191,6 @@ class Transformer(BuiltStudent):
 
     weights: str
     revision: str | None = Field(None, description="Commit, tag or branch where `weights` is a hub id.")
-    activation: Literal["gelu", "relu"] | None = Field(
-        None,
-        description="Activation of the feed-forward blocks. Default: the source's; with random weights gelu. "
-        "relu costs a device almost nothing and gelu a noticeable share of its time; layers that come from a "
-        "gelu model have to be trained for it.",
-    )
     bottleneck: int | None = Field(
         None,
         ge=1,
@@ -229,7 +223,7 @@ class Bert(Transformer):
         "random",
         description="Initial weights: random, teacher, assistant, packaged:NAME, a model or run folder, or a "
         "hub id. Layers of BERT, "
-        "CamemBERT, DistilBERT, MPNet, RoBERTa and XLM-R can be taken.",
+        "CamemBERT, DistilBERT, RoBERTa and XLM-R can be taken.",
     )
     layers: Layers | None = Field(
         None, description="How many layers, or which of the weights' (0-based). Default: all."
@@ -238,15 +232,15 @@ class Bert(Transformer):
         None,
         ge=4,
         le=WIDEST,
-        description="Hidden size. Required with random weights; with other weights a smaller value projects "
-        "their layers to this width.",
+        description="Hidden size. Required with random weights; with other weights a smaller multiple of "
+        "their head size projects their layers to this width.",
     )
     heads: int | None = Field(
         None,
         ge=1,
         le=WIDEST,
-        description="Attention heads. Default: width / 64, at least 2; for projected weights the source's "
-        "head size where it divides.",
+        description="Attention heads. Default: width / 64, at least 2; projected weights keep the source's "
+        "head size.",
     )
     intermediate: int | None = Field(
         None,
@@ -279,8 +273,6 @@ class Bert(Transformer):
             )
         if self.weights != "random" and not self.embeddings.plain:
             raise ValueError("`embeddings` come with the weights; leave them out")
-        if self.width and self.heads and self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         return self
 
     @property

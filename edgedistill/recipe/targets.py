@@ -48,18 +48,12 @@ class Ridge(Section):
     """The linear map from the teacher's embeddings to the initial student's, fitted by ridge regression."""
 
     kind: Literal["ridge"]
-    regularization: float = Field(1.0, gt=0, description="λ in ‖T W − S‖² + λ‖W‖².")
 
 
 class Cca(Section):
     """The teacher's canonical directions: those most correlated with the initial student's embeddings."""
 
     kind: Literal["cca"]
-    regularization: float = Field(
-        1e-3,
-        gt=0,
-        description="Added to the diagonal of both covariance matrices, in units of their mean variance.",
-    )
 
 
 Reducer = Annotated[Unreduced | Pca | Gaussian | Ridge | Cca, Field(discriminator="kind")]

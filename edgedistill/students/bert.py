@@ -17,11 +17,9 @@ from edgedistill.students.bert_layers import (
     first_position,
     position_ids,
 )
-from edgedistill.students.graph_writer import MASKED
 from edgedistill.students.head import Headed
 from edgedistill.students.kind import Fields, Kind, Layers, Share, Size, Start, StudentShape, build_to_train
 from edgedistill.students.pooling import pool
-from edgedistill.students.relative_bias import BUCKETS, RelativeBias
 
 NOT_SHAPE = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
 POSITIONS = 512  # rows of a randomly initialized position table, as in BERT
@@ -31,7 +29,7 @@ class BertStudent(Headed):
     """`forward(input_ids, attention_mask) -> (B, d)`: a BERT, pooling, and a head where the recipe has one.
 
     `pad` is the padding id where positions are counted from pad + 1, as in RoBERTa; None where they are
-    counted from 0, as in BERT. `relative_bias` is added to the attention scores of all layers, as in MPNet.
+    counted from 0, as in BERT.
     """
 
     def __init__(self, model: Any, pooling: str, head: nn.Linear | None, tanh: bool) -> None:
@@ -40,7 +38,6 @@ class BertStudent(Headed):
         self.pooling = pooling
         self.head, self.tanh, self.pooled_dims = head, tanh, int(model.config.hidden_size)
         self.pad: int | None = None
-        self.relative_bias: RelativeBias | None = None
 
     @property
     def poolings(self) -> list[str]:
@@ -51,12 +48,7 @@ class BertStudent(Headed):
     ) -> Any:
         """BERT's output: token embeddings (B, T, H), then the pooler's output (B, H) where there is a
         pooler."""
-        inputs = self._inputs(input_ids, token_embeddings)
-        if self.relative_bias is None:
-            return self.model(attention_mask=attention_mask, **inputs)
-        masked = (1 - attention_mask[:, None, None, :]) * MASKED + self.relative_bias(input_ids.shape[1])
-        tokens = self.model.encoder(self.model.embeddings(**inputs), attention_mask=masked)[0]
-        return tokens, None if self.model.pooler is None else self.model.pooler(tokens)
+        return self.model(attention_mask=attention_mask, **self._inputs(input_ids, token_embeddings))
 
     def embedded(
         self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None
@@ -125,7 +117,6 @@ class BertShape(StudentShape):
     pooling: Literal["mean", "cls", "cls_pooler", "max", "last"]
     position_ids: Literal["pad", "zero"] = "zero"
     pad: Annotated[int, Field(ge=0, lt=2**24)] = 0
-    relative_bias: Annotated[int, Field(ge=BUCKETS, le=1_024)] | None = None
 
     @model_validator(mode="after")
     def _in_tables(self) -> BertShape:
@@ -153,9 +144,9 @@ def shape(
     if source is None:
         config, positions = _random_config(spec, own), dict[str, Any]()
     else:
-        reduced = narrow_bert.shape(spec, source) if spec.reduced else {}
+        reduced = narrow_bert.shape(spec, source.model.config) if spec.reduced else {}
         config = _source_config(spec, source.model.config, {**own, **reduced})
-        positions = positions_and_bias(pad, source)
+        positions = {} if source.pad is None else {"position_ids": "pad", "pad": pad}
     first = first_position(positions.get("pad"))
     if config.max_position_embeddings - first < 3:
         fact = f"none are left behind padding id {pad} in a table of {config.max_position_embeddings}"
@@ -184,15 +175,6 @@ def layers_shape(
     }
 
 
-def positions_and_bias(pad: int, source: EncoderLayers) -> dict[str, Any]:
-    """The part of a shape that a BERT does not have: positions counted from padding, and the buckets of a
-    relative attention bias."""
-    found: dict[str, Any] = {} if source.pad is None else {"position_ids": "pad", "pad": pad}
-    if source.relative_bias is not None:
-        found["relative_bias"] = source.relative_bias.table.num_embeddings
-    return found
-
-
 def _random_config(spec: recipe.Bert, own: dict[str, int]) -> BertConfig:
     assert isinstance(spec.layers, int) and spec.width is not None  # validated by the recipe
     heads = spec.heads or max(2, spec.width // 64)
@@ -207,7 +189,6 @@ def _random_config(spec: recipe.Bert, own: dict[str, int]) -> BertConfig:
         num_attention_heads=heads,
         intermediate_size=spec.intermediate or 4 * spec.width,
         max_position_embeddings=spec.max_positions or POSITIONS,
-        hidden_act=spec.activation or "gelu",
         hidden_dropout_prob=spec.dropout,
         attention_probs_dropout_prob=spec.dropout,
     )
@@ -222,8 +203,7 @@ def _source_config(spec: recipe.Bert, source: PretrainedConfig, own: dict[str, i
             f"student.max_positions: {positions} from weights that have {most}; ask for as many or fewer"
         )
     changed = {"num_hidden_layers": len(source_layers(spec, source)), "max_position_embeddings": positions}
-    activation = {"hidden_act": spec.activation} if spec.activation else {}
-    config = BertConfig(**{**source.to_dict(), **changed, **activation, **own})
+    config = BertConfig(**{**source.to_dict(), **changed, **own})
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
     return config
 
@@ -264,8 +244,6 @@ def build(shape: dict[str, Any]) -> BertStudent:
     student = BertStudent(model, shape["pooling"], head.build(shape, config.hidden_size), shape["tanh"])
     if shape.get("position_ids") == "pad":
         student.pad = shape["pad"]
-    if shape.get("relative_bias"):
-        student.relative_bias = RelativeBias(shape["relative_bias"], config.num_attention_heads)
     return head.with_lexical_channel(student, shape, config.vocab_size)
 
 
@@ -309,20 +287,8 @@ def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any
         _identity_head(student)
     if embeddings is not None:
         embedding_tables.initialize(student.model.get_input_embeddings(), embeddings, weights)
-        if spec.embeddings.of == "outputs":
-            _reconstruct(student, embeddings, weights)
     head.copy(student.head, start.head)
     return student, own
-
-
-def _reconstruct(student: BertStudent, outputs: Tensor, token_weights: Tensor | None) -> None:
-    """Set the head to give back the teacher's outputs (V, w), see `embedding_tables.reconstruct`."""
-    linear, width = student.head, student.pooled_dims
-    set_up = embedding_tables.reconstruct(linear, outputs, width, token_weights)
-    if linear is not None and linear.bias is not None and set_up:
-        # the mean that PCA removed, scaled as the last LayerNorm scales a token embedding: to length √width
-        mean = outputs.mean(0)
-        linear.bias.data.copy_(mean * width**0.5 / (outputs - mean).norm(dim=1).mean())
 
 
 def parameters(student: BertStudent) -> dict[str, int]:

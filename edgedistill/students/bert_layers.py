@@ -23,7 +23,6 @@ from edgedistill.students.graph_writer import (
     head_on_tokens,
 )
 from edgedistill.students.pooling import pool_nodes
-from edgedistill.students.relative_bias import BUCKETS, RelativeBias, relative_scores
 from edgedistill.students.sentence_transformer import quiet
 
 # Classes of transformers: model_type in config.json, and how errors call them.
@@ -31,23 +30,18 @@ ARCHITECTURES = {
     "BertModel": ("bert", "BERT"),
     "CamembertModel": ("camembert", "CamemBERT"),
     "DistilBertModel": ("distilbert", "DistilBERT"),
-    "MPNetModel": ("mpnet", "MPNet"),
     "RobertaModel": ("roberta", "RoBERTa"),
     "XLMRobertaModel": ("xlm-roberta", "XLM-R"),
 }
-COUNTED_FROM_PADDING = (
-    "camembert",
-    "mpnet",
-    "roberta",
-    "xlm-roberta",
-)  # model types whose positions start after the pad id
-RENAMED = {  # parameters of DistilBERT and MPNet -> of BERT
+# model types whose positions start after the pad id
+COUNTED_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta")
+RENAMED = {  # parameters of DistilBERT -> of BERT
     r"^transformer\.": "encoder.",
-    r"\.attention\.q_lin\.|\.attention\.attn\.q\.": ".attention.self.query.",
-    r"\.attention\.k_lin\.|\.attention\.attn\.k\.": ".attention.self.key.",
-    r"\.attention\.v_lin\.|\.attention\.attn\.v\.": ".attention.self.value.",
-    r"\.attention\.out_lin\.|\.attention\.attn\.o\.": ".attention.output.dense.",
-    r"\.sa_layer_norm\.|\.attention\.LayerNorm\.": ".attention.output.LayerNorm.",
+    r"\.attention\.q_lin\.": ".attention.self.query.",
+    r"\.attention\.k_lin\.": ".attention.self.key.",
+    r"\.attention\.v_lin\.": ".attention.self.value.",
+    r"\.attention\.out_lin\.": ".attention.output.dense.",
+    r"\.sa_layer_norm\.": ".attention.output.LayerNorm.",
     r"\.ffn\.lin1\.": ".intermediate.dense.",
     r"\.ffn\.lin2\.": ".output.dense.",
     r"\.output_layer_norm\.": ".output.LayerNorm.",
@@ -57,20 +51,17 @@ FOLDED = np.empty(
 )  # of a parameter that a graph holds as part of others: what is left of it is zero
 SEGMENTS = "embeddings.token_type_embeddings.weight"
 GELUS = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
-BIAS = "encoder.relative_attention_bias.weight"
 
 
 class EncoderLayers(NamedTuple):
     """An encoder whose layers a student can take, and what it computes besides.
 
     `model` is a BertModel. `pad` is the padding id where positions are counted from pad + 1, as in RoBERTa,
-    and None where they are counted from 0, as in BERT. `relative_bias`, if any, is added to the attention
-    scores of all layers, as in MPNet.
+    and None where they are counted from 0, as in BERT.
     """
 
     model: Any
     pad: int | None = None
-    relative_bias: RelativeBias | None = None
 
     @property
     def repeats(self) -> int:
@@ -83,8 +74,7 @@ def convert(model: Any) -> EncoderLayers | None:
     not BERT's.
 
     Encoders without segments get one that adds nothing. The BertModel alone computes what the encoder does
-    only where `pad` and
-    `relative_bias` are None.
+    only where `pad` is None.
     """
     name = type(model).__name__
     if name not in ARCHITECTURES:
@@ -93,17 +83,13 @@ def convert(model: Any) -> EncoderLayers | None:
         return EncoderLayers(model)
     pad = int(model.embeddings.padding_idx) if ARCHITECTURES[name][0] in COUNTED_FROM_PADDING else None
     weights = {_renamed(key): value.detach() for key, value in model.state_dict().items()}
-    table = weights.pop(BIAS, None)
-    bias = None if table is None else RelativeBias(*table.shape)
-    if bias is not None:
-        bias.load_state_dict({"table.weight": table})
     weights.setdefault(SEGMENTS, torch.zeros(1, model.config.hidden_size))
     sizes = _config(model.config, len(weights[SEGMENTS]))
     with quiet():
         converted = BertModel.from_pretrained(
             None, config=sizes, state_dict=weights, add_pooling_layer="pooler.dense.weight" in weights
         )
-    return EncoderLayers(converted, pad, bias)
+    return EncoderLayers(converted, pad)
 
 
 def _renamed(name: str) -> str:
@@ -155,16 +141,14 @@ def position_rows(rows: int, pad: int | None, source: Any, source_pad: int | Non
 
 @torch.no_grad()
 def copy_tables(student: Any, source: EncoderLayers, space: Tensor | None = None) -> None:
-    """Copy the tables of positions and segments and a relative bias in place; `space` (H, w) projects the
-    rows. A student with fewer segments takes the first of them."""
+    """Copy the tables of positions and segments in place; `space` (H, w) projects the rows. A student with
+    fewer segments takes the first of them."""
     mine, theirs = student.model.embeddings, source.model.embeddings
     positions, segments = mine.position_embeddings.weight, mine.token_type_embeddings.weight
     rows = position_rows(len(positions), student.pad, source.model, source.pad)
     kinds = theirs.token_type_embeddings.weight[: len(segments)]
     positions.copy_(rows if space is None else rows @ space)
     segments.copy_(kinds if space is None else kinds @ space)
-    if student.relative_bias is not None and source.relative_bias is not None:
-        student.relative_bias.load_state_dict(source.relative_bias.state_dict())
 
 
 def first_position(pad: int | None) -> int:
@@ -183,8 +167,8 @@ def layers_of(student: Any) -> EncoderLayers | None:
         for layer in student.layers_after_pooling
     ):
         return None
-    own = hasattr(student, "relative_bias")  # a student, whose model is a BertModel already
-    layers = EncoderLayers(model, student.pad, student.relative_bias) if own else convert(model)
+    own = hasattr(student, "pad")  # a student, whose model is a BertModel already
+    layers = EncoderLayers(model, student.pad) if own else convert(model)
     assert layers is not None
     config = layers.model.config
     absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
@@ -212,9 +196,7 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
         width = writer.constant([config.hidden_size], "width")
         to_sequences = writer.add("Concat", leading, width, axis=0)
         to_rows = writer.constant([-1, config.hidden_size], "rows")
-        bias = layers.relative_bias
-        scores = [] if bias is None else [relative_scores(writer, bias)]
-        read = _Read(config, mask, to_rows, to_sequences, scores)
+        read = _Read(config, mask, to_rows, to_sequences)
         rows, shifts = writer.add("Reshape", tokens, read.to_rows), dict[tuple[int, bool], str]()
         for number, ((layer, names), carried) in enumerate(zip(repeated, biases[1:], strict=True)):
             key = (number % len(constants), number == len(repeated) - 1)
@@ -328,22 +310,16 @@ def restore(found: dict[str, np.ndarray]) -> None:
             found[f"{first}.self.{part}.bias"] = (
                 found[f"{first}.self.{part}.bias"] + found[f"{first}.self.{part}.weight"] @ carried
             )
-    for name in [each for each in found if each.endswith("[distances]")]:
-        biases = torch.from_numpy(found.pop(name)[0])
-        bias = RelativeBias(BUCKETS, biases.shape[1])
-        bias.load_by_distance(biases)
-        found[name.removesuffix("[distances]")] = bias.table.weight.detach().numpy()
 
 
 class _Read(NamedTuple):
     """What all layers read. Token embeddings are rows (B·T, H) for products and norms, and (B, T, H) for
-    attention; `scores`, if any, are added to those of all tokens: (1, heads, T, T)."""
+    attention."""
 
     config: Any
     mask: str
     to_rows: str
     to_sequences: str
-    scores: list[str]
 
 
 def _layer_nodes(writer: GraphWriter, names: dict[str, list[str]], read: _Read, rows: str, shift: str) -> str:
@@ -362,8 +338,7 @@ def _layer_nodes(writer: GraphWriter, names: dict[str, list[str]], read: _Read, 
     parts = [product(rows, name) for name in ("query", "key", "value")]
     sequences = [writer.add("Reshape", part, read.to_sequences) for part in parts]
     heads = {"num_heads": config.num_attention_heads, "mask_filter_value": MASKED}
-    attended = [*sequences, "", read.mask, *read.scores]
-    context = writer.add("MultiHeadAttention", *attended, domain=MICROSOFT, **heads)
+    context = writer.add("MultiHeadAttention", *sequences, "", read.mask, domain=MICROSOFT, **heads)
     context = writer.add("Reshape", context, read.to_rows)
     rows = norm(writer.add("Add", product(context, "attention"), rows), *names["norm"])
     inner = product(rows, "inner")

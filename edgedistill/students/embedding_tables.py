@@ -95,18 +95,6 @@ def initialize(table: Any, token_embeddings: Tensor, token_weights: Tensor | Non
         table.weight.copy_(rows)
 
 
-@torch.no_grad()
-def reconstruct(
-    head: nn.Linear | None, token_embeddings: Tensor, width: int, token_weights: Tensor | None
-) -> bool:
-    """Set a head's matrix in place to give back the teacher's outputs (V, w), which were reduced to a table's
-    width; returns whether there is a head for that."""
-    if head is None or not head.out_features == token_embeddings.shape[1] > width:
-        return False
-    head.weight.copy_(principal_directions(token_embeddings, width, token_weights))
-    return True
-
-
 def factors(table: Tensor, rank: int, token_weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Factorize (V, H) ≈ (V, rank) · (H, rank)ᵀ with the least squared error, by the directions of the
     largest second moments (Eckart-Young).

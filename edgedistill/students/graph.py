@@ -1,7 +1,7 @@
 """Student -> ONNX graph -> student: written, compared with torch, and read back.
 
 `input_ids`, `attention_mask` go in, `sentence_embedding` comes out; pooling, head and unit length are inside.
-Encoders of BERT's layers (DistilBERT, RoBERTa, MPNet too), BiLSTMs and static students are written straight
+Encoders of BERT's layers (DistilBERT and RoBERTa too), BiLSTMs and static students are written straight
 from their weights, node by node, so what a device runs can be read here: about eight nodes per BERT layer and
 ten around them; six for a static student. Any other encoder (a teacher may be anything) and any other kind of
 student is traced with torch's TorchScript exporter.
@@ -36,8 +36,6 @@ from edgedistill.students.graph_writer import pools_to_embedding
 
 LARGEST_BYTES = 1_800_000_000  # protobuf ends at 2 GiB; a graph stays one file below this
 MIN_COSINE = 0.9999  # to torch, on random ids; float32 differs in the seventh digit
-FUSED_COSINE = 0.99999  # to torch; a traced graph is fused where it stays above
-FUSED_TOKENS = 33  # at most, to choose; whoever uses the graph compares it at full length
 SHAPES = ((1, 1), (1, 0), (3, 7), (17, 33))  # (batch, tokens) that every graph is run at; 0: max_tokens
 ORT_ERRORS = (
     ort_state.Fail,
@@ -68,11 +66,7 @@ def _written(student: Any) -> onnx.ModelProto:
     layers = bert_layers.layers_of(student)
     if layers is not None:
         return bert_layers.write(student, layers)
-
-    def is_same(fused: onnx.ModelProto) -> bool:
-        return compare(student, fused, FUSED_TOKENS, student.model.config.vocab_size) > FUSED_COSINE
-
-    return traced.write(student, is_same)
+    return traced.write(student)
 
 
 def build(student: nn.Module) -> onnx.ModelProto:

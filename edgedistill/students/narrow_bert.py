@@ -3,7 +3,7 @@ refitted by least squares."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,53 +14,34 @@ from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import embedding_tables
 from edgedistill.students.bert_layers import EncoderLayers, copy_tables, first_position
-from edgedistill.students.graph_writer import MASKED
-
-
-class Texts(NamedTuple):
-    """The sample as attention reads it. `mask` (B, T) says which are tokens. `scores` are added to the scores
-    of keys, or say which of them may be read; they broadcast to (B, heads, T, T). A narrow student with a
-    relative bias has all of its source's heads."""
-
-    mask: Tensor
-    scores: Tensor
-
 
 RIDGE = 1e-3  # of the features' mean variance, added to the diagonal in ridge regression
 
 
-def shape(spec: recipe.Bert, layers: EncoderLayers) -> dict[str, int]:
-    """The values of the source's config that the narrow student replaces. Heads keep the source's size where
-    the width allows it.
+def shape(spec: recipe.Bert, source: Any) -> dict[str, int]:
+    """The values of the `source`'s config that the narrow student replaces. Its heads are as large as the
+    source's, and fewer.
 
-    With a relative attention bias, which has a value for each head of all layers, every head is kept.
-    Raises UserError for a width that is not smaller, for more heads or neurons than the source has, for heads
-    that do not divide the width, and for fewer heads where all are kept.
+    Raises UserError for a width that is not smaller or not a multiple of that size, for another number of
+    heads, and for more neurons than the source has.
     """
-    source: Any = layers.model.config
     width, wide = int(spec.width or 0), int(source.hidden_size)
     if width >= wide:
         raise UserError(
             f"student.width: {width} from weights that are {wide} wide; give less, or leave it out to keep "
             "their width"
         )
-    most = int(source.num_attention_heads)
-    heads = spec.heads or _default_heads(width, wide, most, layers.relative_bias is not None)
-    if width % heads or heads > most:
+    size = wide // int(source.num_attention_heads)
+    heads = width // size
+    if width % size:
         raise UserError(
-            f"student.heads: {heads} heads for a width of {width} from weights with {most}; give a divisor "
-            f"of {width} up to {most}"
+            f"student.width: {width} from weights whose heads have {size} dimensions; give a multiple of "
+            f"{size}"
         )
-    if width // heads > wide // most:
+    if spec.heads not in (None, heads):
         raise UserError(
-            f"student.heads: {heads} heads of {width // heads} dimensions, the weights' have {wide // most}; "
-            "give more heads"
-        )
-    if layers.relative_bias is not None and heads != most:
-        way_out = f"give a width that is a multiple of {most}, and leave heads out"
-        raise UserError(
-            f"student.heads: {heads} of {most} heads, each of which has its own relative attention bias; "
-            f"{way_out}"
+            f"student.heads: {spec.heads} of a width of {width}, the weights' have {size} dimensions each; "
+            f"give {heads}, or leave it out"
         )
     neurons = spec.intermediate or min(4 * width, int(source.intermediate_size))
     if neurons > source.intermediate_size:
@@ -69,13 +50,6 @@ def shape(spec: recipe.Bert, layers: EncoderLayers) -> dict[str, int]:
             "or fewer"
         )
     return {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": neurons}
-
-
-def _default_heads(width: int, wide: int, most: int, all_kept: bool) -> int:
-    size = wide // most
-    if not all_kept and width % size == 0:
-        return width // size
-    return max(n for n in range(1, most + 1) if width % n == 0)
 
 
 @torch.no_grad()
@@ -100,12 +74,10 @@ def initialize(
     into, and heads and neurons are dropped. So each block's output matrix is fitted by ridge regression, on
     the narrow student's own states: its target is what the source has before its LayerNorm, times the gain,
     projected. Then gain and bias of the narrow LayerNorm are fitted to the source's output. The heads with
-    the largest output are kept, reduced to their principal directions where the width requires it; neurons
-    are kept by E[a²]·‖their output‖².
+    the largest output are kept; neurons are kept by E[a²]·‖their output‖².
     """
     ids, mask, model = sample[0], sample[1].bool(), source.model
-    texts = Texts(mask, _scores(source, mask))
-    steps = _hidden_states(model, layers, _summed(model, source.pad, token_embeddings, ids), texts)
+    steps = _hidden_states(model, layers, _summed(model, source.pad, token_embeddings, ids), mask)
     space = projection(
         [state[mask] for state in (steps[0], *(each for step in steps[1:] for each in step[1:]))],
         student.model.config.hidden_size,
@@ -128,7 +100,7 @@ def initialize(
             step,
         )
         state = _set_attention(
-            layer.attention, theirs.attention, space, (state, before, context, between), texts
+            layer.attention, theirs.attention, space, (state, before, context, between), mask
         )
         state = _set_feed_forward(layer, theirs, space, (state, between, after), mask)
         before = after
@@ -165,13 +137,6 @@ def _before_norm(gain: Tensor) -> Tensor:
     return torch.diag(gain) - gain.expand(len(gain), -1) / len(gain)
 
 
-def _scores(source: EncoderLayers, mask: Tensor) -> Tensor:
-    """`Texts.scores` of a source."""
-    if source.relative_bias is None:
-        return mask[:, None, None, :]
-    return source.relative_bias(mask.shape[1]) + (~mask[:, None, None, :]) * MASKED
-
-
 def _summed(model: BertModel, pad: int | None, token_embeddings: Tensor | None, ids: Tensor) -> Tensor:
     """Token, position and segment embeddings of right-padded texts, summed: (B, T) -> (B, T, H). `pad`
     is that of `EncoderLayers`."""
@@ -184,14 +149,14 @@ def _summed(model: BertModel, pad: int | None, token_embeddings: Tensor | None, 
     )
 
 
-def _hidden_states(source: BertModel, layers: list[int], summed: Tensor, texts: Texts) -> list[Any]:
+def _hidden_states(source: BertModel, layers: list[int], summed: Tensor, mask: Tensor) -> list[Any]:
     """The source's states (B, T, H): after the embeddings; then, per chosen layer, (attention context, after
     attention, after layer)."""
     state = source.embeddings.LayerNorm(summed)
     steps: list[Any] = [state]
     for number in layers:
         layer = source.encoder.layer[number]
-        context = _context(layer.attention.self, state, texts.scores)
+        context = _context(layer.attention.self, state, mask)
         between = layer.attention.output.LayerNorm(state + layer.attention.output.dense(context))
         state = layer.output.LayerNorm(between + layer.output.dense(layer.intermediate(between)))
         steps.append((context, between, state))
@@ -203,12 +168,13 @@ def _split(rows: Tensor, heads: int) -> Tensor:
     return rows.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def _context(part: Any, state: Tensor, scores: Tensor) -> Tensor:
-    """The concatenated outputs of all heads (B, T, heads·s), before the output matrix."""
+def _context(part: Any, state: Tensor, mask: Tensor) -> Tensor:
+    """The concatenated outputs of all heads (B, T, heads·s), before the output matrix; `mask` (B, T) says
+    which are tokens."""
     query, key, value = (
         _split(each(state), part.num_attention_heads) for each in (part.query, part.key, part.value)
     )
-    found = scaled_dot_product_attention(query, key, value, attn_mask=scores)
+    found = scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
     return found.transpose(1, 2).flatten(2)
 
 
@@ -274,12 +240,12 @@ def _fit_block(
 
 
 def _set_attention(
-    mine: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor, Tensor], texts: Texts
+    mine: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor, Tensor], mask: Tensor
 ) -> Tensor:
     """Set an attention block from a wide one; returns the narrow state after it. `states` are the narrow
     state before it, and of the wide one: the state before, the context of its heads, the state after."""
     state, before, context, after = states
-    mask, heads = texts.mask, theirs.self.num_attention_heads
+    heads = theirs.self.num_attention_heads
     outputs = _split(context, heads).transpose(1, 2)[mask]  # (n, heads, s)
     parts = theirs.output.dense.weight.T.unflatten(0, (heads, -1)) @ space  # (heads, s, w)
     power = torch.stack(
@@ -289,47 +255,14 @@ def _set_attention(
         ]
     )
     kept = power.topk(mine.self.num_attention_heads).indices.sort().values.tolist()
-    flat, size = before[mask], mine.self.attention_head_size
-    reductions = [_head_reductions(theirs.self, head, flat, outputs[:, head], size) for head in kept]
-    for name, reduced in zip(("query", "key", "value"), zip(*reductions, strict=True), strict=True):
+    for name in ("query", "key", "value"):
         wide = getattr(theirs.self, name)
-        weights, biases = (each.unflatten(0, (heads, -1)) for each in (wide.weight, wide.bias))
-        weight = torch.cat([part.T @ weights[head] for head, part in zip(kept, reduced, strict=True)])
-        bias = torch.cat([part.T @ biases[head] for head, part in zip(kept, reduced, strict=True)])
-        _fold(getattr(mine.self, name), weight, bias, space, flat.mean(0))
-    features = _context(mine.self, state, texts.scores), context
+        weight, bias = (
+            each.unflatten(0, (heads, -1))[kept].flatten(0, 1) for each in (wide.weight, wide.bias)
+        )
+        _fold(getattr(mine.self, name), weight, bias, space, before[mask].mean(0))
+    features = _context(mine.self, state, mask), context
     return _fit_block(mine.output, theirs.output, space, features, (state, before, after), mask)
-
-
-def _head_reductions(part: Any, head: int, flat: Tensor, outputs: Tensor, size: int) -> list[Tensor]:
-    """Maps (s, size) that reduce a head's queries, keys and values: the first two preserve q·k best, the last
-    the head's output.
-
-    For independent q and k with second moments A and B, the truncated SVD of A^½ B^½ minimizes E (q·k −
-    q'·k')². The queries' map also corrects for the scores' division by the root of the head size.
-    """
-    long = part.attention_head_size
-    if size == long:
-        return [torch.eye(long)] * 3
-    rows = slice(head * long, (head + 1) * long)
-    query, key = (flat @ linear.weight[rows].T + linear.bias[rows] for linear in (part.query, part.key))
-    (half_q, back_q), (half_k, back_k) = _roots(query), _roots(key)
-    left, values, right = torch.linalg.svd(half_q @ half_k)
-    root = values[:size].sqrt()
-    _, principal = torch.linalg.eigh(outputs.double().T @ outputs.double())
-    scale = (size / long) ** 0.5
-    return [
-        (back_q @ left[:, :size] * root * scale).float(),
-        (back_k @ right[:size].T * root).float(),
-        principal.flip(1)[:, :size].float(),
-    ]
-
-
-def _roots(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The square root of the second moment of rows (n, s), and its inverse, (s, s) float64."""
-    values, vectors = torch.linalg.eigh(rows.double().T @ rows.double() / len(rows))
-    values = values.clamp(min=values[-1].item() * 1e-9)
-    return vectors * values.sqrt() @ vectors.T, vectors / values.sqrt() @ vectors.T
 
 
 def _set_feed_forward(

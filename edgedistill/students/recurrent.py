@@ -47,8 +47,7 @@ class RecurrentStudent(bert.BertStudent):
     def __init__(self, plain: bert.BertStudent, times: int) -> None:
         super().__init__(plain.model, plain.pooling, plain.head, plain.tanh)
         self.model.encoder = RepeatedEncoder(self.model.config, times)
-        self.pad, self.relative_bias = plain.pad, plain.relative_bias
-        self.lexical_channel = plain.lexical_channel
+        self.pad, self.lexical_channel = plain.pad, plain.lexical_channel
 
 
 class RecurrentShape(bert.BertShape):
@@ -79,8 +78,6 @@ def shape(
             "position_ids: zero"
         )
     copied = {name: getattr(given, name) for name in COPIED}
-    if spec.activation:
-        copied["hidden_act"] = spec.activation
     config = BertConfig(
         **copied,
         vocab_size=vocabulary_size,
@@ -91,7 +88,7 @@ def shape(
         attention_probs_dropout_prob=spec.dropout,
     )
     config.pad_token_id = pad
-    positions = {**bert.positions_and_bias(pad, source), "position_ids": counted_from, "pad": pad}
+    positions = {"position_ids": counted_from, "pad": pad}
     times = spec.repeats or source.repeats * given.num_hidden_layers // layers
     return {**bert.layers_shape(spec, config, positions, most, teacher_dims), "repeats": times}
 

@@ -12,7 +12,8 @@ from onnx import TensorProto
 from torch import Tensor, nn
 
 from edgedistill import recipe
-from edgedistill.students import embedding_tables, head
+from edgedistill.students import embedding_tables
+from edgedistill.students import head as heads
 from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import GraphWriter, finish
 from edgedistill.students.head import Headed
@@ -60,8 +61,8 @@ def build(shape: dict[str, Any]) -> StaticStudent:
     """The module, with weights drawn from torch's generator and token weights of 1."""
     count, width = shape["vocabulary_size"], shape["width"]
     embedding = embedding_tables.build(shape, count, width, shape["pad"])
-    student = StaticStudent(embedding, head.build(shape, width), shape["tanh"])
-    return head.with_lexical_channel(student, shape, count)
+    student = StaticStudent(embedding, heads.build(shape, width), shape["tanh"])
+    return heads.with_lexical_channel(student, shape, count)
 
 
 def initialize(
@@ -69,19 +70,20 @@ def initialize(
 ) -> None:
     """Set the table in place from token embeddings (V, w), reduced by PCA where they are wider.
 
-    `outputs` says that they are the teacher's outputs, see `embedding_tables.reconstruct`. A head's bias is
-    set to zero: the PCA removed the mean of all tokens, as SIF removes what all texts have in common.
-    `token_weights` (V,) weight each token in the PCA.
+    `outputs` says that they are the teacher's outputs: a head that gives as many dimensions starts with the
+    directions of the PCA, and so gives them back. A head's bias is set to zero: the PCA removed the mean of
+    all tokens, as SIF removes what all texts have in common. `token_weights` (V,) weight each token in the
+    PCA.
     """
-    table = student.embedding
+    table, head, width = student.embedding, student.head, student.pooled_dims
     embedding_tables.initialize(table, token_embeddings, token_weights)
     with torch.no_grad():
         if isinstance(table, nn.Embedding):
             table.weight[table.padding_idx] = 0
-        if outputs:
-            embedding_tables.reconstruct(student.head, token_embeddings, student.pooled_dims, token_weights)
-        if student.head is not None and student.head.bias is not None:
-            student.head.bias.zero_()
+        if outputs and head is not None and head.out_features == token_embeddings.shape[1] > width:
+            head.weight.copy_(embedding_tables.principal_directions(token_embeddings, width, token_weights))
+        if head is not None and head.bias is not None:
+            head.bias.zero_()
 
 
 def set_sif_weights(student: StaticStudent, counts: Tensor) -> None:
@@ -106,8 +108,8 @@ def initial(spec: recipe.Static, start: Start) -> tuple[StaticStudent, dict[str,
 
 def parameters(student: StaticStudent) -> dict[str, int]:
     """The embedding table with the token weights; no encoder; the head."""
-    table = head.count(student.embedding) + student.weights.numel()
-    return head.counts(student, table, student.head)
+    table = heads.count(student.embedding) + student.weights.numel()
+    return heads.counts(student, table, student.head)
 
 
 def restore(found: dict[str, np.ndarray]) -> None:

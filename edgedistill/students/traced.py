@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import copy
 import io
-import logging
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 from onnxruntime.quantization.onnx_model import ONNXModel
 from torch import Tensor, nn
 
-from edgedistill.students.graph_writer import MICROSOFT, OPSET, head_on_tokens, is_encoder
+from edgedistill.students.graph_writer import OPSET, head_on_tokens, is_encoder
 from edgedistill.students.model_folder import TEACH, opening
 
 
@@ -44,12 +42,11 @@ class _Traced(nn.Module):
         return torch.nn.functional.normalize(pooled, dim=-1), tokens
 
 
-def write(student: Any, is_same: Callable[[onnx.ModelProto], bool]) -> onnx.ModelProto:
-    """Trace with torch's TorchScript exporter; an encoder on eager attention, then fused where the fused
-    graph `is_same`: gives what torch gives.
+def write(student: Any) -> onnx.ModelProto:
+    """Trace with torch's TorchScript exporter; an encoder on eager attention. onnxruntime fuses what it can
+    when it opens the graph.
 
-    The newer exporter is not used: no attention is fused in its graphs, and the quantizer does not find their
-    LSTM weights.
+    The newer exporter is not used: the quantizer does not find the LSTM weights of its graphs.
     """
     copied = copy.deepcopy(student)
     encoder = is_encoder(student)
@@ -60,24 +57,24 @@ def write(student: Any, is_same: Callable[[onnx.ModelProto], bool]) -> onnx.Mode
     example: Tensor = torch.ones((2, 5), dtype=torch.long)
     file: Any = io.BytesIO()  # the exporter takes a file object, though its type hints do not allow one
     options: dict[str, Any] = {"input_names": names[:2], "output_names": names[2:], "dynamic_axes": dynamic}
-    with opening(
-        type(copied.model if encoder else copied).__name__,
-        "an architecture that cannot be written as a graph",
-        TEACH,
+    with (
+        opening(
+            type(copied.model if encoder else copied).__name__,
+            "an architecture that cannot be written as a graph",
+            TEACH,
+        ),
+        warnings.catch_warnings(),
+        torch.inference_mode(),
     ):
-        with warnings.catch_warnings(), torch.inference_mode():
-            warnings.simplefilter("ignore")  # about the old exporter, and one for each shape it traces
-            torch.onnx.export(
-                _Traced(copied).eval(), (example, example), file, dynamo=False, opset_version=OPSET, **options
-            )
-        chosen = onnx.load_from_string(file.getvalue())
-        if encoder:
-            fused = _fused(chosen, student.model.config)
-            chosen = fused if is_same(fused) else chosen
-    ONNXModel(chosen).replace_gemm_with_matmul()  # the quantizers look for MatMul
-    _name_constants(chosen.graph, student)
-    chosen.producer_name = "edgedistill"
-    return chosen
+        warnings.simplefilter("ignore")  # about the old exporter, and one for each shape it traces
+        torch.onnx.export(
+            _Traced(copied).eval(), (example, example), file, dynamo=False, opset_version=OPSET, **options
+        )
+    model = onnx.load_from_string(file.getvalue())
+    ONNXModel(model).replace_gemm_with_matmul()  # the quantizers look for MatMul
+    _name_constants(model.graph, student)
+    model.producer_name = "edgedistill"
+    return model
 
 
 def _name_constants(graph: onnx.GraphProto, student: nn.Module) -> None:
@@ -112,33 +109,3 @@ def _name_constants(graph: onnx.GraphProto, student: nn.Module) -> None:
 
 def _content(array: np.ndarray) -> tuple[object, ...]:
     return array.dtype.str, array.shape, array.tobytes()
-
-
-def _fused(plain: onnx.ModelProto, config: Any) -> onnx.ModelProto:
-    """Fold constants, and fuse attention and GELU to single nodes where onnxruntime's optimizer supports the
-    encoder.
-
-    Queries, keys and values keep their own weights, and the embedding table its Gather: the quantizers look
-    for those. Norms stay apart from the sum in front of them, which on CPUs takes three to six times as long
-    in one operator, and the bias of a product apart from GELU, which would hide it from the quantizers.
-    """
-    from onnxruntime.transformers.fusion_options import FusionOptions
-    from onnxruntime.transformers.optimizer import optimize_model
-
-    options: Any = FusionOptions("bert")
-    options.use_multi_head_attention = True
-    for name in ("embed_layer_norm", "layer_norm", "skip_layer_norm", "bias_skip_layer_norm", "bias_gelu"):
-        setattr(options, f"enable_{name}", False)
-    sizes = {  # 0: derived from the graph
-        "num_heads": getattr(config, "num_attention_heads", 0),
-        "hidden_size": getattr(config, "hidden_size", 0),
-    }
-    copied = onnx.load_from_string(plain.SerializeToString())
-    logging.disable(logging.WARNING)
-    try:
-        fused = optimize_model(copied, "bert", optimization_options=options, opt_level=1, **sizes).model
-    finally:
-        logging.disable(logging.NOTSET)
-    if not any(entry.domain == MICROSOFT for entry in fused.opset_import):
-        fused.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
-    return fused

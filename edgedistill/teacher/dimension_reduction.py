@@ -14,6 +14,8 @@ from scipy.optimize import linear_sum_assignment
 
 from edgedistill.students.output import Affine
 
+DAMPING = 1e-3  # of a covariance's mean variance, added to its diagonal in CCA
+
 
 def pca(embeddings: np.ndarray, dims: int, centre: bool = True, variance_exponent: float = 0.0) -> Affine:
     """Principal component analysis: the `dims` orthonormal directions of largest variance.
@@ -55,30 +57,29 @@ def ridge(embeddings: np.ndarray, student: np.ndarray, regularization: float) ->
     return Affine(weight, student_mean - mean @ weight)
 
 
-def cca(embeddings: np.ndarray, student: np.ndarray, dims: int, regularization: float) -> Affine:
+def cca(embeddings: np.ndarray, student: np.ndarray, dims: int, damping: float = DAMPING) -> Affine:
     """Canonical correlation analysis: the teacher's canonical directions, each of variance 1, largest
     correlation first.
 
-    W = C_t^(−½) U, where U Σ Vᵀ is the SVD of C_t^(−½) C_ts C_s^(−½) and each covariance has `regularization`
+    W = C_t^(−½) U, where U Σ Vᵀ is the SVD of C_t^(−½) C_ts C_s^(−½) and each covariance has `damping`
     times its mean variance added to its diagonal. embeddings (n, e), student (n, d), dims ≤ d, e. Returns
     the map (e, dims). In closed form, because scikit-learn's iterative algorithm takes
     minutes for 128 directions.
     """
     mean = embeddings.mean(0)
     left, right = embeddings - mean, student - student.mean(0)
-    white_left, white_right = _whitening(left, regularization), _whitening(right, regularization)
+    white_left, white_right = _whitening(left, damping), _whitening(right, damping)
     between = white_left @ (left.T @ right / len(left)) @ white_right
     directions, _, _ = scipy.linalg.svd(between, full_matrices=False)
     weight = fix_signs(white_left @ directions[:, :dims])
     return Affine(weight, -mean @ weight)
 
 
-def _whitening(centred: np.ndarray, regularization: float) -> np.ndarray:
-    """C^(−½) (e, e) of centred embeddings (n, e), with `regularization` mean variances on the diagonal of
-    C."""
+def _whitening(centred: np.ndarray, damping: float) -> np.ndarray:
+    """C^(−½) (e, e) of centred embeddings (n, e), with `damping` mean variances on the diagonal of C."""
     covariance = centred.T @ centred / len(centred)
     values, directions = scipy.linalg.eigh(
-        covariance + regularization * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+        covariance + damping * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
     )
     return (directions * values.clip(min=1e-300) ** -0.5) @ directions.T
 

@@ -21,6 +21,7 @@ from edgedistill.session import Log, silent
 from edgedistill.students.output import Affine, read_maps, write_maps
 from edgedistill.teacher.dimension_reduction import cca, gaussian, pca, procrustes, ridge, signed_permutation
 
+RIDGE = 1.0  # λ of the reduction by ridge regression
 LEAST_SPAN = 1e-6  # by which embeddings differ, as a share of their largest value; what is below is rounding
 
 Spec = recipe.SingleTeacher | recipe.Split
@@ -161,9 +162,9 @@ def fit(
     elif isinstance(reduce, recipe.Gaussian):
         affine = gaussian(teacher_dims, dims, reduce.seed)
     elif isinstance(reduce, recipe.Ridge):
-        affine = ridge(embeddings, student, reduce.regularization)
+        affine = ridge(embeddings, student, RIDGE)
     elif isinstance(reduce, recipe.Cca):
-        affine = cca(embeddings, student, dims, reduce.regularization)
+        affine = cca(embeddings, student, dims)
     else:
         affine = Affine(np.eye(teacher_dims), np.zeros(teacher_dims))
     if spec.align != "none":

@@ -23,10 +23,8 @@ from edgedistill.training import checkpoint
 from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.inputs import batch_order
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.inputs.text_batches import Batches
-from edgedistill.training.inputs.tuple_batches import TupleTargets
 from edgedistill.training.optimizers import (
     interpolated,
     learning_rate_factor,
@@ -126,7 +124,8 @@ class StageInProgress:
             fact = f"{self.spec.batch} rows for {run.accelerator.processes.count} processes"
             raise UserError(f"{stage.place}.batch: {fact}; raise it, or start fewer")
         rows, queued = self.batches.trained_and_queued(stage)
-        self.order = BatchOrder(self.spec, self.batches, rows, self.seed, self._similar_texts())
+        groups = self.batches.targets.similar(self.spec, self.seed) if self.spec.group is not None else None
+        self.order = BatchOrder(self.spec, self.batches, rows, self.seed, groups)
         self.step, self.steps = 0, steps(self.spec, len(rows))
         torch.manual_seed(self.seed)
         device = run.accelerator.device
@@ -151,16 +150,6 @@ class StageInProgress:
             self.spec.name, total=self.steps, completed=self.step, loss=math.nan, dev=math.nan, rate=0.0
         )
         self._saved = self._logged = self._measured = time.perf_counter()
-
-    def _similar_texts(self) -> batch_order.Groups | None:
-        """Which texts are similar, for objectives that compare similar ones."""
-        if self.spec.group is None:
-            return None
-        # The recipe guarantees targets: `similar_texts` belongs to an objective that reads them.
-        assert self.batches.targets is not None
-        if isinstance(self.batches.targets, TupleTargets):
-            return self.batches.targets.similar(self.spec, self.seed)
-        return batch_order.similar_texts(self.spec, self.batches.targets, self.batches.texts, self.seed)
 
     def _trained_module(self, queued: np.ndarray) -> TrainedModule:
         """The student with its objective; `queued` are the rows that fill its queue."""

@@ -78,7 +78,6 @@ def stage(task: dict[str, Any], **more: Any) -> dict[str, Any]:
         "hidden": 16,
         "steps": 30,
         "batch": 16,
-        "bucket": 4,
         "learning_rate": 5e-3,
         **more,
     }
@@ -104,7 +103,7 @@ def tuned(tasks: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     `teacher`, of single texts."""
     folder = tmp_path_factory.mktemp("tuned")
     go(tasks, folder / "runs/one", stage(single(), steps=120), distil=True)
-    go(tasks, folder / "runs/two", stage(pair(), dropout=0.1, learning_rate=2e-2))
+    go(tasks, folder / "runs/two", stage(pair(), dropout=0.1, learning_rate=2e-2, steps=90))
     go(
         tasks,
         folder / "runs/teacher",

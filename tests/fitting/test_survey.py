@@ -36,7 +36,6 @@ BIG = Budget(100.0, 1_000.0)
         Choice("bert", 1, 16, 40, 8, "kept 3"),
         Choice("bert", 2, 32, 64, 8, "all"),
         Choice("static", 0, 8, 0, 8, "all"),
-        Choice("bilstm", 1, 11, 21, 11, "kept 3"),
     ],
     ids=lambda choice: choice.name,
 )
@@ -130,13 +129,6 @@ def test_the_hand_made_shapes_are_among_the_candidates() -> None:
     )
     estimate = candidates.estimated_bytes(choice, START, VOCABULARIES, "int8")
     assert estimate == pytest.approx(12_000 * 64 + 2_359_296 + 256 * 384 + 178_000 + 128 * 256, rel=0.05)
-
-
-def test_narrow_students_keep_all_heads_where_each_has_its_own_bias() -> None:
-    start = StartingPoint("teacher", "teacher", 12, 768, 12, 3072, 130, 128, 768, True, keeps_heads=True)
-    widths = {choice.width for choice in candidates.choices(start, VOCABULARIES) if choice.kind == "bert"}
-    assert widths == {252, 384, 516, 768}
-    assert all(choice.width % choice.table == 0 for choice in candidates.choices(start, VOCABULARIES))
 
 
 def measured(

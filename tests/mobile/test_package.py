@@ -62,7 +62,6 @@ def test_what_is_in_a_package(made: tuple[Path, dict[str, Any], list[str]], fold
     graphs = {"model.ort", "model_with_tokenizer.onnx", "model_with_tokenizer.ort"}
     assert names == graphs | {
         "required_operators.config",
-        "mobile_usability.txt",
         "tokenizer.json",
         "parity.json",
         "Encoder.kt",
@@ -85,8 +84,8 @@ def test_what_is_in_a_package(made: tuple[Path, dict[str, Any], list[str]], fold
     assert [path.name for path in out.parent.iterdir()] == ["phone"]
     assert "10,000" in lines[0]
     readme = (out / "README.md").read_text(encoding="utf-8")
-    assert "10,000 generated texts" in readme and "BertTokenizer" in readme and "NNAPI" in readme
-    assert all(f"`{name}`" in readme for name in names - {"README.md", "mobile_usability.txt"})
+    assert "10,000 generated texts" in readme and "BertTokenizer" in readme
+    assert all(f"`{name}`" in readme for name in names - {"README.md"})
     assert str(out.parent) not in "".join(
         path.read_text(encoding="utf-8") for path in out.glob("*.[cmt][odx]*") if path.suffix != ".ort"
     )

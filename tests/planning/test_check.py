@@ -107,7 +107,7 @@ def test_the_training_time_is_estimated_and_nothing_is_kept(
     view = {"view": {"kind": "crop"}}
     steps = [
         stage(steps=400, objective={**CONGEN, "queue": 64, "alpha": 0.5}, **view),
-        stage("b", objective={"kind": "simcse"}, view={"kind": "delete_one"}),
+        stage("b", objective={"kind": "skd"}, view={"kind": "delete_one"}),
     ]
     wanted = spec(world, corpus=corpus(200), stages=steps)
     before = torch.get_rng_state()

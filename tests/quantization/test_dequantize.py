@@ -60,7 +60,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "bert tanh of its pooler": {**BERT, "pooling": "cls_pooler", "tanh": True},
     "bert of no layers": {**BERT, "config": {**BERT["config"], "num_hidden_layers": 0}},  # type: ignore[dict-item]
     "bert in blocks": {**BERT, "blocks": [(16, 0.75), (8, 0.25)]},
-    "bert with a relative bias": {**BERT, "relative_bias": 32, "position_ids": "pad", "pad": 1},
+    "bert counting from padding": {**BERT, "position_ids": "pad", "pad": 1},
     "recurrent": RECURRENT,
     "recurrent once": {**RECURRENT, "repeats": 1},
     "recurrent, one layer": {
@@ -124,7 +124,7 @@ def test_the_student_comes_back_in_every_precision(name: str) -> None:
     assert (rows @ rows.T)[~np.eye(len(rows), dtype=bool)].max() < 0.999  # texts differ
 
 
-@pytest.mark.parametrize("name", ["bert", "bert with a relative bias", "recurrent", "bilstm"])
+@pytest.mark.parametrize("name", ["bert", "bert counting from padding", "recurrent", "bilstm"])
 def test_what_comes_back_gives_the_same_graph_again(name: str) -> None:
     """Written, read back, written: the same constants, though the student's own weights may differ."""
     shape = SHAPES[name]

@@ -118,9 +118,10 @@ def test_down_the_whole_line(world: World, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("registered")
 def test_without_a_product_there_is_no_int8(world: World, tmp_path: Path) -> None:
-    stage = {"name": "distil", "objective": {"kind": "gram"}, "steps": 1, "batch": 16, "bucket": 4}
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 1, "batch": 16, "bucket": 4}
     student = {"kind": "conv", "width": 12, "channels": 16, "head": "none"}
-    spec = recipe.parse(world.recipe(student=student, stages=[stage]), "conv.yaml")
+    targets = {"reduce": {"kind": "pca"}, "dims": 16}
+    spec = recipe.parse(world.recipe(student=student, stages=[stage], targets=targets), "conv.yaml")
     train.train(spec, tmp_path / "run", Session(data=world.data, log=lambda line: None))
     with pytest.raises(
         CheckFailed,

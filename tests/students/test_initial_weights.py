@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, PreTrainedTokenizerBase
-from transformers.models.bert.modeling_bert import BertSelfAttention
+from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe, run
 from edgedistill.data import corpus
@@ -162,23 +161,6 @@ def test_an_output_matrix_is_fitted_to_what_is_missing() -> None:
     assert torch.allclose(summed[mask], 3 * (skipped + added)[mask], atol=0.1)
 
 
-def test_shortened_heads_keep_their_scores() -> None:
-    """Queries of rank 3 need 3 numbers of 8; scores are divided by the root of the size, so √8/√3 is made up
-    for."""
-    torch.manual_seed(0)
-    part = BertSelfAttention(BertConfig(hidden_size=16, num_attention_heads=2))
-    with torch.no_grad():
-        part.query.weight[8:] = torch.randn(8, 3) @ torch.randn(3, 16)
-        part.query.bias.zero_()
-    flat, said = torch.randn(50, 16), torch.randn(50, 8)
-    query, key = (flat @ each.weight[8:].T + each.bias[8:] for each in (part.query, part.key))
-    with torch.no_grad():
-        turns = narrow_bert._head_reductions(part, 1, flat, said, 3)
-    scores = (query @ turns[0]) @ (key @ turns[1]).T / 3**0.5
-    assert torch.allclose(scores, query @ key.T / 8**0.5, atol=1e-3)
-    assert torch.allclose(turns[2].T @ turns[2], torch.eye(3), atol=1e-5)
-
-
 def started(
     world: World, **student: object
 ) -> tuple[torch.nn.Module, list[str], np.ndarray, PreTrainedTokenizerBase]:
@@ -198,7 +180,7 @@ def started(
     [
         {},
         {"bottleneck": 20, "embeddings": {"weighting": "frequency"}},
-        {"heads": 4},
+        {"heads": 3},
         {"pooling": "mean", "trim": {}},
     ],
     ids=str,
@@ -209,7 +191,7 @@ def test_a_narrow_start_is_near_its_teacher(world: World, more: dict[str, object
     module, texts, wanted, words = started(world, weights="teacher", width=24, **more)
     near = (student_embeddings.embed(module, words, texts, 48) * wanted).sum(1).mean()
     config = module.model.config  # type: ignore[union-attr]
-    assert (config.hidden_size, config.num_attention_heads) == (24, more.get("heads", 3))
+    assert (config.hidden_size, config.num_attention_heads) == (24, 3)
     other, _, _, same = started(world, layers=2, width=24, heads=3)
     far = (student_embeddings.embed(other, same, texts, 48) * wanted).sum(1).mean()
     assert near > 0.9 > 0.5 > far, (near, far)
@@ -256,12 +238,12 @@ def test_a_narrow_student_trains_and_exports(world: World, tmp_path: Path) -> No
             "student.width: 32 from weights that are 32 wide; give less, or leave it out to keep their width",
         ),
         (
-            {"width": 24, "heads": 6},
-            "student.heads: 6 heads for a width of 24 from weights with 4; give a divisor of 24 up to 4",
+            {"width": 20},
+            "student.width: 20 from weights whose heads have 8 dimensions; give a multiple of 8",
         ),
         (
             {"width": 24, "heads": 2},
-            "student.heads: 2 heads of 12 dimensions, the weights' have 8; give more heads",
+            "student.heads: 2 of a width of 24, the weights' have 8 dimensions each; give 3, or leave it out",
         ),
         (
             {"max_positions": 900},

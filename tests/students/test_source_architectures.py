@@ -38,12 +38,11 @@ from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram, wordpiece
 KINDS = {
     "bert": wordpiece,
     "distilbert": wordpiece,
-    "mpnet": unigram,
     "roberta": byte_bpe,
     "xlm-roberta": unigram,
 }
-PROJECTED = ("distilbert", "mpnet", "roberta")
-LONG = "word after word, and no end. " * 40  # beyond a window and the last bucket of a relative bias
+PROJECTED = ("distilbert", "roberta")
+LONG = "word after word, and no end. " * 40  # beyond the positions
 TEXTS = ["", "a", "<pad> and [PAD] </s> inside", "naïve 🙂 北京", LONG, *sentences(6, seed=3)]
 WIDTH = 40  # the teacher of the tiny world is 32 wide
 
@@ -209,11 +208,11 @@ def test_int8_finds_all_products_and_fixed_scales(world: World, sources: Any, ki
 
 @pytest.mark.parametrize("kind", PROJECTED)
 def test_a_narrow_start_is_near_its_source(world: World, sources: Any, kind: str) -> None:
-    """20 of 40 wide, its own texts; with all heads, as a relative bias needs them."""
+    """20 of 40 wide, its own texts."""
     narrow = {"width": 20, "head": "linear", "dims": WIDTH}
     started, (model, tokenizer) = Started(world, sources(kind), **narrow), opened(sources(kind))
     config = started.module.model.config
-    assert (config.hidden_size, config.num_attention_heads) == (20, 4 if kind == "mpnet" else 2)
+    assert (config.hidden_size, config.num_attention_heads) == (20, 2)
     read = sentences(30, seed=21)
     ids, mask = batch(tokenizer, read)
     with torch.inference_mode():
@@ -226,13 +225,13 @@ def test_a_narrow_start_is_near_its_source(world: World, sources: Any, kind: str
 
 
 def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp_path: Path) -> None:
-    """Two layers of an MPNet, 40 wide and with its own trimmed tokenizer, learn from a BERT of 32; then its
+    """Two layers of an XLM-R, 40 wide and with its own trimmed tokenizer, learn from a BERT of 32; then its
     run is a source itself."""
-    mpnet = str(sources("mpnet"))
+    xlmr = str(sources("xlm-roberta"))
     student = {
         "kind": "bert",
-        "weights": mpnet,
-        "tokenizer": mpnet,
+        "weights": xlmr,
+        "tokenizer": xlmr,
         "layers": [0, 2],
         "pq_bytes": 8,
         "trim": {},
@@ -250,9 +249,9 @@ def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp
         recipe.parse(world.recipe(student=student, stages=[stage]), "test"), tmp_path / "run", session
     )
     finished = run.open_run(tmp_path / "run")
-    assert (finished.dims, finished.shape["relative_bias"], finished.shape["position_ids"]) == (32, 32, "pad")
+    assert (finished.dims, finished.shape["position_ids"]) == (32, "pad")
     teacher, texts = TeacherEncoder(recipe.Teacher(model=str(world.teacher))), sentences(20, seed=30)
-    before, trained = Started(world, sources("mpnet"), layers=[0, 2], dims=None), finished.student()
+    before, trained = Started(world, sources("xlm-roberta"), layers=[0, 2], dims=None), finished.student()
     after = student_embeddings.embed(trained, finished.tokenizer(), texts, 128)
     assert (after * teacher.embed(texts)).sum(1).mean() > 0.2 + (
         before.embed(texts) * teacher.embed(texts)
@@ -261,7 +260,7 @@ def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp
     card = (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
     assert (
         f"distilled from `{world.teacher}`." in card
-        and f"| `{mpnet}` (initial weights) | — | not stated |" in card
+        and f"| `{xlmr}` (initial weights) | — | not stated |" in card
     )
     assert np.abs(bundle.load(tmp_path / "bundle", precision="fp32").encode(texts) - after).max() < 1e-5
     again = Started(world, tmp_path / "run", pq_bytes=8, dims=None)
@@ -288,7 +287,7 @@ def test_a_smaller_padding_id_keeps_positions(world: World, sources: Any) -> Non
 
 ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
     "layers": (
-        "mpnet",
+        "roberta",
         {"layers": [0, 3]},
         "student.layers: no layer 3 in a model with 3 layers; choose from 0 to 2",
     ),
@@ -296,13 +295,6 @@ ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
         "distilbert",
         {"layers": 4},
         "student.layers: 4 layers from weights that have 3; ask for 3 or fewer",
-    ),
-    "heads": (
-        "mpnet",
-        {"width": 30},
-        "student.heads: 3 of 4 heads, each of which has its own relative attention bias; give a width that "
-        "is a multiple of 4, and leave "
-        "heads out",
     ),
     "pooler": (
         "distilbert",
@@ -337,7 +329,7 @@ def test_what_cannot_be(world: World, sources: Any, name: str) -> None:
 def test_an_unknown_architecture_names_the_known(world: World, tmp_path: Path) -> None:
     """As a folder, and as the teacher."""
     folder = encoder(tmp_path / "albert", "albert", wordpiece(), embedding_size=16)
-    known = "BERT, CamemBERT, DistilBERT, MPNet, RoBERTa, XLM-R"
+    known = "BERT, CamemBERT, DistilBERT, RoBERTa, XLM-R"
     with pytest.raises(UserError) as caught:
         Started(world, folder)
     way_out = "choose one of these, or use `weights: random`"
@@ -387,7 +379,7 @@ def test_the_list_of_layers_needs_weights(world: World) -> None:
 def test_other_teachers_start_students_too(world: World, tmp_path: Path) -> None:
     """`weights: teacher` of a teacher that is not a BERT; its own vectors come out where nothing is
     changed."""
-    folder = encoder(tmp_path / "teacher", "mpnet", max_position_embeddings=64)
+    folder = encoder(tmp_path / "teacher", "roberta", max_position_embeddings=64)
     changed = world.recipe(
         teacher={"model": str(folder), "pooling": "mean", "max_tokens": 60, "dtype": "fp32"},
         student={"kind": "bert", "weights": "teacher"},
@@ -398,4 +390,4 @@ def test_other_teachers_start_students_too(world: World, tmp_path: Path) -> None
     assert student.max_tokens == 62  # two rows of its table belong to padding
     found = student_embeddings.embed(student.module.eval(), teacher.tokenizer, TEXTS, 60)
     assert least_cosine(found, teacher.embed(TEXTS)) > 0.99999
-    assert files.read_json(folder / "config.json")["model_type"] == "mpnet"
+    assert files.read_json(folder / "config.json")["model_type"] == "roberta"

@@ -557,11 +557,11 @@ def test_blocks_must_fill_the_student(world: World, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=says):
             go(world, tmp_path / "x", student={**BARE, "width": width}, targets=WAYS[way])
         assert not resolve.unfinished_run(tmp_path / "x").exists()
-    stage = {"name": "a", "objective": {"kind": "gram"}, "steps": 2, "batch": 8}
+    itself = {"kind": "teacher", "reference_student": {**BARE, "width": 20}}
     with pytest.raises(
         UserError, match="16 dimensions are fitted to the student's embeddings, which have 20"
     ):
-        go(world, tmp_path / "x", student={**BARE, "width": 20}, targets=WAYS["ridge"], stages=[stage])
+        go(world, tmp_path / "x", student=itself, targets=WAYS["ridge"], stages=[])
 
 
 REDUCED: list[dict[str, Any]] = [

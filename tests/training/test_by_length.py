@@ -30,7 +30,6 @@ STUDENTS: dict[str, dict[str, Any]] = {
     "factorized table": {"bottleneck": 4},
     "product-quantized table": {"pq_bytes": 4},
     "positions counted from padding": {"position_ids": "pad", "pad": 0},
-    "relative attention bias": {"relative_bias": 32},
 }
 
 

@@ -34,7 +34,7 @@ OBJECTIVE = {
     "kind": "sum",
     "terms": [
         {"weight": 1, "objective": {"kind": "cosine"}},
-        {"weight": 1, "objective": {"kind": "gram", "similar_texts": 8}},
+        {"weight": 1, "objective": {"kind": "ckd", "queue": 32}},
     ],
 }
 

@@ -66,7 +66,7 @@ CKD = {
         "kind": "sum",
         "terms": [
             {"objective": {"kind": "ckd", "queue": 64, "learn_temperature": True}, "weight": 1.0},
-            {"objective": {"kind": "gram"}, "weight": 2.0},
+            {"objective": {"kind": "cosine"}, "weight": 2.0},
         ],
     },
     "steps": 12,

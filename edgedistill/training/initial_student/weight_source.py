@@ -84,7 +84,7 @@ def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.TeacherE
     if isinstance(module, recurrent.RecurrentStudent) and isinstance(student, recipe.Bert):
         fact = "is a recurrent student, whose repeated layers a BERT cannot take"
         raise UserError(f"student.weights: {opened.spec.model} {fact}; use `kind: recurrent`")
-    layers = _layers(student, module.model, name)._replace(pad=module.pad, relative_bias=module.relative_bias)
+    layers = _layers(student, module.model, name)._replace(pad=module.pad)
     return WeightSource(layers, opened.tokenizer, module.head, finished)
 
 
