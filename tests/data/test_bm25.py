@@ -129,6 +129,7 @@ def test_a_text_without_words_is_found_by_no_query() -> None:
 def test_names_the_extra_of_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(
-        UserError, match="needs bm25s, which is not installed; pip install 'edgedistill\\[search\\]'"
+        UserError,
+        match=r"needs bm25s, which is not installed; in your clone of edgedistill: pip install '\.\[search\]'",
     ):
         bm25.BM25(THREE, "three")
