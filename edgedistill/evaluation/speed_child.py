@@ -199,7 +199,7 @@ def _memory(request: Request) -> dict[str, Any]:
     """Return the peak memory after texts of every length, single and batched, up to the bundle's limit."""
     opened, (_, _, run), _ = _load(request)
     loaded, texts = machine.peak_rss_bytes(), request["texts"]
-    words = _words(request) * 512
+    words = list(itertools.islice(itertools.cycle(_words(request)), 512))
     long = [" ".join(words[: 2**power]) for power in range(10)]
     varied: list[Any] = [[text, text] for text in long] if opened.pair else long
     for text in [*varied, *reversed(varied)]:
