@@ -91,7 +91,7 @@ def _wrong_usage(error: Any) -> UserError:
     example = f"{place} --help"
     if error.ctx is not None:  # an option that lacks its value has none
         place, command = error.ctx.command_path, error.ctx.command
-        example = command.epilog.partition("Example: ")[2] or example
+        example = command.epilog.partition("Example: ")[2] or f"{place} --help"
         options = {name for each in command.params for name in each.opts}
         given = getattr(error, "option_name", None)
         if given and OPTIONS.get(given) in options:

@@ -393,6 +393,10 @@ def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
         ),
         ("verify nano micro", "edgedistill verify: got unexpected extra argument(s) (micro); for example: "),
         ("-V", "edgedistill: no option '-V'; choose "),
+        (
+            "--versoin",
+            "edgedistill: no option '--versoin'; did you mean '--version'? (--version); for example: e",
+        ),
     ],
 )
 def test_what_strangers_try_is_answered_with_a_way_out(tmp_path: Path, arguments: str, line: str) -> None:

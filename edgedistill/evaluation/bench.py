@@ -87,7 +87,9 @@ def bench(
     possible, and CheckFailed with the result, after the files are written, when a requirement is not met.
     """
     if not bundles:
-        raise UserError("edgedistill bench: no bundle; name one, or make one with edgedistill export RUN")
+        raise UserError(
+            "edgedistill bench: no bundle; name one, such as nano, or make one: edgedistill export RUN"
+        )
     for file in filter(None, outputs):
         if file.is_dir():
             raise UserError(f"{file}: a folder; give the name of a file")

@@ -32,6 +32,7 @@ HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 150
 MOST_TEXTS = 1_000  # among which the answers are to be found
 MOST_QUERIES = 300
 WEIGHTS = (0.25, 0.5, 1.0)  # of BM25, of which the best is chosen on held-out queries
+FEW_QUERIES = 50  # below which a difference of a point or two says nothing
 TITLES = {"made": "made of held-out texts", "own": "of the held-out pairs"}
 
 
@@ -211,6 +212,7 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
     """The rows of a table of what was `compared`: title, and each encoder's nDCG@10."""
     for name in (each for each in TITLES if each in found):
         of = found[name]
-        yield f"nDCG@10 of {of['queries']:,} queries {TITLES[name]}", of["ndcg_at_10"]
+        few = ", too few to tell," if of["queries"] < FEW_QUERIES else ""
+        yield f"nDCG@10 of {of['queries']:,} queries{few} {TITLES[name]}", of["ndcg_at_10"]
         beside = f"  with BM25 (weight {found['bm25_weight']:g}; alone {100 * of['bm25']:.1f})"
         yield beside, of["with_bm25"]

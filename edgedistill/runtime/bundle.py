@@ -156,14 +156,14 @@ class Bundle:
     def encode_query(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> np.ndarray:
         """Embed n queries, which are to find documents: `encode` with the bundle's prompt for queries, and
         the same as `encode` where it has none."""
-        return self.encode(texts, dim, role="query", **options)
+        return self.encode(texts, dim, **_in_role("query", options))
 
     def encode_document(
         self, texts: str | Iterable[str], dim: int | None = None, **options: Any
     ) -> np.ndarray:
         """Embed n documents, which queries are to find: `encode` with the bundle's prompt for documents, and
         the same as `encode` where it has none."""
-        return self.encode(texts, dim, role="document", **options)
+        return self.encode(texts, dim, **_in_role("document", options))
 
     similarity = staticmethod(similarity)
 
@@ -420,6 +420,13 @@ def load(
     with tokenizer_check.readable(folder):
         opened._tokenizer.encode("a")  # a tokenizer whose parts do not fit together fails here
     return opened
+
+
+def _in_role(role: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of `encode_query` or `encode_document`, which give the role."""
+    if "role" in options:
+        raise UserError(f"encode_{role}: role={options['role']!r}: leave it out, or call encode")
+    return {**options, "role": role}
 
 
 def _opened_again(folder: Path, digest: str, precision: str, threads: int, device: str) -> Bundle:

@@ -93,6 +93,8 @@ def _not_found(name: str) -> str:
     name = before if before and precision.isidentifier() else name
     if name.startswith("packaged:"):
         return f"{name}: a model, not a bundle; export it first: edgedistill export {name} --out bundles/NAME"
+    if Path(name).is_file():
+        return f"{name}: a file; give a bundle's folder, or the name of one that ships"
     known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("[!.]*/manifest.json"))}
     ways_out = "`edgedistill students` lists what ships, `edgedistill export MODEL` makes one"
     return f"{unknown_name('bundle', name, known)}; {ways_out}"

@@ -48,7 +48,8 @@ def search(
     another precision. Of equal documents the first comes first. Raises UserError as `similarity`, and where
     `rescore` has another number of documents.
     """
-    asked, binary = _rows(queries, "queries"), documents.dtype == np.uint8
+    asked, documents = _rows(queries, "queries"), np.asarray(documents)
+    binary = documents.dtype == np.uint8
     again = documents if rescore is None else rescore
     if len(again) != len(documents):
         raise UserError(
@@ -78,12 +79,11 @@ def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
         rows = np.atleast_2d(given if given.dtype == np.uint8 else given.astype(np.float32))
     except (TypeError, ValueError, OverflowError):
         raise UserError(
-            f"similarity: {name} is not an array of numbers; give embeddings, such as those of encode"
+            f"{name}: not an array of numbers; give embeddings, as encode returns them (texts: Bundle.search)"
         ) from None
     if rows.ndim != 2:
         raise UserError(
-            f"similarity: {name} has shape {rows.shape}; give embeddings of shape (n, d), or one of shape "
-            "(d,)"
+            f"{name}: an array of shape {rows.shape}; give embeddings of shape (n, d), or one of shape (d,)"
         )
     return expanded(rows)
 

@@ -217,6 +217,17 @@ def test_a_bundle_is_copied_and_pickled_by_its_folder(
         pickle.loads(pickled)
 
 
+def test_a_role_is_given_once(folder: Path) -> None:
+    line = "encode_query: role='document': leave it out, or call encode"
+    with pytest.raises(UserError, match=f"^{line}$"):
+        bundle.load(folder).encode_query(["a"], role="document")
+
+
+def test_a_file_is_not_a_bundle() -> None:
+    with pytest.raises(UserError, match=f"^{__file__}: a file; give a bundle's folder"):
+        bundle.load(__file__)
+
+
 def test_a_closed_bundle_says_so(folder: Path, classifier: bundle.Bundle) -> None:
     with bundle.load(folder) as opened:
         assert opened.encode("a").shape == (24,)
@@ -393,7 +404,7 @@ def test_similarity_refuses_what_is_no_array_of_numbers(texts: Any) -> None:
         edgedistill.similarity(texts, [1.0])
     assert (
         str(caught.value)
-        == "similarity: a is not an array of numbers; give embeddings, such as those of encode"
+        == "a: not an array of numbers; give embeddings, as encode returns them (texts: Bundle.search)"
     )
 
 
@@ -404,7 +415,7 @@ def test_similarity_refuses_other_shapes() -> None:
         edgedistill.similarity(np.ones((2, 3)), np.ones((2, 2)))
     with pytest.raises(
         UserError,
-        match=r"similarity: b has shape \(1, 2, 3\); give embeddings of shape \(n, d\), or one of shape "
+        match=r"b: an array of shape \(1, 2, 3\); give embeddings of shape \(n, d\), or one of shape "
         r"\(d,\)",
     ):
         edgedistill.similarity(np.ones(3), np.ones((1, 2, 3)))
