@@ -30,7 +30,8 @@ export async function load(from, { precision, dim, backend = "auto", threads, pr
   if (missing) throw new BundleError(missing);
   const source = bundleSource(from);
   const worker = new WorkerCalls();
-  signal?.addEventListener("abort", () => worker.close(), { once: true });
+  const giveUp = () => worker.close();
+  signal?.addEventListener("abort", giveUp);
   const most = self.crossOriginIsolated ? (navigator.hardwareConcurrency ?? 1) : 1;
   try {
     const options = { precision, dim, backend, threads: Math.min(threads ?? Math.min(4, Math.ceil(most / 2)), most) };
@@ -39,6 +40,8 @@ export async function load(from, { precision, dim, backend = "auto", threads, pr
   } catch (error) {
     worker.close();
     throw error;
+  } finally {
+    signal?.removeEventListener("abort", giveUp);
   }
 }
 

@@ -10,10 +10,11 @@ const MOST_BYTES = 5e6; // of a dropped text file
 const NEAREST = 8;
 const HOST = /^[\w-]+(\.[\w-]+)+(:\d+)?(\/|$)/u; // of an address without its https://
 const PORTION = 128; // lines embedded between two looks at Stop
+const WORK = ["bundle", "lines", "search"]; // the sections while a bundle is open
 const WIDE = 1024; // pixels from which style.css puts lines and search side by side
 
 let encoder = null; // the opened bundle
-let source = null; // what it was loaded from, for other settings
+let source = null; // {from, options}: what it was loaded from, for other settings
 let rowOf = new Map(); // line -> its embedding
 let embedded = { lines: [], of: [] }; // what is searched, and all that was to be; once there are some, index and joined: BM25 of their words
 let own = ""; // the visitor's lines, while the example is shown
@@ -25,20 +26,26 @@ let opening = new AbortController(); // of the newest bundle, which alone is sho
 function show(...sections) {
   for (const id of ["error", "open", "loading", "bundle", "lines", "search"]) $(id).hidden = !sections.includes(id);
   document.body.classList.toggle("at-work", sections.includes("bundle"));
+  $("back").hidden = !encoder;
+  $("back").textContent = `Back to ${encoder?.name}`;
 }
 
+/** Open a bundle in place of the one that is open, which stays where the new one is refused. */
 async function open(from, options = {}) {
-  closeBundle();
+  opening.abort();
   const { signal } = (opening = new AbortController());
-  source = from;
   show("loading");
   $("stage").textContent = "Opening…";
   $("bytes").removeAttribute("value");
   try {
     const loaded = await load(from, { ...options, signal, progress: showProgress });
     if (signal.aborted) return;
+    closeBundle();
+    source = { from, options };
     encoder = globalThis.encoder = loaded; // also for the console
-    showBundle(options);
+    showBundle();
+    show(...WORK);
+    $("bundle-name").focus();
     embedLines({ stay: true }); // those of the bundle before
   } catch (error) {
     if (!signal.aborted) showError(error);
@@ -60,23 +67,29 @@ function showError(error) {
   $("fact").textContent = sentence(fact ?? error.message);
   $("way-out").textContent = sentence(wayOut ?? "");
   const cannot = Boolean(missingFeature());
-  $("refusal").textContent = cannot ? "The encoder cannot run here" : "The bundle was not opened";
-  show("error", ...(cannot ? [] : ["open"]));
+  const refused = encoder ? `Not opened; ${encoder.name} stays open` : "The bundle was not opened";
+  $("refusal").textContent = cannot ? "The encoder cannot run here" : refused;
+  if (encoder) showSettings(); // as they were
+  const rest = encoder ? WORK : ["open"];
+  show("error", ...(cannot ? [] : rest));
+  $("refusal").focus();
 }
 
-function showBundle({ backend = "auto" }) {
-  const { name, precision, precisions, dim, dims, max_tokens } = encoder;
+function showBundle() {
+  const { name, dim, max_tokens } = encoder;
   $("bundle-name").textContent = name;
   $("shape").textContent = `${dim} dimensions, of up to ${max_tokens} tokens a text`;
   $("backend").replaceChildren(backendName(encoder), note(whyThreads(encoder)), note(encoder.reason));
   $("speed").textContent = "not measured yet";
   showGolden(encoder.golden);
-  fill($("precision"), precisions, precision);
-  fill($("dim"), dims, dim);
-  $("backend-choice").value = backend;
-  show("bundle", "lines", "search");
-  $("bundle-name").focus();
+  showSettings();
   showEmbedded();
+}
+
+function showSettings() {
+  fill($("precision"), encoder.precisions, encoder.precision);
+  fill($("dim"), encoder.dims, encoder.dim);
+  $("backend-choice").value = source.options.backend ?? "auto";
 }
 
 function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, cosine_at_least }) {
@@ -90,7 +103,6 @@ function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, 
 }
 
 function closeBundle() {
-  opening.abort();
   stop.abort("closed");
   encoder?.close();
   encoder = null;
@@ -175,6 +187,7 @@ async function takeLines(files) {
 
 /** Embed the lines that have no embedding yet; what is embedded when the visitor stops is searched. `stay`: leave the focus where it is. */
 async function embedLines({ stay = false } = {}) {
+  $("error").hidden = true;
   const texts = lines();
   if (!texts.length) return;
   countLines();
@@ -207,6 +220,7 @@ async function embedLines({ stay = false } = {}) {
     countLines();
     const named = (_, at) => `line ${texts.indexOf(portion[at]) + 1}`;
     $("count").textContent = error.message.replace(/^texts\[(\d+)\]/u, named);
+    if (!stay) $("texts").focus();
   }
   busyEmbedding(false);
 }
@@ -325,26 +339,39 @@ $("address").addEventListener("submit", (event) => {
   const typed = $("url").value.trim();
   open(HOST.test(typed) ? `https://${typed}` : typed);
 });
-const close = () => {
-  closeBundle();
+const choose = () => {
+  opening.abort();
   $("folder").value = "";
   show("open");
   ($("students").querySelector("button") ?? $("folder")).focus();
 };
-$("close").addEventListener("click", close);
-$("cancel").addEventListener("click", close);
+const goBack = () => {
+  opening.abort();
+  showSettings();
+  show(...WORK);
+  $("bundle-name").focus();
+};
+$("another").addEventListener("click", choose);
+$("back").addEventListener("click", goBack);
+$("cancel").addEventListener("click", () => (encoder ? goBack() : choose()));
 $("check").addEventListener("click", check);
 $("time").addEventListener("click", time);
 $("texts").addEventListener("input", ({ inputType }) => (inputType === "insertFromPaste" ? embedLines({ stay: true }) : countLines()));
 $("texts").addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && embedLines());
 $("example").addEventListener("click", switchExample);
 $("embed").addEventListener("click", embedLines);
-$("stop").addEventListener("click", () => stop.abort("stopped"));
-$("query").addEventListener("input", search);
+$("stop").addEventListener("click", () => {
+  stop.abort("stopped");
+  $("texts").focus(); // the button goes
+});
+$("query").addEventListener("input", () => {
+  $("error").hidden = true; // of a bundle that was not opened
+  search();
+});
 $("by-words").addEventListener("change", search);
 for (const id of ["precision", "dim", "backend-choice"]) {
   $(id).addEventListener("change", () =>
-    open(source, { precision: $("precision").value, dim: Number($("dim").value), backend: $("backend-choice").value }),
+    open(source.from, { precision: $("precision").value, dim: Number($("dim").value), backend: $("backend-choice").value }),
   );
 }
 

@@ -11,7 +11,7 @@ import { BM25, joined } from "../../node/core/bm25.js";
 import { DIMS, dot, edit, GOLDEN, MANIFEST, PRECISION } from "../../node/test/bundles.js";
 import { GIVES, REFUSED } from "../../node/test/cases.js";
 import { EXAMPLE, QUERY } from "../example.js";
-import { FEW, broken, browser, errorOf, few, inBrowser, opened, origin, page, port, refused, shown, text } from "./harness.mjs";
+import { FEW, broken, browser, drop, dropText, errorOf, few, inBrowser, opened, origin, page, port, refused, shown, text } from "./harness.mjs";
 
 export const cases = {
   async url() {
@@ -51,7 +51,7 @@ export const cases = {
     await on.waitForFunction(() => document.getElementById("golden").textContent.startsWith("✓ same results"));
     await on.click("#time");
     await on.waitForFunction(() => / ms \(p50\) · [\d,]+ texts\/s/.test(document.getElementById("speed").textContent));
-    await on.click("#close");
+    await on.click("#another");
     await shown(on, "open");
     assert.equal(await on.isVisible("#bundle"), false);
     assert.deepEqual(on.bugs, []);
@@ -119,7 +119,7 @@ export const cases = {
     await on.click("#embed");
     await on.waitForFunction(() => document.querySelector("#results li p")?.textContent === "others");
     assert.deepEqual([await text(on, "stale"), await opacity()], ["", 1]);
-    await on.click("#close"); // the next bundle embeds them and answers the same query
+    await on.click("#another"); // the next bundle embeds them and answers the same query
     await on.setInputFiles("#folder", few);
     await on.waitForFunction(() => document.querySelector("#results li p")?.textContent === "others");
     assert.deepEqual(on.bugs, []);
@@ -136,26 +136,40 @@ export const cases = {
   async folder_dropped() {
     const on = await page("/");
     await shown(on, "open");
-    const session = await on.context().newCDPSession(on);
-    const data = { items: [], files: [few], dragOperationsMask: 1 };
-    const box = await (await on.$("#drop")).boundingBox();
-    const point = { x: box.x + box.width / 2, y: box.y + box.height / 2 };
-    for (const type of ["dragEnter", "dragOver", "drop"]) await session.send("Input.dispatchDragEvent", { type, ...point, data });
+    await drop(on, few);
     await opened(on);
     assert.equal(await text(on, "bundle-name"), MANIFEST.name);
+  },
+
+  /** What cannot be opened leaves the encoder that is open, with its lines and its settings. */
+  async refused_beside_an_open_one() {
+    const on = await page("/?bundle=/few/");
+    await opened(on);
+    await on.fill("#texts", "first\nsecond");
+    await on.click("#embed");
+    await on.fill("#query", "first");
+    await on.waitForSelector("#results li");
+    await on.click("#another");
+    await on.fill("#url", "/nothing/");
+    await on.click("#address button");
+    await shown(on, "error");
+    assert.equal(await text(on, "refusal"), `Not opened; ${MANIFEST.name} stays open`);
+    assert.equal(await on.evaluate("document.activeElement.id"), "refusal");
+    assert.equal(await on.isVisible("#bundle"), true);
+    await on.fill("#query", "second");
+    await on.waitForFunction(() => document.querySelector("#results li p")?.textContent === "second");
+    assert.equal(await on.isVisible("#error"), false);
+    await on.click("#another");
+    assert.equal(await text(on, "back"), `Back to ${MANIFEST.name}`);
+    await on.click("#back");
+    assert.equal(await on.isVisible("#results li"), true);
+    assert.deepEqual(on.bugs, []);
   },
 
   async text_dropped() {
     const on = await page("/");
     await shown(on, "open");
-    const drop = async (name, content) => {
-      const file = join(few, "..", name);
-      writeFileSync(file, content);
-      const session = await on.context().newCDPSession(on);
-      const data = { items: [], files: [file], dragOperationsMask: 1 };
-      for (const type of ["dragEnter", "dragOver", "drop"]) await session.send("Input.dispatchDragEvent", { type, x: 9, y: 9, data });
-    };
-    await drop("early.txt", "before an encoder");
+    await dropText(on, "early.txt", "before an encoder");
     assert.equal(await errorOf(on), "early.txt: A text file, and no encoder is open. Open one, then drop the file again.");
     await on.fill("#url", "few/");
     await on.click("#address button");
@@ -163,10 +177,10 @@ export const cases = {
     await on.fill("#texts", "first");
     await on.click("#embed");
     await on.waitForSelector("#query:enabled");
-    await drop("lines.txt", "\ufeffsecond\nthird");
+    await dropText(on, "lines.txt", "\ufeffsecond\nthird");
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("3 lines embedded"));
     assert.equal(await on.inputValue("#texts"), "first\nsecond\nthird");
-    await drop("table.csv", "a,b");
+    await dropText(on, "table.csv", "a,b");
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("table.csv: neither a bundle"));
     assert.equal(await on.isVisible("#bundle"), true);
     assert.equal(await on.evaluate("encoder !== null"), true);
@@ -229,6 +243,7 @@ export const cases = {
     });
     await on.click("#embed");
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("line 2: contains half a surrogate pair"));
+    assert.equal(await on.evaluate("document.activeElement.id"), "texts");
     assert.deepEqual(on.bugs, []);
   },
 
