@@ -136,18 +136,20 @@ const time = () =>
 
 // ---- lines
 
-const lines = () =>
-  $("texts")
-    .value.split(/\r?\n/u)
-    .map((line) => line.trim())
-    .filter(Boolean)
-    .slice(0, MOST_LINES);
+/** The visitor's lines, as many as the page takes, which it says below them. */
+function lines() {
+  const typed = $("texts").value.split(/\r?\n/u);
+  const all = typed.map((line) => line.trim()).filter(Boolean);
+  const cut = `${whole(MOST_LINES)} of ${counted(all.length, "line")}; the page takes no more`;
+  $("too-many").textContent = all.length > MOST_LINES ? cut : "";
+  return all.slice(0, MOST_LINES);
+}
 
 function countLines() {
   const texts = lines();
   const count = texts.length;
   const named = counted(count, "line");
-  $("count").textContent = count ? named + (count === MOST_LINES ? " (the first ones)" : "") : "";
+  $("count").textContent = count ? named : "";
   const ready = count > 0 && same(texts, embedded.lines);
   const toDo = count ? `Embed ${named}` : "Embed";
   $("embed").textContent = ready ? "Embedded" : toDo;

@@ -180,6 +180,14 @@ export const cases = {
     await dropText(on, "lines.txt", "\ufeffsecond\nthird");
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("3 lines embedded"));
     assert.equal(await on.inputValue("#texts"), "first\nsecond\nthird");
+    await on.fill("#texts", "");
+    await dropText(on, "long.txt", "one\ntwo\n".repeat(12_500));
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("20,000 lines embedded"));
+    assert.equal(await text(on, "too-many"), "20,000 of 25,000 lines; the page takes no more");
+    await on.fill("#texts", "first\nsecond\nthird");
+    await on.click("#embed");
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("3 lines embedded"));
+    assert.equal(await text(on, "too-many"), "");
     await dropText(on, "table.csv", "a,b");
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("table.csv: neither a bundle"));
     assert.equal(await on.isVisible("#bundle"), true);
