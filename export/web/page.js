@@ -378,11 +378,13 @@ for (const id of ["precision", "dim", "backend-choice"]) {
 }
 
 addEventListener("dragover", (event) => {
+  if (!event.dataTransfer.types.includes("Files")) return;
   event.preventDefault();
   document.body.classList.add("dragging");
 });
 addEventListener("dragleave", (event) => event.relatedTarget ?? document.body.classList.remove("dragging"));
 addEventListener("drop", async (event) => {
+  if (!event.dataTransfer.types.includes("Files")) return; // text, for the field below it
   event.preventDefault();
   document.body.classList.remove("dragging");
   if (missingFeature()) return;

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
-import { cpSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { request } from "node:http";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -136,8 +136,11 @@ export const cases = {
   async folder_dropped() {
     const on = await page("/");
     await shown(on, "open");
+    mkdirSync(join(few, "..", "empty"));
+    await drop(on, join(few, "..", "empty"));
+    assert.equal(await errorOf(on), "empty: The folder is empty. Drop a bundle's folder or a .txt file.");
     await drop(on, few);
-    await opened(on);
+    await shown(on, "bundle");
     assert.equal(await text(on, "bundle-name"), MANIFEST.name);
   },
 
