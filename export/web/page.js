@@ -8,7 +8,9 @@ const $ = (id) => document.getElementById(id);
 const MOST_LINES = 20_000;
 const MOST_BYTES = 5e6; // of a dropped text file
 const NEAREST = 8;
-const HOST = /^[\w-]+(\.[\w-]+)+(:\d+)?(\/|$)/u; // of an address without its https://
+const HERE = /^(localhost|127(\.\d+){3}|\[::1\])(:\d+)?(\/|$)/iu; // an address without its http://
+const HOST = /^([\w-]+(\.[\w-]+)+(:\d+)?|[\w-]+:\d+)(\/|$)/u; // one without its https://
+const BACKENDS = ["auto", "webgpu", "wasm"];
 const PORTION = 128; // lines embedded between two looks at Stop
 const WORK = ["bundle", "lines", "search"]; // the sections while a bundle is open
 const WIDE = 1024; // pixels from which style.css puts lines and search side by side
@@ -64,7 +66,8 @@ function showError(error) {
   if (!(error instanceof BundleError)) console.error(error);
   const [, place, fact, wayOut] = /^(.*?): (.*?)(?:[;:] ([^;:]*))?$/su.exec(error.message) ?? [];
   $("place").textContent = place ?? "";
-  $("fact").textContent = sentence(fact ?? error.message);
+  const isNamed = place?.match(/^dim=\d/u); // the fact begins with the bundle's name
+  $("fact").textContent = isNamed ? `${fact}.` : sentence(fact ?? error.message);
   $("way-out").textContent = sentence(wayOut ?? "");
   const cannot = Boolean(missingFeature());
   const refused = encoder ? `Not opened; ${encoder.name} stays open` : "The bundle was not opened";
@@ -338,8 +341,7 @@ function fill(select, values, chosen) {
 $("folder").addEventListener("change", ({ target }) => target.files.length && open([...target.files]));
 $("address").addEventListener("submit", (event) => {
   event.preventDefault();
-  const typed = $("url").value.trim();
-  open(HOST.test(typed) ? `https://${typed}` : typed);
+  open(addressOf($("url").value.trim()));
 });
 const choose = () => {
   opening.abort();
@@ -401,12 +403,22 @@ addEventListener("drop", async (event) => {
 
 // ---- start
 
+const shipped = new Set(); // the names of the bundles that the page's server has
+
+/** What a visitor typed, as the address that was meant: of a bundle that ships by its name, or without its scheme. */
+function addressOf(typed) {
+  if (shipped.has(typed)) return `shipped/${typed}/`;
+  if (HERE.test(typed)) return `http://${typed}`;
+  return HOST.test(typed) ? `https://${typed}` : typed;
+}
+
 /** A button for each bundle that the page's server has (server.mjs); others have none. */
 async function offerShipped() {
   const found = await fetch("shipped/index.json").catch(() => null);
   if (!found?.ok) return;
   const named = new Intl.DisplayNames("en", { type: "language" });
   const buttons = (await found.json()).map(({ name, size_bytes, languages }, at) => {
+    shipped.add(name);
     const item = document.createElement("li");
     const button = item.appendChild(document.createElement("button"));
     button.className = at ? "" : "primary";
@@ -424,9 +436,22 @@ const address = new URLSearchParams(location.search);
 const missing = missingFeature();
 if (missing) showError(new BundleError(missing));
 else {
-  offerShipped();
-  if (address.has("bundle")) {
-    const dim = address.has("dim") ? Number(address.get("dim")) : undefined;
-    open(address.get("bundle"), { precision: address.get("precision") ?? undefined, dim, backend: address.get("backend") ?? "auto" });
-  } else show("open");
+  const offered = offerShipped();
+  try {
+    if (address.has("bundle")) {
+      const options = optionsOf(address);
+      await offered;
+      open(addressOf(address.get("bundle")), options);
+    } else show("open");
+  } catch (error) {
+    showError(error);
+  }
+}
+
+/** precision, dim and backend of the page's address. Raises BundleError for what can be neither. */
+function optionsOf(address) {
+  const [precision, dim, backend = "auto"] = ["precision", "dim", "backend"].map((key) => address.get(key) ?? undefined);
+  if (dim !== undefined && !/^\d+$/u.test(dim)) throw new BundleError(`dim=${dim}: not a whole number; give one of the bundle's dimensions, or leave it out`);
+  if (!BACKENDS.includes(backend)) throw new BundleError(`backend=${backend}: no such backend; give ${BACKENDS.join(", ")}, or leave it out`);
+  return { precision, dim: dim && Number(dim), backend };
 }

@@ -222,6 +222,13 @@ export const cases = {
     assert.equal(await text(on, "bundle-name"), "micro");
     assert.equal(await on.evaluate(width), wide);
     assert.match(await text(on, "facts"), /^int8 · 1\.5 MB · ✓ checked$/);
+    for (const [typed, name] of Object.entries({ nano: "nano", [`localhost:${port}/shipped/micro`]: "micro" })) {
+      await on.click("#another");
+      await on.fill("#url", typed);
+      await on.click("#address button");
+      await on.waitForFunction((expected) => document.getElementById("bundle-name").textContent === expected, name);
+      await shown(on, "bundle");
+    }
     await on.click("#about summary");
     assert.equal(await on.isVisible("#precision"), false); // there is one, as plain text
     assert.equal(await on.isVisible("#backend-choice"), true);
@@ -313,6 +320,9 @@ export const cases = {
     const on = await page("/?bundle=/nothing/");
     assert.match(await errorOf(on), /\/nothing\/manifest\.json: Not there \(HTTP 404\)\. Give the address of a bundle's folder\.$/);
     await refused("newer", edit("manifest.json", (value) => (value.schema = 2)), /Schema 2, this runner reads up to 1\. Get a newer edgedistill\.$/);
+    await refused("backend", () => {}, /^backend=tpu: No such backend\. Give auto, webgpu, wasm, or leave it out\.$/, "&backend=tpu");
+    await refused("dim", () => {}, /^dim=abc: Not a whole number\. Give one of the bundle's dimensions/, "&dim=abc");
+    await refused("width", () => {}, new RegExp(`^dim=7: ${MANIFEST.name} (has|was trained)`), "&dim=7");
     await refused("precise", () => {}, /No precision 'w3'\. Choose /, "&precision=w3");
     await refused("cut", edit("manifest.json", (value) => (value.dims = [DIMS, 64])), /dim=65: .* choose one of these/i, "&dim=65");
   },
