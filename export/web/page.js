@@ -8,6 +8,7 @@ const $ = (id) => document.getElementById(id);
 const MOST_LINES = 20_000;
 const MOST_BYTES = 5e6; // of a dropped text file
 const NEAREST = 8;
+const CLOSE = 0.2; // of the way from the median line's cosine to 1, which the best goes at least; on the example, by three students
 const HERE = /^(localhost|127(\.\d+){3}|\[::1\])(:\d+)?(\/|$)/iu; // an address without its http://
 const HOST = /^([\w-]+(\.[\w-]+)+(:\d+)?|[\w-]+:\d+)(\/|$)/u; // one without its https://
 const BACKENDS = ["auto", "webgpu", "wasm"];
@@ -266,7 +267,8 @@ async function search() {
     const started = performance.now();
     try {
       const row = await encoder.encodeQuery(query);
-      showNearest(nearest(query, row), performance.now() - started);
+      const { found, scale } = nearest(query, row);
+      showNearest(found, scale, performance.now() - started);
     } catch (error) {
       if (encoder) $("found").textContent = error.message;
     }
@@ -274,18 +276,22 @@ async function search() {
   searching = false;
 }
 
-/** The lines nearest to a query and its embedding, by cosine or by cosine and words. */
+/** The lines nearest to a query and its embedding, by cosine or by cosine and words, and the median and best cosine of all. */
 function nearest(query, row) {
   const { lines, index, joined } = embedded;
   const cosines = lines.map((line) => similarity(row, rowOf.get(line)));
   const bm25 = $("by-words").checked ? index.scores(query) : new Float64Array(lines.length);
   const scores = joined(cosines, bm25);
   const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]);
-  return order.slice(0, NEAREST).map((at) => ({ cosine: cosines[at], hasWords: bm25[at] > 0, line: lines[at] }));
+  const found = order.slice(0, NEAREST).map((at) => ({ cosine: cosines[at], hasWords: bm25[at] > 0, line: lines[at] }));
+  const sorted = cosines.toSorted((a, b) => a - b);
+  return { found, scale: { median: sorted[(sorted.length - 1) >> 1], best: sorted.at(-1) } };
 }
 
-/** The nearest lines in their order, each with its cosine as a number and a bar, and whether it has words of the query. */
-function showNearest(found, ms) {
+/** The nearest lines in their order, each with its cosine as a number and as a bar from the median to the best, and whether it has words of the query. */
+function showNearest(found, { median, best } = {}, ms = 0) {
+  const isFar = embedded.lines.length > NEAREST && best - median < CLOSE * (1 - median) && !found[0].hasWords;
+  $("results").className = isFar ? "far" : "";
   $("results").replaceChildren(
     ...found.map(({ cosine, hasWords, line }) => {
       const item = document.createElement("li");
@@ -294,16 +300,19 @@ function showNearest(found, ms) {
       text.dir = "auto";
       number.textContent = number.value = cosine.toFixed(2);
       if (hasWords) number.append(note("+ words"));
-      bar.style.setProperty("--share", Math.max(0, cosine).toFixed(3));
+      const share = best > median ? (cosine - median) / (best - median) : 1;
+      bar.style.setProperty("--share", Math.max(0, share).toFixed(3));
       return item;
     }),
   );
   const lines = counted(embedded.lines.length, "line");
-  const order = $("by-words").checked ? "Number and bar" : "Number, bar and order";
+  const order = $("by-words").checked ? "Number" : "Number and order";
   const lifted = found.some(({ hasWords }) => hasWords) ? " “+ words”: lifted in the order by words of the query." : "";
-  const caption = `${order}: cosine with the query, 1 for the same meaning.${lifted}`;
+  const bars = "Bar: from your lines’ median to the best one here.";
+  const caption = `${order}: cosine with the query; compare it only within one encoder. ${bars}${lifted}`;
+  const far = isFar ? "Nothing close. " : "";
   const waiting = embedded.lines.length ? "" : "Embed some lines, then search them here.";
-  $("found").textContent = found.length ? `${found.length} nearest of ${lines}, in ${ms.toFixed(0)} ms. ${caption}` : waiting;
+  $("found").textContent = found.length ? `${far}${found.length} nearest of ${lines}, in ${ms.toFixed(0)} ms. ${caption}` : waiting;
 }
 
 // ---- words
