@@ -440,13 +440,14 @@ export const cases = {
     assert.deepEqual([await on.isVisible(".invite"), await on.isVisible("#drop .button")], [false, true]);
     await on.setInputFiles("#folder", few);
     await opened(on);
-    await on.fill("#texts", `${"long".repeat(60)}\nمرحبا بالعالم\nshort`);
+    await on.fill("#texts", `${"long".repeat(600)}\nمرحبا بالعالم\nshort`);
     await on.click("#embed");
     await on.waitForSelector("#query:enabled");
     await on.fill("#query", "hello world");
     await on.waitForSelector("#results li");
     const top = "document.getElementById('search').getBoundingClientRect().top";
     await on.waitForFunction(`${top} >= 0 && ${top} < 40`); // the box above the results, in sight
+    assert.ok((await on.$$eval("#results p", (all) => Math.max(...all.map((each) => each.offsetHeight)))) < 120); // four lines
     await on.evaluate("document.getElementById('about').open = true");
     assert.equal(await on.evaluate("document.documentElement.scrollWidth"), 360);
     const unlabelled =
