@@ -181,6 +181,11 @@ function bundleSource(from) {
     throw new BundleError(`${place}: not a bundle (no manifest.json); choose the folder that edgedistill export wrote`);
   }
   const root = top.slice(0, -"manifest.json".length);
+  const others = manifests.filter((path) => !path.startsWith(root));
+  if (others.length) {
+    const names = [top, ...others].map((path) => path.split("/").at(-2)).join(", ");
+    throw new BundleError(`${top.split("/")[0]}: several bundles (${names}); choose the folder of one`);
+  }
   const inside = paths.filter(([path]) => path.startsWith(root)).map(([path, file]) => [path.slice(root.length), file]);
   return { files: new Map(inside), folder: root.split("/").at(-2) ?? "bundle" };
 }

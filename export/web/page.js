@@ -29,6 +29,8 @@ let opening = new AbortController(); // of the newest bundle, which alone is sho
 function show(...sections) {
   for (const id of ["error", "open", "loading", "bundle", "lines", "search"]) $(id).hidden = !sections.includes(id);
   document.body.classList.toggle("at-work", sections.includes("bundle"));
+  const kept = lines().length;
+  $("kept").textContent = kept && !encoder ? `${counted(kept, "line")} kept; pick an encoder to search them` : "";
   $("back").hidden = !encoder;
   $("back").textContent = `Back to ${encoder?.name}`;
 }
@@ -178,9 +180,8 @@ function switchExample() {
   return embedLines();
 }
 
-/** The lines of dropped text files, below those that are there. The bundle stays open, with what it has embedded. */
+/** The lines of dropped text files, below those that are there; embedded where a bundle is open, and else when one has opened. */
 async function takeLines(files) {
-  if (!encoder) throw new BundleError(`${[...files.keys()][0]}: a text file, and no encoder is open; open one, then drop the file again`);
   const wrong = [...files].find(([path, file]) => !isText(path) || file.size > MOST_BYTES);
   if (wrong) {
     const fact = `neither a bundle (no manifest.json) nor a .txt file of at most ${megabytes(MOST_BYTES)}`;
@@ -188,6 +189,8 @@ async function takeLines(files) {
   }
   const dropped = await Promise.all(Array.from(files.values(), (file) => file.text()));
   $("texts").value = [$("texts").value, ...dropped.map((text) => text.replace(/^\ufeff/, ""))].filter(Boolean).join("\n");
+  if (!encoder) return $("loading").hidden && show("open");
+  if ($("lines").hidden) goBack();
   await embedLines();
 }
 

@@ -144,6 +144,10 @@ export const cases = {
     mkdirSync(join(few, "..", "empty"));
     await drop(on, join(few, "..", "empty"));
     assert.equal(await errorOf(on), "empty: The folder is empty. Drop a bundle's folder or a .txt file.");
+    for (const name of ["one", "two"]) cpSync(few, join(few, "..", "several", name), { recursive: true });
+    await drop(on, join(few, "..", "several"));
+    await on.waitForFunction(() => document.getElementById("place").textContent === "several");
+    assert.equal(await errorOf(on), "several: Several bundles (one, two). Choose the folder of one.");
     await drop(on, few);
     await shown(on, "bundle");
     assert.equal(await text(on, "bundle-name"), MANIFEST.name);
@@ -178,10 +182,13 @@ export const cases = {
     const on = await page("/");
     await shown(on, "open");
     await dropText(on, "early.txt", "before an encoder");
-    assert.equal(await errorOf(on), "early.txt: A text file, and no encoder is open. Open one, then drop the file again.");
+    await on.waitForFunction(() => document.getElementById("kept").textContent === "1 line kept; pick an encoder to search them");
+    assert.equal(await on.isVisible("#error"), false);
     await on.fill("#url", "few/");
     await on.click("#address button");
     await opened(on);
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("1 line embedded"));
+    assert.equal(await on.inputValue("#texts"), "before an encoder");
     await on.fill("#texts", "first");
     await on.click("#embed");
     await on.waitForSelector("#query:enabled");
