@@ -64,8 +64,8 @@ function showProgress({ bytes, size }) {
   else $("bytes").value = bytes / size;
 }
 
-/** An error of ours reads *place: fact; way out*, and is shown as these three. */
-function showError(error) {
+/** An error of ours reads *place: fact; way out*, and is shown as these three, below what was refused. */
+function showError(error, refused = encoder ? `Not opened; ${encoder.name} stays open` : "The bundle was not opened") {
   if (!(error instanceof BundleError)) console.error(error);
   const [, place, fact, wayOut] = /^(.*?): (.*?)(?:[;:] ([^;:]*))?$/su.exec(error.message) ?? [];
   $("place").textContent = place ?? "";
@@ -73,7 +73,6 @@ function showError(error) {
   $("fact").textContent = isNamed ? `${fact}.` : sentence(fact ?? error.message);
   $("way-out").textContent = sentence(wayOut ?? "");
   const cannot = Boolean(missingFeature());
-  const refused = encoder ? `Not opened; ${encoder.name} stays open` : "The bundle was not opened";
   $("refusal").textContent = cannot ? "The encoder cannot run here" : refused;
   if (encoder) showSettings(); // as they were
   const rest = encoder ? WORK : ["open"];
@@ -187,11 +186,21 @@ async function takeLines(files) {
     const fact = `neither a bundle (no manifest.json) nor a .txt file of at most ${megabytes(MOST_BYTES)}`;
     throw new BundleError(`${wrong[0]}: ${fact}; drop one of these`);
   }
-  const dropped = await Promise.all(Array.from(files.values(), (file) => file.text()));
-  $("texts").value = [$("texts").value, ...dropped.map((text) => text.replace(/^\ufeff/, ""))].filter(Boolean).join("\n");
+  const dropped = await Promise.all(Array.from(files, async ([path, file]) => decoded(path, await file.arrayBuffer())));
+  $("texts").value = [$("texts").value, ...dropped].filter(Boolean).join("\n");
   if (!encoder) return $("loading").hidden && show("open");
   if ($("lines").hidden) goBack();
   await embedLines();
+}
+
+/** The text of a file's bytes, in UTF-8 or else in windows-1252, whose bytes are all letters. Raises BundleError for what is no text. */
+function decoded(path, bytes) {
+  if (new Uint8Array(bytes).includes(0)) throw new BundleError(`${path}: not a text file (it has NUL bytes); save it as text in UTF-8`);
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    return new TextDecoder("windows-1252").decode(bytes);
+  }
 }
 
 /** Embed the lines that have no embedding yet; what is embedded when the visitor stops is searched. `stay`: leave the focus where it is. */
@@ -408,8 +417,8 @@ addEventListener("drop", async (event) => {
     if (isBundle || !(encoder || [...files.keys()].every(isText))) await open(files);
     else await takeLines(files);
   } catch (error) {
-    if (encoder) $("count").textContent = error.message;
-    else showError(error);
+    if (encoder && !$("lines").hidden) $("count").textContent = error.message;
+    else showError(error, "Nothing was taken");
   }
 });
 

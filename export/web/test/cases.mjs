@@ -195,6 +195,11 @@ export const cases = {
     await dropText(on, "lines.txt", "\ufeffsecond\nthird");
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("3 lines embedded"));
     assert.equal(await on.inputValue("#texts"), "first\nsecond\nthird");
+    await dropText(on, "binary.txt", "a\0b");
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("binary.txt: not a text file (it has NUL"));
+    await dropText(on, "old.txt", Buffer.from("caf\xe9", "latin1"));
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("4 lines embedded"));
+    assert.equal(await on.inputValue("#texts"), "first\nsecond\nthird\ncafé");
     await on.fill("#texts", "");
     await dropText(on, "long.txt", "one\ntwo\n".repeat(12_500));
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("20,000 lines embedded"));
