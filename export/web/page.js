@@ -438,14 +438,15 @@ async function offerShipped() {
   const found = await fetch("shipped/index.json").catch(() => null);
   if (!found?.ok) return;
   const named = new Intl.DisplayNames("en", { type: "language" });
-  const buttons = (await found.json()).map(({ name, size_bytes, languages }, at) => {
+  const buttons = (await found.json()).map(({ name, word, size_bytes, languages }, at) => {
     shipped.add(name);
     const item = document.createElement("li");
     const button = item.appendChild(document.createElement("button"));
     button.className = at ? "" : "primary";
     button.textContent = `Try ${name}`;
     button.addEventListener("click", () => open(`shipped/${name}/`));
-    item.append(note(`${megabytes(size_bytes)} · ${languages.map((code) => named.of(code)).join(", ")}`));
+    const facts = [word, megabytes(size_bytes), languages.map((code) => named.of(code)).join(", ")];
+    item.append(note(facts.filter(Boolean).join(" · ")));
     return item;
   });
   $("students").replaceChildren(...buttons);
