@@ -320,7 +320,7 @@ function showNearest(found, { median, best } = {}, ms = 0) {
   const lines = counted(embedded.lines.length, "line");
   const order = $("by-words").checked ? "Number" : "Number and order";
   const lifted = found.some(({ hasWords }) => hasWords) ? " “+ words”: lifted in the order by words of the query." : "";
-  const bars = "Bar: from your lines’ median to the best one here.";
+  const bars = "Bar: from the lines’ median to the best.";
   const caption = `${order}: cosine with the query; compare it only within one encoder. ${bars}${lifted}`;
   const far = isFar ? "Nothing close. " : "";
   const waiting = embedded.lines.length ? "" : "Embed some lines, then search them here.";

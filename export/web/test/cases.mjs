@@ -72,7 +72,7 @@ export const cases = {
     const best = (values) => lines.toSorted((a, b) => values[lines.indexOf(b)] - values[lines.indexOf(a)]).slice(0, 8);
     assert.notDeepEqual(best(scores), best(cosines));
     assert.deepEqual(await on.$$eval("#results p", (all) => all.map((each) => each.textContent)), best(scores));
-    assert.match(await text(on, "found"), /^8 nearest of 20 lines, in \d+ ms\. Number: cosine with the query; compare it only within one encoder\. Bar: from your lines’ median to the best one here\. “\+\swords”: lifted /);
+    assert.match(await text(on, "found"), /^8 nearest of 20 lines, in \d+ ms\. Number: cosine with the query; compare it only within one encoder\. Bar: from the lines’ median to the best\. “\+\swords”: lifted /);
     // each row's bar and number are its cosine, and those with a word of the query say so
     const bm25 = new BM25(lines).scores(query);
     const [median, most] = [cosines.toSorted((a, b) => a - b)[9], Math.max(...cosines)];
