@@ -5,7 +5,7 @@ import { BundleError } from "./encoder.js";
 const MOST_FILES = 500; // a bundle has about twenty
 const DEEPEST = 4;
 
-/** A Map of path -> File of what was dropped; to be called during the drop event. Raises BundleError for more files than a bundle has. */
+/** A Map of path -> File of what was dropped; to be called during the drop event. Raises BundleError for none, and for more files than a bundle has. */
 export async function droppedFiles(transfer) {
   const entries = Array.from(transfer.items, (item) => item.webkitGetAsEntry?.()).filter(Boolean); // gone after the event
   const files = new Map(entries.length ? [] : Array.from(transfer.files, (file) => [file.name, file]));
@@ -18,6 +18,7 @@ export async function droppedFiles(transfer) {
     const inside = entry.isDirectory && depth < DEEPEST ? await children(entry) : [];
     waiting.push(...inside.map((child) => ({ entry: child, path: `${path}/${child.name}`, depth: depth + 1 })));
   }
+  if (!files.size) throw new BundleError(`${entries[0]?.name ?? "nothing"}: the folder is empty; drop a bundle's folder or a .txt file`);
   return files;
 }
 

@@ -30,7 +30,8 @@ export async function load(from, { precision, dim, backend = "auto", threads, pr
   if (missing) throw new BundleError(missing);
   const source = bundleSource(from);
   const worker = new WorkerCalls();
-  signal?.addEventListener("abort", () => worker.close(), { once: true });
+  const giveUp = () => worker.close();
+  signal?.addEventListener("abort", giveUp);
   const most = self.crossOriginIsolated ? (navigator.hardwareConcurrency ?? 1) : 1;
   try {
     const options = { precision, dim, backend, threads: Math.min(threads ?? Math.min(4, Math.ceil(most / 2)), most) };
@@ -39,6 +40,8 @@ export async function load(from, { precision, dim, backend = "auto", threads, pr
   } catch (error) {
     worker.close();
     throw error;
+  } finally {
+    signal?.removeEventListener("abort", giveUp);
   }
 }
 
@@ -178,6 +181,11 @@ function bundleSource(from) {
     throw new BundleError(`${place}: not a bundle (no manifest.json); choose the folder that edgedistill export wrote`);
   }
   const root = top.slice(0, -"manifest.json".length);
+  const others = manifests.filter((path) => !path.startsWith(root));
+  if (others.length) {
+    const names = [top, ...others].map((path) => path.split("/").at(-2)).join(", ");
+    throw new BundleError(`${top.split("/")[0]}: several bundles (${names}); choose the folder of one`);
+  }
   const inside = paths.filter(([path]) => path.startsWith(root)).map(([path, file]) => [path.slice(root.length), file]);
   return { files: new Map(inside), folder: root.split("/").at(-2) ?? "bundle" };
 }

@@ -45,14 +45,16 @@ export function serve(mounts = {}, headers = HEADERS) {
   });
 }
 
-/** The bundles that ship: [{name, languages, size_bytes: of the graph}]. */
+const WORDS = { nano: "best", micro: "fastest", multi: "five languages" }; // of README's table of students
+
+/** The bundles that ship: [{name, word: what it is for, languages, size_bytes: of the graph}]. */
 function listed() {
   const read = (file) => JSON.parse(readFileSync(join(SHIPPED, file), "utf8"));
   const names = SHIPPED ? Object.keys(read("scores.json")) : [];
   return names.map((name) => {
     const { precisions, recipe } = read(`${name}/manifest.json`);
     const columns = recipe.corpus.pairs?.flatMap((pair) => pair.columns) ?? ["en"];
-    return { name, languages: [...new Set(columns)], size_bytes: Object.values(precisions)[0].size_bytes };
+    return { name, word: WORDS[name], languages: [...new Set(columns)], size_bytes: Object.values(precisions)[0].size_bytes };
   });
 }
 

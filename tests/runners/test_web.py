@@ -25,6 +25,7 @@ QUICK = [
     "search_by_words_too",
     "example_and_changed_lines",
     "folder_dropped",
+    "refused_beside_an_open_one",
     "text_dropped",
     "shipped",
     "paste_and_stop",

@@ -1,7 +1,7 @@
 // A server of bundles, sound and broken, a browser, and what the cases ask of them.
 
 import assert from "node:assert/strict";
-import { cpSync, mkdtempSync, rmSync } from "node:fs";
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
@@ -48,6 +48,17 @@ export const shown = (on, id) => on.waitForSelector(`#${id}:not([hidden])`);
 export const opened = (on) =>
   Promise.race([shown(on, "bundle"), shown(on, "error").then(async () => assert.fail(await on.innerText("#error")))]);
 export const text = (on, id) => on.textContent(`#${id}`);
+
+/** Drop a file or folder on the page, as a hand does. */
+export async function drop(on, path) {
+  const session = await on.context().newCDPSession(on);
+  const data = { items: [], files: [path], dragOperationsMask: 1 };
+  for (const type of ["dragEnter", "dragOver", "drop"]) await session.send("Input.dispatchDragEvent", { type, x: 9, y: 9, data });
+}
+export async function dropText(on, name, content) {
+  writeFileSync(join(scratch, name), content);
+  await drop(on, join(scratch, name));
+}
 
 /** What the error card says, as one line: place: fact way out. */
 export async function errorOf(on) {
