@@ -495,7 +495,8 @@ def test_the_page_without_a_teacher_leads_with_the_fastest_beside_the_best(
 
 
 CHOOSE = """<script>document.getElementById('s1').click();
-document.title = document.querySelector('h1').textContent + document.querySelector('.tiles').textContent</script>"""
+const texts = ['h1', '.tiles'].map((each) => document.querySelector(each).textContent);
+document.title = texts.join(' ');</script>"""
 
 
 @chromium
