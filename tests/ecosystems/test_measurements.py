@@ -82,6 +82,6 @@ def test_the_table_of_embeddings_in_fewer_bytes() -> None:
     scores = {"float32": (1536, {"sts7": 0.5, "SciFact": 0.25}), "binary": (48, {"SciFact": 0.125})}
     found = {name: {"bytes": size, "scores": each} for name, (size, each) in scores.items()}
     text = script("measured_tables").embedding_bytes({"rows": [{"bundle": "nano:int8", "embeddings": found}]})
-    assert text.splitlines()[2] == "| `nano` | float32 | 1,536 | 50.00 | 25.00 |"
+    assert text.splitlines()[2] == "| `nano` | float32 | 1,536 | 50.0 | 25.0 |"
     assert text.splitlines()[3].startswith("|  | binary, the 100 nearest by Hamming distance")
-    assert text.splitlines()[3].endswith(" | 48 |  | 12.50 |") and "<sub>" not in text
+    assert text.splitlines()[3].endswith(" | 48 |  | 12.5 |") and "<sub>" not in text
