@@ -53,7 +53,7 @@ def mteb(report: Report) -> str:
     for bundle, found in scores.items():
         shares = {name: "" if found is teacher else f" ({found[name] / teacher[name]:.1%})" for name in names}
         title = f"**{bundle}**" if found is teacher else bundle
-        rows.append([title, *(f"{100 * found[name]:.2f}{shares[name]}" for name in names)])
+        rows.append([title, *(f"{100 * found[name]:.1f}{shares[name]}" for name in names)])
     measures = dict.fromkeys(each["measure"] for each in report["rows"][0]["tasks"].values())
     note = f"mteb {report['mteb']} · {', '.join(measures)} · in brackets the share of the teacher's"
     return lines(["bundle", *names], rows, 1, [note])
@@ -72,7 +72,7 @@ def embedding_bytes(report: Report) -> str:
         name = f"`{row['bundle'].partition(':')[0]}`"
         for precision, found in row["embeddings"].items():
             scores = [found["scores"].get(suite) for suite in suites]
-            shown = ["" if score is None else f"{100 * score:.2f}" for score in scores]
+            shown = ["" if score is None else f"{100 * score:.1f}" for score in scores]
             rows.append([name, STORED.get(precision, precision), f"{found['bytes']:,}", *shown])
             name = ""
     return lines(["", "embeddings", "bytes", *suites], rows, 2, [])

@@ -11,9 +11,9 @@ from typing import Any
 
 from edgedistill import files
 from edgedistill.errors import UserError
-from edgedistill.evaluation.report import Report, is_teacher, reference, suites
+from edgedistill.evaluation.report import Report, is_teacher, suites
 from edgedistill.evaluation.suites import FAMILIES
-from edgedistill.evaluation.tables import milliseconds
+from edgedistill.evaluation.tables import significant
 
 WIDE, HIGH = 880, 480
 FONT = (
@@ -42,6 +42,12 @@ def write(folder: Path, name: str, drawing: Drawing) -> bool:
             files.write_text(path, drawn)
             changed = True
     return changed
+
+
+def reference(reports: list[Report]) -> Report | None:
+    """The teacher that students are compared with, in fp32 where that was measured."""
+    teachers = [report for report in reports if is_teacher(report)]
+    return min(teachers, key=lambda report: report["bundle"]["precision"] != "fp32", default=None)
 
 
 def of_reports(reports: list[Report], suite: str) -> Drawing:
@@ -120,7 +126,7 @@ def _point(report: Report, suite: str) -> dict[str, Any]:
 
 
 def _marked(name: str, ms: float, size: int, score: float, teacher: bool) -> dict[str, Any]:
-    note = f"{size / 1e6:.{1 if size < 1e7 else 0}f} MB · {milliseconds(ms)} ms"
+    note = f"{size / 1e6:.{1 if size < 1e7 else 0}f} MB · {significant(ms)} ms"
     point = {**dict.fromkeys(("ms", "low", "high"), ms), "score": score, "bytes": size, "name": name}
     return {**point, "detail": "", "note": note, "teacher": teacher}
 

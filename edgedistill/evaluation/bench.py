@@ -21,6 +21,7 @@ from edgedistill.errors import CheckFailed, UserError, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, slices, speed, tables, teacher_agreement
 from edgedistill.evaluation.suites import FAMILIES, cosines
 from edgedistill.runtime import bundle as bundles_
+from edgedistill.runtime import bundle_location
 from edgedistill.runtime.arguments import MOST_THREADS, positive
 from edgedistill.runtime.compact import layout
 from edgedistill.session import Log, Session
@@ -208,6 +209,7 @@ def assemble(
             "sha256": graph["sha256"],
             **({"documents": target.documents} if target.documents else {}),
             **{key: manifest.get(key) for key in ("teacher", "dims", "max_tokens", "prompt")},
+            "languages": bundle_location.languages(manifest),
         },
         "parameters": manifest["parameters"],
         "size_bytes": {"graph": graph["size_bytes"]},

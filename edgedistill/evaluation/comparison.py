@@ -178,9 +178,7 @@ def table(found: list[Change]) -> str:
 def _value(change: Change, value: float) -> str:
     if change.kind == "accuracy":
         return f"{100 * value:.2f}"
-    if change.measure == "texts/s":
-        return tables.texts_s(value)
-    return tables.milliseconds(value) if change.kind == "speed" else f"{value / 1e6:,.2f} MB"
+    return tables.significant(value) if change.kind == "speed" else f"{value / 1e6:,.2f} MB"
 
 
 def _change(change: Change) -> str:

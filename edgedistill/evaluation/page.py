@@ -18,7 +18,6 @@ from edgedistill.evaluation.report import (
     Report,
     disturbances,
     is_teacher,
-    reference,
     suites,
     title,
     without_samples,
@@ -85,11 +84,10 @@ def filled(template: Path, data: Any) -> str:
 def data(reports: list[Report]) -> dict[str, Any]:
     """Return what page.js draws: the reports themselves and, of each, the cells of its row in every table.
 
-    `suites` holds each suite's name, the measure of a task that it averages, and the title of that;
-    `embeddings` the rows of embeddings in fewer bytes, `precisions` what each is; `reference` is the place of
-    the teacher among the reports, None without one.
+    `suites` holds each suite's name and kind, the measure of a task that it averages, and the title of that;
+    `embeddings` the rows of embeddings in fewer bytes, `precisions` what each is.
     """
-    names, teacher, noise = suites(reports), reference(reports), disturbances(reports)
+    names, noise = suites(reports), disturbances(reports)
     return {
         "suites": [_suite(reports, name) for name in names],
         "reports": [_report(report, names, noise) for report in reports],
@@ -97,7 +95,6 @@ def data(reports: list[Report]) -> dict[str, Any]:
             {"report": reports.index(report), "cells": [cell._asdict() for cell in row]}
             for report, row in tables.embeddings(reports)
         ],
-        "reference": None if teacher is None else reports.index(teacher),
         "where": tables.below(reports),
         "precisions": {name: each.description.split(";")[0] for name, each in PRECISIONS.items()},
         "noise": "; ".join(noise),
@@ -114,8 +111,13 @@ def _thinned(rounds: list[list[float]] | None) -> list[float] | None:
 
 def _suite(reports: list[Report], name: str) -> dict[str, str]:
     measured = next(report["quality"][name] for report in reports if name in report["quality"])
-    family = FAMILIES[measured.get("kind", "sts")]
-    return {"name": name, "averaged": family.averaged, "measure": family.title}
+    family = FAMILIES[measured["kind"]]
+    return {
+        "name": name,
+        "kind": measured["kind"],
+        "averaged": family.averaged,
+        "measure": family.title,
+    }
 
 
 def _report(report: Report, names: list[str], noise: list[str]) -> dict[str, Any]:

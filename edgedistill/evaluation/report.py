@@ -63,11 +63,11 @@ def read(path: Path) -> list[Report]:
 
 def missing_keys(report: Report) -> list[str]:
     """Return the required KEYS that a report lacks, dotted."""
-    lost = [key for key in KEYS if key not in report]
+    lost = []
     for key, parts in KEYS.items():
-        if key in report:
-            inside = report[key] if isinstance(report[key], dict) else {}
-            lost += [f"{key}.{part}" for part in parts if part not in inside]
+        inside = report.get(key)
+        found = inside if isinstance(inside, dict) else ()
+        lost += [f"{key}.{part}" for part in parts if part not in found] if key in report else [key]
     return lost
 
 
@@ -96,12 +96,6 @@ def title(report: Report) -> str:
 def is_teacher(report: Report) -> bool:
     """Return whether the bundle is a teacher, exported as it is."""
     return bool(report["bundle"]["kind"] == "teacher")
-
-
-def reference(reports: list[Report]) -> Report | None:
-    """Return the teacher that students are compared with, in fp32 where that was measured."""
-    teachers = [report for report in reports if is_teacher(report)]
-    return min(teachers, key=lambda report: report["bundle"]["precision"] != "fp32", default=None)
 
 
 def suites(reports: list[Report]) -> list[str]:

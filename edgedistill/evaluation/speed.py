@@ -35,6 +35,7 @@ TIMEOUT_S = 3600.0  # of one measurement
 IMPORT_ROOT = Path(__file__).resolve().parents[2]  # holds the package, for the runner's PYTHONPATH
 OWN = "python"
 PROGRAMS = {"node": ("node/cli.js", "--bench"), "web": ("web/bench.mjs",)}  # in export/, on Node
+FORM = '{"single_ms": [ms, …], "texts_s": {"32": rate}}'
 LIBRARIES = ("onnxruntime", "numpy", "tokenizers")  # what a cold start reads besides the bundle
 
 
@@ -274,20 +275,16 @@ def _answer(runner: Runner, done: subprocess.CompletedProcess[str], line: str) -
         reason = (done.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1]
         raise UserError(f"{place}: ended with {done.returncode}: {reason[:300]}; run it by itself")
     try:
-        answer = json.loads(line)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        form = '{"single_ms": [ms, …], "texts_s": {"32": rate}}'
-        raise UserError(f"{place}: its last line is {quote(line)}, not {form}; see bench/README.md")
-    try:
-        Answer.model_validate(answer)
+        Answer.model_validate_json(line)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         fact = f"{key} of its answer is {shown(first['input'])}: {first['msg']}"
+        if not key:  # it is no JSON object
+            fact = f"its last line is {quote(line)}, not {FORM}"
         raise UserError(f"{place}: {fact}; see bench/README.md") from None
-    return answer
+    found: dict[str, Any] = json.loads(line)
+    return found
 
 
 def _forget(folder: Path) -> None:

@@ -45,19 +45,19 @@ def cells(report: Report, names: list[str], shares: bool, noise: list[str]) -> l
     """Return the row of a report in every table: its sizes, its scores on the named suites, its costs.
 
     Where `shares`, each score is followed by the share of the teacher's score that is retained; where
-    there was `noise`, each time is marked.
+    there was `noise`, each time is marked and has two digits.
     """
     parameters, graph = report["parameters"]["total"], report["size_bytes"]["graph"]
     p50, p99 = report["single"]["p50_ms"], report["single"]["p99_ms"]
     rate, peak = report["offline"]["texts_s"], report["peak_rss_bytes"]
-    about = "~" if noise else ""
+    about, digits = ("~", 2) if noise else ("", 3)
     return [
         Cell("params", f"{parameters / 1e6:.2f}M", parameters),
-        Cell("MB", f"{graph / 1e6:.{2 if graph < 1e8 else 0}f}", graph),
+        Cell("MB", f"{graph / 1e6:.{1 if graph > 1e6 else 2}f}", graph),
         *_scores(report, names, shares),
-        Cell("p50 ms", about + milliseconds(p50), p50),
-        Cell("p99 ms", about + milliseconds(p99), p99),
-        Cell("texts/s", about + texts_s(rate), rate),
+        Cell("p50 ms", about + significant(p50, digits), p50),
+        Cell("p99 ms", about + significant(p99, digits), p99),
+        Cell("texts/s", about + significant(rate, digits), rate),
         Cell("RSS MB", "–" if peak is None else f"{peak / 1e6:,.0f}", peak),
     ]
 
@@ -97,18 +97,13 @@ def compared(reports: list[Report]) -> bool:
 
 
 def _hundredfold(average: float | None) -> str:
-    return "–" if average is None else f"{100 * average:.2f}"
+    return "–" if average is None else f"{100 * average:.1f}"
 
 
-def milliseconds(value: float) -> str:
-    """Show three significant digits or the next whole number, below 1 ms microseconds."""
-    digits = next(digits for digits, end in ((3, 1), (2, 10), (1, 100), (0, math.inf)) if value < end)
-    return f"{value:.{digits}f}"
-
-
-def texts_s(rate: float) -> str:
-    """Show a rate to three significant digits."""
-    return f"{float(f'{rate:.3g}'):,.0f}"
+def significant(value: float, digits: int = 3) -> str:
+    """Show a time or rate to that many significant digits, at most three of them decimals."""
+    places = min(3, max(0, digits - 1 - math.floor(math.log10(value or 1))))
+    return f"{float(f'{value:.{digits}g}'):,.{places}f}"
 
 
 def shorten(text: str, width: int) -> str:
@@ -199,7 +194,7 @@ def below(reports: list[Report]) -> list[str]:
     found, weights = dict[str, str](), dict[str, None]()
     for name, scores in (pair for report in reports for pair in report["quality"].items()):
         if "bm25" in scores:
-            found[by_cosine(name)] = f"{by_cosine(name)} {100 * scores['bm25']:.2f}"
+            found[by_cosine(name)] = f"{by_cosine(name)} {_hundredfold(scores['bm25'])}"
             weights[f"{scores['weight']:g}"] = None
     alone = [f"BM25 alone: {', '.join(found.values())}; its weight: {', '.join(weights)}"] if found else []
     return [*dict.fromkeys(map(conditions, reports)), *alone]

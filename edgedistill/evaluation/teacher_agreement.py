@@ -41,13 +41,12 @@ def agreement(
 def space(queries: Floats, expected: Floats) -> tuple[float, str | None]:
     """(the mean cosine of embeddings of the same texts by an encoder of queries (n, d) and one of documents
     (n, e), the fact that says why the two are not in one space, or None)."""
-    if queries.shape[1] != expected.shape[1]:
-        fact = f"has {queries.shape[1]} dimensions, not {expected.shape[1]}"
-        return 0.0, f"{fact}, so they are not in one space"
-    cosine = float(dot(unit(queries), unit(expected)).mean())
+    cosine, fact = 0.0, f"has {queries.shape[1]} dimensions, not {expected.shape[1]}"
+    if queries.shape[1] == expected.shape[1]:
+        cosine = float(dot(unit(queries), unit(expected)).mean())
+        fact = f"embeds a query at a mean cosine of {cosine:.2f} to the documents' encoder"
     if cosine >= SAME_SPACE:
         return cosine, None
-    fact = f"embeds a query at a mean cosine of {cosine:.2f} to the documents' encoder"
     return cosine, f"{fact}, so they are not in one space"
 
 

@@ -100,6 +100,13 @@ def _not_found(name: str) -> str:
     return f"{unknown_name('bundle', name, known)}; {ways_out}"
 
 
+def languages(manifest: dict[str, Any]) -> list[str]:
+    """The languages of the pairs of texts that a student learned from; none where it learned from texts."""
+    pairs = ((manifest.get("recipe") or {}).get("corpus") or {}).get("pairs", ())
+    named = [each for pair in pairs for each in pair.get("languages") or pair["columns"]]
+    return list(dict.fromkeys(named))
+
+
 def shipped() -> list[dict[str, Any]]:
     """The bundles that ship, from their manifests and reports: {name, folder, about, languages, max_tokens,
     size_bytes, scores, licences}.
@@ -112,13 +119,12 @@ def shipped() -> list[dict[str, Any]]:
         path = paths[name]
         manifest = files.read_json(path)
         corpus, teachers = manifest["recipe"]["corpus"], manifest["run"]["teachers"]
-        columns = [column for pair in corpus.get("pairs", ()) for column in pair["columns"]]
         licences = [*(each["licence"] for each in teachers), *corpus["licences"].values()]
         student = {
             "name": name,
             "folder": str(path.parent),
             "about": manifest["recipe"]["about"],
-            "languages": list(dict.fromkeys(columns or [corpus["column"]])),
+            "languages": languages(manifest) or [corpus["column"]],
             "max_tokens": manifest["max_tokens"],
             "size_bytes": sum(each["size_bytes"] for each in manifest["precisions"].values())
             + (path.parent / "tokenizer.json").stat().st_size,

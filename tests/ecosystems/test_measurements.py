@@ -67,8 +67,8 @@ def test_the_tables_of_mteb_and_of_training() -> None:
     rows = [{"bundle": "nano:int8", "tasks": {"STS12": task}}]
     rows += [{"bundle": "teacher:fp32", "tasks": {"STS12": {**task, "main_score": 2 * task["main_score"]}}}]
     text = tables.mteb({"mteb": "2.1", "rows": rows})
-    assert "| nano:int8 | 78.12 (50.0%) |" in text and "mteb 2.1 · cosine_spearman" in text
-    assert "| **teacher:fp32** | 156.25 |" in text
+    assert "| nano:int8 | 78.1 (50.0%) |" in text and "mteb 2.1 · cosine_spearman" in text
+    assert "| **teacher:fp32** | 156.2 |" in text
     shared = {"machine": {"cpu": "EPYC"}, "threads": 1, "made_at": "2026-11-27T08"}
     rates = {"sentence-transformers": 100.0, "int8": 484.0}
     train = {**shared, "batch": 256, "ratio": 6.1, "texts_s": {**rates, "edgedistill": 610.0}}
@@ -82,6 +82,6 @@ def test_the_table_of_embeddings_in_fewer_bytes() -> None:
     scores = {"float32": (1536, {"sts7": 0.5, "SciFact": 0.25}), "binary": (48, {"SciFact": 0.125})}
     found = {name: {"bytes": size, "scores": each} for name, (size, each) in scores.items()}
     text = script("measured_tables").embedding_bytes({"rows": [{"bundle": "nano:int8", "embeddings": found}]})
-    assert text.splitlines()[2] == "| `nano` | float32 | 1,536 | 50.00 | 25.00 |"
+    assert text.splitlines()[2] == "| `nano` | float32 | 1,536 | 50.0 | 25.0 |"
     assert text.splitlines()[3].startswith("|  | binary, the 100 nearest by Hamming distance")
-    assert text.splitlines()[3].endswith(" | 48 |  | 12.50 |") and "<sub>" not in text
+    assert text.splitlines()[3].endswith(" | 48 |  | 12.5 |") and "<sub>" not in text

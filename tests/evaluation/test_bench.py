@@ -393,11 +393,11 @@ def test_search_beside_bm25_and_by_the_teachers_documents(
     for title in titles:
         assert "difference" not in teacher["quality"][title]["tasks"]["words"]
     table, score = "\n".join(lines), 100 * student["quality"][titles[1]]["bm25"]
-    assert f"BM25 alone: search {score:.2f}; its weight: 1" in table
+    assert f"BM25 alone: search {score:.1f}; its weight: 1" in table
     assert readme_tables.markdown([student]).startswith(
         "| bundle | params | MB | search | retained | search + BM25 |"
     )
-    assert f"BM25 alone: search {score:.2f}" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert f"BM25 alone: search {score:.1f}" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 def test_documents_of_another_space_are_refused(shelf: Path, collection: Path, tmp_path: Path) -> None:
@@ -533,7 +533,7 @@ def test_embeddings_in_fewer_bytes_stand_beside_float32(shelf: Path, tmp_path: P
     )
     [table] = [line for line in lines if "embeddings" in line and not line.startswith("wrote")]
     for precision, size, score in (("float32", 12, quality["average"]), ("int8", 3, int8)):
-        assert re.search(rf"student:\w+ +{precision} +{size} +{100 * score:.2f}\n", table)
+        assert re.search(rf"student:\w+ +{precision} +{size} +{100 * score:.1f}\n", table)
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert '"embeddings":[{"report":0,"cells":[{"head":"embeddings","shown":"float32"' in page
 

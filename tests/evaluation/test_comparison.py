@@ -185,5 +185,5 @@ def test_throughput_counts_beyond_the_spread_of_its_rounds(tmp_path: Path) -> No
     after["offline"] |= {"by_batch": {"budget": 70.0}, "samples_texts_s": {"budget": [69.0, 70.0, 71.0]}}
     assert verdicts(compared(tmp_path, before, after))["texts/s"] == "no difference"
     before["offline"]["samples_texts_s"]["budget"] = [99.0, 100.0, 101.0]
-    with pytest.raises(CheckFailed, match=r"x:w8: texts/s: 100 to 70, -30.0%"):
+    with pytest.raises(CheckFailed, match=r"x:w8: texts/s: 100 to 70.0, -30.0%"):
         compared(tmp_path, before, after)

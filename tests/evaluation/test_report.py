@@ -161,14 +161,14 @@ def test_the_table_fits_a_hundred_columns_and_cuts_no_number(count: int, suites:
     assert max(map(len, text.splitlines())) <= 100
     first = next(line for line in text.splitlines() if "the-teacher" in line)
     assert "4.00M" in first
-    assert "90.40" in first
+    assert "90.4" in first
     assert all(
         "…" not in cell
         for line in text.splitlines()
         if "…" in line and "typed" in line
         for cell in line.split()[1:]
     )
-    assert "80.00" in text  # the teacher's average × 100
+    assert "80.0" in text  # the teacher's average × 100
     if count > 1:
         assert "95.0%" in text  # 0.76 of 0.80
 
@@ -178,9 +178,9 @@ def test_the_reference_has_no_retained_share() -> None:
     small = made("t", "teacher", "w8", 25, 1.5, 0.799)
     assert report.retained(teacher, "sts7") is None
     assert report.retained(small, "sts7") == pytest.approx(0.99875)
-    assert report.reference([small, teacher]) is teacher
-    assert report.reference([small]) is small
-    assert report.reference([made("s", "bert", "w8", 4, 1, 0.7)]) is None
+    assert readme_plot.reference([small, teacher]) is teacher
+    assert readme_plot.reference([small]) is small
+    assert readme_plot.reference([made("s", "bert", "w8", 4, 1, 0.7)]) is None
 
 
 def test_a_noisy_machine_is_marked() -> None:
@@ -223,12 +223,12 @@ def test_readme_table_between_the_markers(tmp_path: Path) -> None:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 3
     assert len({line.count("|") for line in rows}) == 1
-    assert "| **the-teacher:fp32** | 4.00M | 90.40 | 80.00 |  |" in text
+    assert "| **the-teacher:fp32** | 4.00M | 90.4 | 80.0 |  |" in text
     assert "Some Processor · 2 threads · avx512_vnni avx2 · onnxruntime 1.31.1 · 2025-01-15" in text
     assert not readme_tables.update_table(path, [tmp_path / "a.json"])  # nothing changes the second time
     alone = [{**each, "kept": dict.fromkeys(each["kept"])} for each in reports(2)]
     assert "retained" in tables.terminal(reports(2)) and "retained" not in tables.terminal(alone)
-    assert "retained" not in readme_tables.markdown(alone) and "| 80.00 |" in readme_tables.markdown(
+    assert "retained" not in readme_tables.markdown(alone) and "| 80.0 |" in readme_tables.markdown(
         alone
     )  # no teacher, no column of shares
     path.write_text("# x\n", encoding="utf-8")
@@ -382,11 +382,11 @@ def test_a_browser_draws_the_page(tmp_path: Path) -> None:
     ]
     assert text.count("<tr") == 4 + 2 * 4 and 'd="M' in text and "NaN" not in text
     assert text.count("data-tip") == 2 * 3
-    assert "student-0 · w8\nSpearman 75.00, 93.8% of the teacher's\np50 0." in text
+    assert "student-0 · w8\nSpearman 75.0, 93.8% of the teacher's\np50 0." in text
     assert re.search(r"\n  95% interval of p50 0\.\d+ to 0\.\d+ ms\n", text)
     assert (
         "edgedistill bench the-teacher:fp32 'bilstm-" in text
-        and "--suite sts7 --suite more --threads 2</pre>" in text
+        and "--suite sts7 --suite more --data DIR --threads 2</pre>" in text
     )
     assert "192 single texts after 10 warm-up calls" in text
     assert "<b>Machine</b> cpu Some(R) Processor CPU @ 2.00GHz, flags avx2 avx512_vnni, cores 2" in text
@@ -400,6 +400,7 @@ def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_pa
     text = drawn_page(
         tmp_path,
         [
+            made("t", "teacher", "w8", 25, 1.5, 0.799),  # not in fp32, in which students are compared
             made("t", "teacher", "fp32", 90, 4.0, 0.8),
             made("tiny", "bert", "int8", 2, 0.2, 0.7),
             agreeing,
@@ -408,12 +409,12 @@ def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_pa
     )
     heading = re.sub(r"<.*?>", "", re.findall(r"<h1>.*?</h1>", text)[0])
     assert heading == "good in w8 retains 96.2% of its teacher’s score on sts7"
-    assert "<dt>graph, 20 × smaller</dt><dd>4.50 MB</dd>" in text.replace("&nbsp;", " ")
-    assert "<dt>sts7; teacher: 80.00</dt><dd>77.00</dd>" in text
+    assert "<dt>graph, 20 × smaller</dt><dd>4.5 MB</dd>" in text.replace("&nbsp;", " ")
+    assert "<dt>sts7; teacher: 80.0</dt><dd>77.0</dd>" in text
     measured = text.split("Agreement with the teacher</h2>")[1]
     assert "On 10 held-out &lt;texts&gt;." in measured
     row = measured.split("<tbody>")[1].split("</tbody>")[0]
-    assert re.findall(r"<td[^>]*><span>(.*?)</span></td>", row) == ["0.9100", "–", "0.500"]
+    assert re.findall(r"<td[^>]*><span>(.*?)</span></td>", row) == ["0.910", "–", "0.500"]
 
 
 @chromium
@@ -434,8 +435,9 @@ def test_the_page_shows_the_key_columns_first_and_none_of_zeros(tmp_path: Path) 
         each["peak_rss_bytes"] = None
     text = drawn_page(tmp_path, shown)
     heads = re.findall(r"<th scope=\"col\"><button>(.*?)</button>", text)
-    assert heads[:6] == ["bundle", "mini", "retained", "p50 ms", "p99 ms", "MB"] and "RSS MB" not in heads
-    assert "<dt>mini</dt> <dd>Spearman × 100, mean of A, B; a small English suite that ships" in text
+    assert heads[:6] == ["bundle", "sts7", "retained", "p50 ms", "p99 ms", "MB"] and "RSS MB" not in heads
+    mini = "<dt>mini</dt> <dd>Spearman × 100, mean of A, B; similarity of sentences: "
+    assert mini in text and "; a small English suite that ships with edgedistill" in text
     shown[1]["peak_rss_bytes"] = 90_000_000
     assert "<button>RSS MB</button>" in drawn_page(tmp_path, shown)
 
@@ -449,7 +451,7 @@ def test_the_page_of_several_bundles_without_a_teacher_names_the_best_of_each_fi
         "b w8: smallest graph",
         "a w8: fastest per text",
     ]
-    assert [best for _, best in tiles][:2] == ["70.00", "2.00 MB"]
+    assert [best for _, best in tiles][:2] == ["70.0", "2.0 MB"]
 
 
 def heading(text: str) -> str:
@@ -490,6 +492,56 @@ def test_the_page_without_a_teacher_leads_with_the_fastest_beside_the_best(
         ]
     a["against"] = {"b:w8": {"ratio": 0.15, "interval95": [0.1, 0.2], "tie": tie}}
     assert heading(drawn_page(tmp_path, [b, a])) == says
+
+
+CHOOSE = """<script>document.getElementById('s1').click();
+const texts = ['h1', '.tiles'].map((each) => document.querySelector(each).textContent);
+document.title = texts.join(' ');</script>"""
+
+
+@chromium
+def test_the_heading_is_about_the_suite_with_the_narrowest_intervals_and_then_the_chosen_one(
+    tmp_path: Path,
+) -> None:
+    shown = [made(name, "bert", "w8", 4, 1, 0.7, ("mini", "wide", "narrow")) for name in ("a", "b")]
+    for each in shown:
+        for suite, half in (("mini", 0.001), ("wide", 0.05), ("narrow", 0.01)):
+            each["quality"][suite]["interval95"] = [0.7 - half, 0.7 + half]
+    text = drawn_page(tmp_path, shown, CHOOSE)
+    assert (
+        re.findall('<input type="radio" name="suite" id="s.">', text) and "95% interval 65.0 to 75.0" in text
+    )
+    (chosen,) = re.findall("<title>(.*?)</title>", text)[:1]
+    assert "on wide" in chosen and "95% interval 65.0 to 75.0" in chosen and "narrow" not in chosen
+    assert "level with it on narrow" in heading(drawn_page(tmp_path, shown))
+
+
+@chromium
+def test_what_a_run_cannot_resolve_is_not_told_to_more_digits(tmp_path: Path) -> None:
+    """Under the banner no interval of a time, times to two digits, and factors to one."""
+    a, b = made("a", "bert", "w8", 4, 0.0812, 0.7), made("b", "bert", "w8", 4, 1, 0.7)
+    a["single"]["p50_ms"], b["single"]["p50_ms"], a["noise"]["resolution"] = 0.0804, 0.97, 0.35
+    text = drawn_page(tmp_path, [a, b])
+    assert "a is about 10 × faster than b" in heading(text)
+    assert "<dt>a w8: fastest per text at p50</dt><dd>~0.080 ms</dd>" in text
+    a["noise"]["resolution"] = 0.0
+    assert "per text at p50, 95% interval 0.0" in drawn_page(tmp_path, [a, b])
+
+
+@chromium
+def test_the_page_says_what_the_suites_do_not_measure(tmp_path: Path) -> None:
+    a, b = (made(name, "bert", "w8", 4, 1, 0.7, ("sts7", "senteval")) for name in ("a", "b"))
+    for each in (a, b):
+        senteval = each["quality"]["senteval"]
+        senteval |= {"kind": "transfer", "tasks": {"MR": {"accuracy": 0.7}}}
+    a["bundle"]["languages"] = ["en", "de"]
+    text = drawn_page(tmp_path, [a, b])
+    assert "<dt>languages</dt> <dd>a learned en, de; no task here is named after any of these but en<" in text
+    assert '<span title="a en de">' in text and '<span title="b">' in text
+    assert "; no interval, since it is the accuracy of a classifier<" in text
+    assert "<dd>the share of the teacher’s score; it needs the teacher among the bundles<" in text
+    a["quality"]["sts7"]["tasks"]["en-de"] = {"all": 0.7}
+    assert "a learned en, de</dd>" in drawn_page(tmp_path, [a, b])
 
 
 CLICKS = """<script>const page = document.querySelector('table');
@@ -621,14 +673,14 @@ def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
     more = ["Latency by length", "Scenarios and memory", "Scores by length and overlap"]
     more.append("Roofline: how near to the processor’s peak")
     assert {*more, "Where student and teacher differ most", "How to reproduce"} <= set(heads)
-    tip = "64 tokens: ~4.10 ms\n  rounds 3.90 to 4.30 ms\n  tokenization 0.100\n  graph 4.00, 0.010 of it"
+    tip = "64 tokens: ~4.1 ms\n  rounds 3.9 to 4.3 ms\n  tokenization 0.10\n  graph 4.0, 0.010 of it"
     assert f"{tip} pooling\n  tied with nano int8 [node]" in text
     cells = re.findall(r'data-head="≤ 64"><span>(.*?)</span> <small>(.*?)</small>', text)
-    assert cells == [("~4.10", "(3.90–4.30)"), ("~4.18", "(3.98–4.38)")]
+    assert cells == [("~4.1", "(3.9–4.3)"), ("~4.2", "(4.0–4.4)")]
     assert "can tell: nano int8 = nano int8 [node] at 8, 16, 32, 64 tokens<" in text
     meaning = "of all different words of a pair, the share that both texts have: 0 none, 1 the same words"
     assert f"<dt>overlap</dt> <dd>{meaning}</dd>" in text
-    assert text.count("<span>~321</span>") == text.count("<span>~450</span>") == 2
+    assert text.count("<span>~320</span>") == text.count("<span>~450</span>") == 2
     assert "<b>61.0 (−5.0*)</b>" in text and "words 0–8 (120)" in text
     (pair,) = set(re.findall(r"<div>&lt;first&gt; text</div><div>second</div>.*?</tr>", text))
     assert re.findall(r"<td [^>]*><span>([\d.]+)</span></td>", pair) == ["4.5", "0.9", "0.123"]
@@ -644,7 +696,7 @@ def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
     timed = r'data-head="(p50 ms|p99 ms|texts/s|offline[^"]*|server[^"]*|start ms|cold[^"]*|≤ \d+)">'
     times = re.findall(timed + r"<span>(~?)[\d.,]+<", text)
     assert len(times) == 9 + 8 + 8 and all(mark for _, mark in times)
-    assert text.count('<td data-v="0.7" data-head="sts7"><span>70.00</span> <small>(66–74)</small>') == 2
+    assert text.count('<td data-v="0.7" data-head="sts7"><span>70.0</span> <small>(66–74)</small>') == 2
     assert text.count('class="interval"') == 3 + 2 + 8  # of p50, of scores that have one, of each length
 
 

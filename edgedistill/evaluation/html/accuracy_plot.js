@@ -43,7 +43,7 @@ function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk
   parts.push(...steps.map((step) => line('frontier', step.left, step.top, step.right, step.bottom)));
   parts.push(...[...placed].sort((a, b) => b.radius - a.radius).map(dot)); // the small ones on top
   parts.push(...labels(placed, drawn, frame), ...sizeKey(radius, largest, frame.right, frame.top - 44, area), ...frontierKey(frame.left, high - 12));
-  const about = points.map(({name, detail, ms, score}) => `${name} ${detail}`.trim() + `: ${score.toFixed(2)} at ${ms} ms`).join('; ');
+  const about = points.map(({name, detail, ms, score}) => `${name} ${detail}`.trim() + `: ${score.toFixed(1)} at ${ms} ms`).join('; ');
   return drawing(wide, high, title, about, parts);
 }
 

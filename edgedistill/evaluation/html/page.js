@@ -1,10 +1,12 @@
 // Draws the report's page from the JSON in #data; page.py says what is in it.
 const data = JSON.parse(document.getElementById('data').textContent);
 const all = data.reports;
-const reference = all[data.reference] ?? null;
+const teachers = all.filter(({teacher}) => teacher);
+const reference = teachers.find(({bundle}) => bundle.precision === 'fp32') ?? teachers[0] ?? null; // whom students are compared with
 let reports = all; // those that the filters show
 const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share,
 const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
+const VAGUE = 0.2; // resolution of times above which a factor of them is told to one digit
 const CROWDED = 10; // reports above which the accuracy plot names a bundle once, and has no notes
 const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
   + 'bundle, with 95% bootstrap intervals over rounds and texts. The first bundle was measured twice in every round, which shows what the run can resolve.';
@@ -19,6 +21,7 @@ const terms = (...pairs) => {
 const distinct = (values) => [...new Set(values)];
 const count = (value) => value.toLocaleString('en');
 const about = data.noise ? '~' : ''; // before a time
+const vague = all.some(({noise}) => (noise?.resolution || noise?.between) > VAGUE);
 /** A plot drawn twice, for a desktop and paper, and for a phone; the style sheet shows one, so that nothing is drawn anew to print. */
 const plots = (drawn) => [el('div', {class: 'wide'}, drawn(false)), el('div', {class: 'narrow'}, drawn(true))];
 /** Ends of an interval for a table: whole numbers where it is wide. */
@@ -44,11 +47,12 @@ function plotLabel({short, variant}, x, y) {
 
 const names = distinct(all.map(({bundle}) => bundle.name));
 const subject = names.length === 1 ? all[0].short : `${names.length} bundles`;
-const digits3 = (value) => (typeof value === 'number' ? Number(value.toPrecision(3)) : value);
+const digits = about ? 2 : 3; // of a time or rate
+const rounded = (value) => (typeof value === 'number' ? Number(value.toPrecision(digits)) : value);
 /** Milliseconds as tables.py shows them. */
 function milliseconds(value) {
-  if (value < 1) return value.toFixed(3);
-  return value < 1000 ? value.toPrecision(3) : count(digits3(value));
+  if (value < 1 && !about) return value.toFixed(3);
+  return rounded(value) < 10 ** digits ? value.toPrecision(digits) : count(rounded(value));
 }
 const tenths = (value) => value.toFixed(1);
 const between = ([low, high], of = milliseconds) => `${of(low)} to ${of(high)}`;
@@ -79,15 +83,25 @@ function filters() {
   return rows.length ? el('nav', {class: 'filters', 'aria-label': 'Filters'}, rows.map(([key, of, values]) => el('span', {}, el('b', {}, key), values.map((value) => chip(key, of, value))))) : null;
 }
 
+const DERIVED = / \+ BM25|, documents of /; // in the name of a suite that was scored in another way too
+/** How little a suite's scores can tell: the mean width of their intervals; mini, for a quick check, comes last. */
+function coarseness({name}) {
+  const widths = all.flatMap(({quality}) => (quality[name]?.interval95 ? [quality[name].interval95[1] - quality[name].interval95[0]] : []));
+  const mean = widths.length ? widths.reduce((sum, each) => sum + each, 0) / widths.length : 1;
+  return mean + (DERIVED.test(name) ? 2 : 0) + (name === 'mini' ? 4 : 0);
+}
+const finest = data.suites.reduce((best, each, at) => (coarseness(each) < coarseness(data.suites[best]) ? at : best), 0);
+let tab = finest; // the suite whose plot is shown, and which the heading is about
+
 /** The heading and its figures, of the student that leads. */
 function header() {
-  const teacher = reference, suite = data.suites[0]?.name;
+  const teacher = reference, suite = data.suites[tab]?.name;
   const compared = reports.filter((report) => !report.teacher && report.kept[suite]);
   const best = teacher && leading(compared, suite);
   const heading = best
     ? [el('span', {style: `color:${colour(best)}`}, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`]
     : compare(suite) ?? alone(suite);
-  const figures = (best ? tiles(best, teacher) : tilesAlone(suite)).map(([big, small]) => el('div', {}, el('dt', {}, small), el('dd', {}, big)));
+  const figures = (best ? tiles(best, teacher, suite) : tilesAlone(suite)).map(([big, small]) => el('div', {}, el('dt', {}, small), el('dd', {}, big)));
   return el('header', {},
     el('p', {class: 'brand'}, 'edgedistill bench'),
     el('h1', {}, ...heading),
@@ -102,10 +116,12 @@ function disturbed() {
   return data.noise || data.ties ? el('p', {class: data.noise ? 'noise' : 'where'}, ...noise, data.ties) : null;
 }
 
-/** "6.5 × more", or "less" of the inverse; nothing where they do not differ. To two digits, since few runs resolve more. */
+/** "6.5 × more", or "less" of the inverse; nothing where they do not differ. To two digits, since few runs resolve more; of times (with
+ * a mark) in a vague run to one, and below 3 to halves. */
 function times(ratio, more, less, mark = '') {
-  const found = Number(Math.max(ratio, 1 / ratio).toPrecision(2));
-  return found > 1 ? `${mark}${found}\u00a0× ${ratio > 1 ? more : less}` : '';
+  const factor = Math.max(ratio, 1 / ratio), rough = mark && vague;
+  const found = rough && factor < 3 ? Math.round(2 * factor) / 2 : Number(factor.toPrecision(rough ? 1 : 2));
+  return found > 1 ? `${rough ? 'about ' : mark}${found}\u00a0× ${ratio > 1 ? more : less}` : '';
 }
 
 /** The heading of a single bundle. */
@@ -137,7 +153,7 @@ function tilesAlone(suite) {
   const several = reports.length > 1, least = (of) => reports.reduce((best, each) => (of(each) < of(best) ? each : best));
   const named = (best, what, report) => (several ? `${title(report)}: ${best} ${what}` : what);
   const accurate = least(({quality}) => -(quality[suite]?.average ?? -1)), small = least(({size_bytes: {graph}}) => graph), quick = least(({single}) => single.p50_ms);
-  const busy = least(({offline}) => -offline.texts_s), score = accurate.quality[suite], p50 = quick.single.interval95?.p50_ms;
+  const busy = least(({offline}) => -offline.texts_s), score = accurate.quality[suite], p50 = about ? null : quick.single.interval95?.p50_ms;
   return [
     score ? [shown(accurate, suite), named('highest on', `${suite}${score.interval95 ? `, 95% interval ${between(hundredfold(score.interval95), tenths)}` : ''}`, accurate)] : null,
     [`${shown(small, 'MB')} MB`, named('smallest', `graph, ${shown(small, 'params')} parameters`, small)],
@@ -154,12 +170,12 @@ function leading(compared, suite) {
   return near.reduce((best, each) => (best && best.single.p50_ms <= each.single.p50_ms ? best : each), null);
 }
 
-function tiles(best, teacher) {
+function tiles(best, teacher, suite) {
   return [
     [`${shown(best, 'MB')} MB`, ['graph', times(teacher.size_bytes.graph / best.size_bytes.graph, 'smaller', 'larger')].filter(Boolean).join(', ')],
     [`${shown(best, 'p50 ms')} ms`, ['per text at p50', times(teacher.single.p50_ms / best.single.p50_ms, 'faster', 'slower', about)].filter(Boolean).join(', ')],
     [shown(best, 'texts/s'), `texts/s; teacher: ${shown(teacher, 'texts/s')}`],
-    [shown(best, data.suites[0].name), `${data.suites[0].name}; teacher: ${shown(teacher, data.suites[0].name)}`],
+    [shown(best, suite), `${suite}; teacher: ${shown(teacher, suite)}`],
   ];
 }
 
@@ -169,7 +185,7 @@ function table(heads, rows, sortable = false) {
   const body = rows.map(({report, cells}) => el('tr', {class: sortable && report.teacher ? 'teacher' : null},
     el('th', {scope: 'row', 'data-v': report.bundle.name},
       sortable ? el('i', {style: `background:${colour(report)}`}) : null,
-      el('span', {title: report.bundle.name}, report.short), ' ', el('span', {class: 'prec'}, report.variant)),
+      el('span', {title: [report.bundle.name, ...languages(report)].join(' ')}, report.short), ' ', el('span', {class: 'prec'}, report.variant)),
     cells.map((each, at) => cell({...each, head: heads[at + 1]}))));
   const whole = el('table', {class: sortable ? 'stacked sortable' : 'stacked'}, el('thead', {}, el('tr', {}, head)), el('tbody', {}, body));
   if (sortable) makeSortable(whole);
@@ -184,9 +200,9 @@ function cell({shown: text, head, value = null, bar = null, shade = null, bold =
   return el('td', attributes, bold ? el('b', {}, text) : el('span', {}, text), small ? [' ', el('small', {}, `(${small})`)] : null);
 }
 
-/** The columns of the measurements: the first suite, p50, p99 and size, then the others; none that is zero or empty everywhere. */
+/** The columns of the measurements: the suite that tells most, p50, p99 and size, then the others; none that is zero or empty everywhere. */
 function columns() {
-  const {suites} = data, suite = heads.indexOf(suites[0]?.name);
+  const {suites} = data, suite = heads.indexOf(suites[finest]?.name);
   const first = [...(suites.length ? [suite, suite + 1] : []), ...['p50 ms', 'p99 ms', 'MB'].map((head) => heads.indexOf(head))];
   const tells = (at) => reports.some(({cells}) => !['', '0', '–'].includes(cells[at].shown));
   return distinct([...first, ...heads.keys()]).filter(tells);
@@ -205,20 +221,42 @@ function measurements() {
   const has = (head) => order.some((at) => heads[at] === head), runners = distinct(reports.map(FILTERS.runner)).filter((name) => name !== 'python');
   return [table(['bundle', ...order.map((at) => heads[at])], rows, true),
     terms(...data.suites.map(aboutSuite), intervals && ['in brackets', 'the 95% interval of a score, over pairs or queries'], has('retained') && ['retained', 'share of the score of the teacher, the encoder that a student learned from'],
+      !reference && data.suites.some(({kind}) => kind !== 'task') && ['retained', 'the share of the teacher’s score; it needs the teacher among the bundles'], learned(),
       ['p50, p99', 'half of the single texts take at most p50, 99 of 100 at most p99'], ['MB', 'of the graph, the ONNX file of the encoder'], ['params', 'parameters, millions of them'],
       ['texts/s', 'many texts at once, in the fastest batches'], has('RSS MB') && ['RSS', 'memory of the process at its peak'],
       ...distinct(reports.map(FILTERS.precision)).map((name) => [name, data.precisions[name] ?? 'a precision that this edgedistill does not know']),
       runners.length ? [runners.map((name) => `[${name}]`).join(', '), 'the same graph, run by that program in place of Python; its scores are those in Python'] : null)];
 }
 
-/** What the score on a suite is. */
-function aboutSuite({name, measure, averaged}) {
-  const of = Object.keys(all.find(({quality}) => quality[name]).quality[name].tasks), list = of.length > 8 ? `${of.length} tasks` : of.join(', ');
-  const quick = name === 'mini' ? '; a small English suite that ships with edgedistill, for a quick check, not a benchmark' : '';
-  return [name, `${name.endsWith(' + BM25') ? 'cosine and full-text search together, ' : ''}${measure}${of.length > 1 ? `, mean of ${list}` : ''}${quick}`];
+const languages = ({bundle}) => bundle.languages ?? [];
+
+/** The languages of the students that learned from translations, and which the suites do not test; null where none did. */
+function learned() {
+  const known = graphs().filter((report, at, list) => languages(report).length && list.findIndex(({bundle}) => bundle.name === report.bundle.name) === at);
+  if (!known.length) return null;
+  const named = new Set(all.flatMap(({quality}) => Object.values(quality).flatMap(({kind, tasks: of}) => (['sts', 'transfer', 'pair_classification'].includes(kind) ? Object.keys(of) : ['other', ...Object.keys(of)]))).flatMap((task) => task.toLowerCase().split(/[^a-z]+/)));
+  const untested = !named.has('other') && known.every((report) => !languages(report).some((each) => each !== 'en' && named.has(each)));
+  return ['languages', `${known.map((report) => `${report.short} learned ${languages(report).join(', ')}`).join('; ')}${untested ? '; no task here is named after any of these but en' : ''}`];
 }
 
-let tab = 0; // the suite whose plot is shown
+/** What each kind of suite stands for, and its measure. */
+const KINDS = {
+  sts: 'similarity of sentences: the rank correlation of cosines with what people rated, 100 where both order all pairs alike',
+  retrieval: 'search: how high the documents that answer a query stand among the first ten, 100 where all are on top',
+  bitext: 'translations: the share of sentences whose nearest neighbour is their translation',
+  transfer: 'use as features: the share of texts that a linear classifier, trained on the embeddings, labels right',
+  pair_classification: 'paraphrases: the share of pairs that a threshold on the cosine labels right',
+  mteb: 'tasks of mteb, each by the measure that mteb gives it',
+  task: 'the task that the bundle was trained for: the share of texts that it labels right',
+};
+
+/** What the score on a suite is. */
+function aboutSuite({name, kind, measure, averaged}) {
+  const of = Object.keys(all.find(({quality}) => quality[name]).quality[name].tasks), list = of.length > 8 ? `${of.length} tasks` : of.join(', ');
+  const certain = kind === 'transfer' && !all.some(({quality}) => quality[name]?.interval95) ? '; no interval, since it is the accuracy of a classifier' : '';
+  const quick = name === 'mini' ? '; a small English suite that ships with edgedistill, for a quick check, not a benchmark' : '';
+  return [name, `${name.endsWith(' + BM25') ? 'cosine and full-text search together, ' : ''}${measure}${of.length > 1 ? `, mean of ${list}` : ''}; ${KINDS[kind]}${certain}${quick}`];
+}
 
 /** A plot for each suite, one of which is shown, all on paper. */
 function accuracy() {
@@ -228,7 +266,7 @@ function accuracy() {
   data.suites.forEach(({name}, at) => {
     const input = el('input', {type: 'radio', name: 'suite', id: `s${at}`});
     input.checked = at === tab;
-    input.onchange = () => open(at);
+    input.onchange = () => { open(at); document.querySelector('header').replaceWith(header()); };
     inside.append(input, el('label', {for: `s${at}`}, name));
   });
   open(tab);
@@ -274,7 +312,7 @@ const quantile = (sorted, share) => {
 function latencies() {
   const high = 1.1 * Math.max(...reports.map(({single}) => single.p99_ms));
   const slowest = reports.map((report) => [Math.max(...(report.samples_ms ?? [report.single.p50_ms]).flat()), report]).reduce((most, each) => (each[0] > most[0] ? each : most));
-  const beyond = slowest[0] > high ? el('p', {}, `The axis ends behind the largest p99. The slowest text of all took ${about}${count(Number(slowest[0].toPrecision(3)))} ms, in ${title(slowest[1])}.`) : null;
+  const beyond = slowest[0] > high ? el('p', {}, `The axis ends behind the largest p99. The slowest text of all took ${about}${count(rounded(slowest[0]))} ms, in ${title(slowest[1])}.`) : null;
   return [scroll(plots((narrow) => distributions(high, narrow))),
     el('p', {}, 'How many single texts took how long, on a log scale: the higher, the more texts. The long mark is p50, the short one p99.'), beyond];
 }
@@ -320,7 +358,7 @@ function tasks({name: suite, measure, averaged}) {
   const rows = measured.map((report, row) => {
     const cells = names.map((_, at) => {
       const column = values.map((each) => each[at]), least = Math.min(...column), span = Math.max(...column) - least;
-      return {shown: (100 * values[row][at]).toFixed(2), shade: span ? (values[row][at] - least) / span : 0};
+      return {shown: (100 * values[row][at]).toFixed(1), shade: span ? (values[row][at] - least) / span : 0};
     });
     return {report, cells: [...cells, {shown: shown(report, suite), bold: true}]};
   });
@@ -342,8 +380,7 @@ function agreement() {
   if (!measured.length) return null;
   const rows = measured.map((report) => {
     const {spearman, cosine_mean: cosine, top10_overlap: neighbours} = report.agreement;
-    const cells = [[spearman, 4], [cosine, 4], [neighbours, 3]];
-    return {report, cells: cells.map(([value, digits]) => ({shown: typeof value === 'number' ? value.toFixed(digits) : '–'}))};
+    return {report, cells: [spearman, cosine, neighbours].map((value) => ({shown: typeof value === 'number' ? value.toFixed(3) : '–'}))};
   });
   const {texts, source} = measured[0].agreement;
   const on = `On ${count(texts)} ${source ?? 'texts'}.`;
@@ -353,7 +390,7 @@ function agreement() {
     ['top-10 overlap', 'share of a text’s ten nearest by the teacher that are also the student’s']));
 }
 
-const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toFixed(2)}`;
+const signed = (value) => { const points = Math.abs(value).toFixed(1); return points === '0.0' ? '±0.0' : `${value < 0 ? '−' : '+'}${points}`; };
 const percent = (share) => (share < 0.1 ? `${(100 * share).toPrecision(2)}%` : `${Math.round(100 * share)}%`);
 const whole = (value) => (typeof value === 'number' ? Math.round(value).toLocaleString('en') : '–');
 
@@ -477,11 +514,11 @@ function scenarios() {
   const bound = told.find(({server}) => server)?.server.p99_ms;
   const middle = (values) => { const known = (values ?? []).filter((value) => value !== null).sort((a, b) => a - b); return known[known.length >> 1]; };
   const columns = [
-    ['offline texts/s', ({offline}) => [offline.texts_s, whole(digits3(offline.texts_s)), true]],
+    ['offline texts/s', ({offline}) => [offline.texts_s, whole(rounded(offline.texts_s)), true]],
     ['best batches', ({offline: {batch}}) => [null, batch ? {budget: 'by tokens', 1: '1 text'}[batch] ?? `${batch} texts` : '–']],
-    [`server texts/s, p99 ≤ ${bound} ms`, ({server}) => [server?.rate_texts_s, whole(digits3(server?.rate_texts_s)), true]],
-    ['start ms', ({load}) => [middle(load?.start_ms), whole(digits3(middle(load?.start_ms))), true]],
-    ['cold start ms', ({load}) => [load?.cold_start_ms, whole(digits3(load?.cold_start_ms)), true]],
+    [`server texts/s, p99 ≤ ${bound} ms`, ({server}) => [server?.rate_texts_s, whole(rounded(server?.rate_texts_s)), true]],
+    ['start ms', ({load}) => [middle(load?.start_ms), whole(rounded(middle(load?.start_ms))), true]],
+    ['cold start ms', ({load}) => [load?.cold_start_ms, whole(rounded(load?.cold_start_ms)), true]],
     ['RSS MB loaded', ({memory}) => [memory?.loaded_rss_bytes, whole(memory?.loaded_rss_bytes / 1e6)]],
     ['RSS MB at peak', (report) => [report.peak_rss_bytes, shown(report, 'RSS MB')]],
   ].filter(([head, of]) => told.some((report) => !['–', 'NaN'].includes(of(report)[1])));
@@ -503,7 +540,7 @@ function slicesOf({name: suite, measure}) {
   };
   const rows = measured.map((report) => ({report, cells: report.quality[suite].slices.map(({score, difference: lost}) => {
     const real = lost && (lost.interval95[0] > 0 || lost.interval95[1] < 0);
-    return {shown: `${(100 * score).toFixed(1)}${lost ? ` (${signed(100 * lost.mean).slice(0, -1)}${real ? '*' : ''})` : ''}`, bold: Boolean(real)};
+    return {shown: `${(100 * score).toFixed(1)}${lost ? ` (${signed(100 * lost.mean)}${real ? '*' : ''})` : ''}`, bold: Boolean(real)};
   })}));
   return [el('h3', {}, suite), table([measure, ...measured[0].quality[suite].slices.map(head)], rows)];
 }
@@ -530,9 +567,10 @@ function reproduce() {
   const values = (of) => distinct(all.map(of)).filter((value) => value !== null && value !== undefined);
   const quoted = (text) => (/^[\w./:=,+-]+$/.test(text) ? text : `'${text}'`);
   const option = (name, list, usual) => (list.length === 1 && list[0] === usual ? [] : list.map((value) => `--${name} ${quoted(`${value}`)}`));
+  const suites = data.suites.map(({name}) => name).filter((name) => !DERIVED.test(name)), apart = data.suites.some(({name, kind}) => name !== 'mini' && kind !== 'mteb');
   const command = ['edgedistill bench', ...values(({bundle}) => `${bundle.name}:${bundle.precision}`).map(quoted),
-    ...option('suite', data.suites.map(({name}) => name).filter((name) => !/ \+ BM25|, documents of /.test(name))), ...(data.suites.some(({name}) => name.endsWith(' + BM25')) ? ['--hybrid'] : []),
-    ...option('threads', values(({threads}) => threads)), ...option('device', values(FILTERS.device), 'cpu'), ...option('runner', values(FILTERS.runner), 'python'), ...(all[0].single.distinct < 1024 ? ['--quick'] : [])];
+    ...option('suite', suites), ...(data.suites.some(({name}) => name.endsWith(' + BM25')) ? ['--hybrid'] : []),
+    ...(apart ? ['--data DIR'] : []), ...option('threads', values(({threads}) => threads)), ...option('device', values(FILTERS.device), 'cpu'), ...option('runner', values(FILTERS.runner), 'python'), ...(all[0].single.distinct < 1024 ? ['--quick'] : [])];
   const hashes = all.map((report) => {
     const {name, precision, sha256, dims, max_tokens: most} = report.bundle;
     return `${sha256.slice(0, 16)}  ${name} ${precision}${dims ? `, ${dims[0]} dimensions, ${most} tokens at most` : ''}`;
