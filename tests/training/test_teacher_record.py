@@ -234,6 +234,6 @@ def test_stages_over_pairs_match_models_of_the_same_dimensions(
         open_recipe(spec, Session(data=tmp_path))
     fact = "stages[1].objective: each_side compares coordinates, the student has 32 and the teacher 48"
     assert any(
-        each.startswith(f"{fact}; give the student `head: linear`, match models of")
+        each.startswith(f"{fact}; give the student `head: linear`, or match models")
         for each in caught.value.problems
     )
