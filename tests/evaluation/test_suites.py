@@ -287,7 +287,8 @@ def test_the_page_reads_the_number_that_was_averaged() -> None:
         "tasks": {"en-de": {"accuracy": 0.5, "forward": 0.4, "backward": 0.6}},
     }
     titles = page._suite([{"quality": {"b": found}}], "b")
-    assert titles == {"name": "b", "averaged": "accuracy", "measure": "accuracy × 100"}
+    measure = {"averaged": "accuracy", "measure": "accuracy × 100"}
+    assert titles == {"name": "b", "kind": "bitext", **measure}
     older = page._suite([{"quality": {"t": {"tasks": {}}}}], "t")  # before reports named the kind of a suite
     assert older["averaged"] == "all"
 
