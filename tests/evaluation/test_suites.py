@@ -289,8 +289,6 @@ def test_the_page_reads_the_number_that_was_averaged() -> None:
     titles = page._suite([{"quality": {"b": found}}], "b")
     measure = {"averaged": "accuracy", "measure": "accuracy × 100"}
     assert titles == {"name": "b", "kind": "bitext", **measure}
-    older = page._suite([{"quality": {"t": {"tasks": {}}}}], "t")  # before reports named the kind of a suite
-    assert older["averaged"] == "all"
 
 
 @pytest.mark.parametrize(("rows", "count"), [("a\tb\t3\nc\td\t3\n", 2), ("a\tb\t3\n", 1)])
