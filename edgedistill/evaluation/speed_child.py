@@ -119,7 +119,7 @@ def _by_length(opened: Any, request: Request) -> dict[str, dict[str, float]]:
     session = onnx_session.open_session(file, opened.threads, request["device"])
     outputs = [["sentence_embedding"], ["last_hidden_state"]]
     outputs = outputs[: 1 + any(each.name == "last_hidden_state" for each in session.get_outputs())]
-    words, found = _words(request) * LENGTHS[-1], dict[str, dict[str, float]]()
+    words, found = _words(request, LENGTHS[-1]), dict[str, dict[str, float]]()
     for most in (each for each in LENGTHS if each <= opened.max_tokens):
         count = most
         while len(opened.tokenize([" ".join(words[:count])])[0]) > most and count > 1:
@@ -199,7 +199,7 @@ def _memory(request: Request) -> dict[str, Any]:
     """Return the peak memory after texts of every length, single and batched, up to the bundle's limit."""
     opened, (_, _, run), _ = _load(request)
     loaded, texts = machine.peak_rss_bytes(), request["texts"]
-    words = list(itertools.islice(itertools.cycle(_words(request)), 512))
+    words = _words(request, 512)
     long = [" ".join(words[: 2**power]) for power in range(10)]
     varied: list[Any] = [[text, text] for text in long] if opened.pair else long
     for text in [*varied, *reversed(varied)]:
@@ -226,7 +226,7 @@ def _products(request: Request) -> dict[str, Any]:
     file = opened.folder / opened.manifest["precisions"][opened.precision]["file"]
     seconds = request["seconds"] / 2
     peaks = {dtype: peak(dtype, opened.threads, seconds) for dtype in PEAKS}
-    text, found = " ".join(_words(request)), dict[str, dict[str, Any]]()
+    text, found = " ".join(_words(request, 1024)), dict[str, dict[str, Any]]()
     for title, (texts, tokens) in BATCHES.items():
         shape = texts, min(tokens, opened.max_tokens)
         given = [np.resize(opened._tokenizer.encode(text).ids, shape), np.ones(shape, np.int64)]
@@ -302,12 +302,12 @@ def fastest(call: Callable[[], object], seconds: float) -> tuple[float, float | 
     return min(spent), used, len(spent)
 
 
-def _words(request: Request) -> list[str]:
-    """Return the words of a request's texts, one at least."""
+def _words(request: Request, count: int) -> list[str]:
+    """Return so many words of a request's texts, from their first on and over again."""
     sides = itertools.chain.from_iterable(
         [item] if isinstance(item, str) else item for item in request["texts"]
     )
-    return " ".join(sides).split() or ["word"]
+    return list(itertools.islice(itertools.cycle(" ".join(sides).split() or ["word"]), count))
 
 
 if __name__ == "__main__":

@@ -68,9 +68,15 @@ def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, 
 def _located(name: str | Path) -> tuple[Path, str | None] | None:
     if (folder := _folder(name)) is not None:
         return folder, None
-    before, _, precision = str(name).rpartition(":")
-    folder = _folder(type(name)(before)) if before and precision.isidentifier() else None
+    before, precision = _parted(str(name))
+    folder = _folder(type(name)(before)) if precision else None
     return None if folder is None else (folder, precision)
+
+
+def _parted(name: str) -> tuple[str, str]:
+    """What names the bundle, and the precision behind it; an empty one where there is none."""
+    before, _, precision = name.rpartition(":")
+    return (before, precision) if before and precision.isidentifier() else (name, "")
 
 
 def _folder(name: str | Path) -> Path | None:
@@ -89,8 +95,7 @@ def _is_bundle(folder: Path) -> bool:
 
 
 def _not_found(name: str) -> str:
-    before, _, precision = name.rpartition(":")
-    name = before if before and precision.isidentifier() else name
+    name, _ = _parted(name)
     if name.startswith("packaged:"):
         return f"{name}: a model, not a bundle; export it first: edgedistill export {name} --out bundles/NAME"
     if Path(name).is_file():

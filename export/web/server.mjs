@@ -45,7 +45,7 @@ export function serve(mounts = {}, headers = HEADERS) {
   });
 }
 
-const WORDS = { nano: "best", micro: "fastest", multi: "five languages" }; // of README's table of students
+const WORDS = { nano: "best", micro: "fastest", multi: "five languages" }; // as README recommends them
 
 /** The bundles that ship: [{name, word: what it is for, languages, size_bytes: of the graph}]. */
 function listed() {

@@ -569,7 +569,7 @@ document.title += `, then ${tip.style.display}`;</script>"""
 
 @chromium
 def test_the_page_by_keyboard_alone(tmp_path: Path) -> None:
-    """A filter keeps the focus though the page is drawn anew; Escape hides a point's tip."""
+    """A filter keeps the focus though the page is redrawn; Escape hides a point's tip."""
     assert "runner node, 2 rows, tip block, then none</title>" in drawn_page(tmp_path, everything(), FILTER)
 
 
