@@ -105,7 +105,7 @@ def parse(text: str, place: str) -> Any:
     try:
         data = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise UserError(f"{place}: not YAML: {_problem(error)}") from None
+        raise UserError(f"{place}: not YAML: {_problem(error)}; correct it there, or give a recipe") from None
     except RecursionError:
         raise UserError(f"{place}: not YAML: nested too deeply; write fewer levels") from None
     check_plain(data, place)
