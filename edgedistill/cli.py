@@ -481,7 +481,7 @@ def adapt(
 ) -> None:
     """Teach a finished student your own texts, without labels.
 
-    Sentences of Python's documentation are trained on too, so that it forgets little of general texts. Prints
+    It goes on to embed random words as it did before, so that it forgets little of other texts. Prints
     how well the student agrees with its teacher and how well it searches before and after, on texts that were
     held out, beside the teacher and BM25; with --pairs on held-out queries of theirs too. The run's
     recipe.yaml says what was chosen; `train` runs it again.

@@ -31,8 +31,9 @@ FEWEST_STEPS, MOST_STEPS = 200, 2_000
 LEAST_STEPS = 20  # for which there must be time
 AFTER_TRAINING = 0.12  # of the minutes: export, comparison, and steps that take longer than those timed
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where not all are taken
-DOCUMENTATION_SHARE = 0.15  # of the texts trained on
-INITIAL_SHARE = 0.45  # of the weights, so that little is forgotten: see bench/LOG.md
+# The weight of what the student is to embed as before, and its initial weights' share of the result, so that
+# little is forgotten: see bench/LOG.md.
+REHEARSAL, INITIAL_SHARE = 0.3, 0.3
 # So that nine texts in ten are read to their end; longer ones take too long to learn from.
 TOKENS_PER_WORD, MOST_TOKENS = 1.4, 256
 
@@ -147,14 +148,13 @@ def adaptation_recipe(
     rows = int(whole * (1 + (mean_words * PASSAGES_PER_WORD if cut else 0)))
     if cut:
         corpus["passages"] = {}
-    most_rows = int(request.steps * BATCH / FEWEST_EPOCHS / (1 + DOCUMENTATION_SHARE))
+    most_rows = int(request.steps * BATCH / FEWEST_EPOCHS)
     if rows > most_rows:
         rows = most_rows
         whole = min(whole, int(WHOLE_SHARE * rows) if cut else rows)
         corpus["limit"] = whole + held_out
         if cut:
             corpus["passages"] = {"texts": rows - whole}
-    corpus["documentation_texts"] = max(500, int(DOCUMENTATION_SHARE * rows))
     stage: dict[str, Any] = {
         "name": "adapt",
         "objective": {"kind": "cosine"},
@@ -162,6 +162,7 @@ def adaptation_recipe(
         "max_tokens": tokens,
         "steps": round(min(request.steps, max(FEWEST_STEPS, EPOCHS * rows / BATCH))),
         "initial_share": INITIAL_SHARE,
+        "rehearsal": REHEARSAL,
         "learning_rate": 1e-3 if source.kind == "static" else 2e-3,
     }
     if source.kind != "static":

@@ -108,7 +108,7 @@ def stages(texts: dict[str, Any], pairs: Pairs | None) -> list[dict[str, Any]]:
         "steps": max(1, steps),
         "learning_rate": PAIR_RATE * texts["learning_rate"],
         "initial_share": PAIR_INITIAL_SHARE,
-        **{key: texts[key] for key in ("max_tokens", "optimizer") if key in texts},
+        **{key: texts[key] for key in ("max_tokens", "optimizer", "rehearsal") if key in texts},
     }
     return [texts, behind]
 

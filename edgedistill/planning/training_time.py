@@ -162,7 +162,7 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
             ids, mask = (torch.cat([each] * (stage.views - 1)) for each in columns[1])
             views = [columns[0], (ids, mask)]
         with accelerator.autocast():
-            loss = module(views, drawn)
+            loss = module(views, drawn, number)
         loss.backward()
         started = time.perf_counter()
         for optimizer in of_stage:

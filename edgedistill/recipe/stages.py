@@ -114,6 +114,13 @@ class Stage(Section):
         "(Wortsman et al. 2022): a "
         "finished student forgets less of what it knew.",
     )
+    rehearsal: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of rehearsal beside the objective: the student embeds random words as it did "
+        "before the stage, a quarter as many sequences of them as a batch has texts (pseudorehearsal, Robins "
+        "1995), so that a finished student forgets less.",
+    )
     max_tokens: int = Field(
         64, ge=3, le=8192, description="Longer texts are truncated to this many tokens in training."
     )
@@ -136,6 +143,10 @@ class Stage(Section):
     def _inputs_match_objective(self) -> Stage:
         kinds = sorted({leaf.kind for leaf in leaves(self.objective)})
         compared = sorted({leaf.kind for leaf in leaves(self.objective) if among_the_batch(leaf)})
+        if self.rehearsal and self.match is not None and self.match.layer == "embeddings":
+            raise ValueError(
+                "`rehearsal` is of whole students, and `match` of their embeddings; leave it out"
+            )
         if self.tuples is not None:
             self._reads_tuples()
             return self

@@ -15,6 +15,7 @@ from torch.nn.functional import embedding, normalize, pad
 
 from edgedistill import recipe
 from edgedistill.students.graph_writer import GraphWriter, length, lexical_channel
+from edgedistill.students.output import own
 from edgedistill.students.pooling import mean_nodes, pool
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding, lookup
 
@@ -137,14 +138,19 @@ class Headed(nn.Module):
             return embeddings
         return normalize(embeddings, dim=-1) + self.lexical_channel(input_ids, attention_mask)
 
-    @contextmanager
-    def without_lexical_channel(self) -> Iterator[None]:
-        """Embed by meaning alone, which is what a student is taught."""
-        channel, self.lexical_channel = self.lexical_channel, None
-        try:
-            yield
-        finally:
-            self.lexical_channel = channel
+
+@contextmanager
+def without_lexical_channel(student: nn.Module) -> Iterator[None]:
+    """Let a student embed by meaning alone, which is what it is taught."""
+    inner: Any = own(student)
+    channel = getattr(inner, "lexical_channel", None)
+    if channel is not None:
+        inner.lexical_channel = None
+    try:
+        yield
+    finally:
+        if channel is not None:
+            inner.lexical_channel = channel
 
 
 def shape(spec: recipe.BuiltStudent, teacher_dims: int) -> dict[str, Any]:

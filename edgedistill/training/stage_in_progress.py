@@ -198,7 +198,7 @@ class StageInProgress:
         targets."""
         self.run.accelerator.processes.seed_step(self.seed, self.step)
         with self.run.accelerator.autocast():
-            found: Tensor = self.module(views, targets)
+            found: Tensor = self.module(views, targets, self.step)
         return found
 
     def set_learning_rate(self) -> None:

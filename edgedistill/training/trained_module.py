@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -13,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from edgedistill import objectives, recipe
+from edgedistill.objectives.regression import cosine
 from edgedistill.students import kinds
 from edgedistill.students.bert import BertStudent
-from edgedistill.students.head import Headed
+from edgedistill.students.head import without_lexical_channel
 from edgedistill.students.output import own
 from edgedistill.students.sentence_transformer import PretrainedEncoder
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.processes import ALONE, Processes
+from edgedistill.training.rehearsal import Rehearsal
 
 # A further pass costs about as much as so many tokens (bench/LOG.md, "Unsorted batches in parts").
 PASS_TOKENS = 256
@@ -60,13 +61,14 @@ class TrainedModule(nn.Module):
         dims = width if target_dims is None else target_dims
         projected = student.drops_head and objectives.reads_teacher(stage.objective)
         self.projection = nn.Linear(width, dims) if projected and not self.only_embeddings else None
+        self.rehearsal = Rehearsal(stage, student) if stage.rehearsal else None
         self.objective = objectives.build(stage.objective, dims, student.shape.get("blocks"), unit)
 
     def forward(
-        self, views: list[tuple[Tensor, Tensor]], targets: Tensor | objectives.Ranking | None
+        self, views: list[tuple[Tensor, Tensor]], targets: Tensor | objectives.Ranking | None, step: int
     ) -> Tensor:
         """views: (ids, mask) of each view, (B, T) each; targets (B, d), of pairs (B, 2, d), of tuples a
-        ranking, or none. Returns the loss ()."""
+        ranking, or none. `step` decides what is rehearsed. Returns the loss ()."""
         student: Any = self.student
         embed = student.embedded if self.only_embeddings else student
         inner = own(student)
@@ -74,12 +76,21 @@ class TrainedModule(nn.Module):
         if views[0][0].device.type == "cpu" and isinstance(inner, BertStudent):
             embed = partial(embed_by_length, embed, inner.model.get_input_embeddings())
         # One pass over all views padded alike was 7% slower.
-        with inner.without_lexical_channel() if isinstance(inner, Headed) else nullcontext():
+        with without_lexical_channel(student):
             embeddings = [self.processes.embedded(embed, ids, mask) for ids, mask in views]
+            kept = self._forgotten(embed, step, views[0][0].device)
         if self.projection is not None:
             embeddings = [self.projection(view) for view in embeddings]
         with torch.autocast(views[0][0].device.type, enabled=False):
-            return self.objective([view.float() for view in embeddings], targets)
+            return self.objective([view.float() for view in embeddings], targets) + kept
+
+    def _forgotten(self, embed: Embed, step: int, device: torch.device) -> Tensor | float:
+        """The weighted loss of what the student does not embed as it did before the stage."""
+        if self.rehearsal is None:
+            return 0.0
+        ids, mask, before = self.rehearsal.at(step, device)
+        now = self.processes.embedded(embed, ids, mask).float()
+        return self.rehearsal.weight * cosine(now, before)
 
 
 def only_embeddings(stage: recipe.Stage) -> bool:

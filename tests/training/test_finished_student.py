@@ -17,6 +17,7 @@ from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
+from edgedistill.students import head
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import finished_student
 from tests.conftest import World, sentences
@@ -381,7 +382,7 @@ def test_words_are_found(
     assert torch.allclose(words[0], words[1], atol=1e-6), "the same words in another order"
     assert float(own(words, dim=1)[0] @ own(words, dim=1)[2]) < 0.8
     assert float(own(words, dim=1)[3] @ own(words, dim=1)[4]) < 0.8, "another word is continued"
-    with made.without_lexical_channel():
+    with head.without_lexical_channel(made):
         plain = own(made(ids, mask), dim=1)
     assert torch.allclose(made(ids, mask), plain + words, atol=1e-6)
     assert torch.allclose(plain, own(run.open_run(sources / kind).student()(ids, mask), dim=1), atol=1e-6)

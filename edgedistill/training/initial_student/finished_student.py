@@ -22,7 +22,7 @@ from edgedistill.runtime.similarity import unit_rows
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Session
 from edgedistill.students import embedding_tables, kinds
-from edgedistill.students.head import LEXICAL_CODES
+from edgedistill.students.head import LEXICAL_CODES, without_lexical_channel
 from edgedistill.students.output import Affine, own
 from edgedistill.teacher.dimension_reduction import ridge
 from edgedistill.teacher.targets import EmbeddingRows
@@ -218,7 +218,7 @@ def _pooled(student: PreparedStudent, texts: list[str]) -> np.ndarray:
     bare: Any = own(student.module)
     head, bare.head = bare.head, None
     try:
-        with bare.without_lexical_channel():
+        with without_lexical_channel(bare):
             rows = student_embeddings.embed(
                 bare.eval(), student.tokenizer, texts, student.max_tokens, unit=False
             )

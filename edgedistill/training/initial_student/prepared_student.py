@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,14 @@ class StudentTokenizer:
     def pad_id(self) -> int:
         """The padding id, 0 where the tokenizer names none."""
         return self.tokenizer.pad_token_id or 0
+
+    def encoder(self) -> Callable[[list[str]], list[np.ndarray]]:
+        """Texts -> the ids of each, (T,), with special tokens and at most `max_tokens`; no prompt is put
+        before them."""
+        copied = Tokenizer.from_str(self.backend.to_str())  # others change the shared one's limit meanwhile
+        copied.no_padding()
+        copied.enable_truncation(self.max_tokens)
+        return lambda texts: [np.array(each.ids) for each in copied.encode_batch_fast(texts)]
 
     def limited(self, max_tokens: int) -> StudentTokenizer:
         """The same with a lower limit, or as it is where the limit is not lower."""

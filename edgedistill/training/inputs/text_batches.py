@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from edgedistill import objectives, recipe
 from edgedistill.data.corpus import Corpus
@@ -108,15 +107,11 @@ def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:
 
 def _of_changed_texts(spec: WordEdit, seed: int, texts: Corpus, tokenizer: StudentTokenizer) -> View:
     """Views that are made, and tokenized, a batch at a time."""
-    # A copy, because others change the shared one's length limit between steps.
-    own = Tokenizer.from_str(tokenizer.backend.to_str())
-    own.no_padding()
-    own.enable_truncation(tokenizer.max_tokens)
+    encode = tokenizer.encoder()
 
     def view(rows: np.ndarray, passes: np.ndarray) -> Ids:
         changed = _without_words(spec, seed, texts.texts(rows), rows, passes)
-        encodings = own.encode_batch_fast(changed)
-        return batching.pad([np.array(encoding.ids) for encoding in encodings], tokenizer.pad_id)
+        return batching.pad(encode(changed), tokenizer.pad_id)
 
     return view
 

@@ -1,0 +1,100 @@
+"""`rehearsal`: a finished student that goes on learning embeds random words as it did before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from edgedistill import recipe, run
+from edgedistill.errors import UserError
+from edgedistill.session import Session
+from edgedistill.students import head, kinds
+from edgedistill.training import rehearsal, student_embeddings, train
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
+from tests.conftest import World, sentences
+
+STAGE: dict[str, Any] = {
+    "name": "on",
+    "objective": {"kind": "cosine"},
+    "steps": 60,
+    "batch": 16,
+    "bucket": 4,
+    "learning_rate": 2e-2,
+}
+
+
+@pytest.fixture(scope="module")
+def source(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    out = tmp_path_factory.mktemp("source") / "bert"
+    train.train(recipe.parse(world.recipe(), "test"), out, Session(data=world.data))
+    return out
+
+
+def opened(folder: Path) -> PreparedStudent:
+    return PreparedStudent.of(run.open_run(folder))
+
+
+def go_on(world: World, source: Path, out: Path, **stage: Any) -> Path:
+    """Train a finished student on, on other texts than it was trained on."""
+    (world.data / "other.txt").write_text("\n".join(f"a {word} b" for word in "0123456789") + "\n" * 2)
+    corpus = {"texts": ["other.txt"], "held_out": 0}
+    described = world.recipe(corpus=corpus, student={"weights": str(source)}, stages=[{**STAGE, **stage}])
+    train.train(recipe.parse(described, "test"), out, Session(data=world.data))
+    return out
+
+
+def test_less_of_other_texts_is_forgotten(world: World, source: Path, tmp_path: Path) -> None:
+    def embedded(folder: Path) -> np.ndarray:
+        student = opened(folder)
+        return student_embeddings.embed(student.module, student.tokenizer, sentences(60, seed=3), 32)
+
+    def kept(folder: Path) -> float:
+        return float((embedded(folder) * embedded(source)).sum(1).mean())
+
+    plain = go_on(world, source, tmp_path / "plain")
+    rehearsed = go_on(world, source, tmp_path / "rehearsed", rehearsal=1.0)
+    forgotten = 1 - kept(plain)
+    assert forgotten > 0.005
+    assert 1 - kept(rehearsed) < 0.7 * forgotten
+
+
+def test_sequences_are_words_of_the_vocabulary_and_a_function_of_the_step(source: Path) -> None:
+    student = opened(source)
+    stage = recipe.Stage.model_validate({**STAGE, "rehearsal": 1.0, "max_tokens": 12})
+    made = rehearsal.Rehearsal(stage, student)
+    ids, mask, before = made.at(7, torch.device("cpu"))
+    assert len(ids) == 16 // rehearsal.SHARE and before.shape == (len(ids), kinds.dims(student.module))
+    assert ids.shape[1] <= 12, "the stage's limit"
+    again = made.at(7, torch.device("cpu"))
+    assert all(map(torch.equal, again, (ids, mask, before)))
+    assert not torch.equal(made.at(8, torch.device("cpu"))[0], ids)
+    known = set(rehearsal.words(student.tokenizer).tolist())
+    assert known and all(word.isalpha() for word in known) and "[CLS]" not in known
+    with torch.no_grad(), head.without_lexical_channel(student.module):
+        assert torch.allclose(student.module.eval()(ids, mask), before, atol=1e-6)
+
+
+def test_a_resumed_run_has_the_bytes_of_one_that_was_not(world: World, source: Path, tmp_path: Path) -> None:
+    whole = go_on(world, source, tmp_path / "whole", rehearsal=0.5, steps=6)
+    described = world.recipe(
+        corpus={"texts": ["other.txt"], "held_out": 0},
+        student={"weights": str(source)},
+        stages=[{**STAGE, "steps": 6, "rehearsal": 0.5}],
+    )
+    spec, session = recipe.parse(described, "test"), Session(data=world.data)
+    with pytest.raises(Exception, match="paused"):
+        train.train(spec, tmp_path / "halves", session, pause_at=3)
+    train.train(spec, tmp_path / "halves", session, resume=True)
+    bytes_of = [(each / "student.safetensors").read_bytes() for each in (whole, tmp_path / "halves")]
+    assert bytes_of[0] == bytes_of[1]
+
+
+def test_it_is_refused_where_embeddings_alone_are_matched() -> None:
+    stage = {**STAGE, "rehearsal": 1.0, "match": {"of": "assistant", "layer": "embeddings"}}
+    with pytest.raises((UserError, ValueError), match="rehearsal"):
+        recipe.Stage.model_validate(stage)
