@@ -14,11 +14,13 @@ from edgedistill.objectives.composition import (
     update_queues,
 )
 from edgedistill.objectives.ranking import Ranking
+from edgedistill.objectives.regression import cosine
 
 __all__ = [
     "Ranking",
     "build",
     "check_dimensions",
+    "cosine",
     "fill_queues",
     "learned_temperature",
     "matryoshka_dims",

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from edgedistill import objectives, recipe
-from edgedistill.objectives.regression import cosine
 from edgedistill.students import kinds
 from edgedistill.students.bert import BertStudent
 from edgedistill.students.head import without_lexical_channel
@@ -90,7 +89,7 @@ class TrainedModule(nn.Module):
             return 0.0
         ids, mask, before = self.rehearsal.at(step, device)
         now = self.processes.embedded(embed, ids, mask).float()
-        return self.rehearsal.weight * cosine(now, before)
+        return self.rehearsal.weight * objectives.cosine(now, before)
 
 
 def only_embeddings(stage: recipe.Stage) -> bool:
