@@ -198,9 +198,13 @@ def test_the_page_rounds_as_the_tables_do() -> None:
     """In drawing.js stands the same rule as in tables.py."""
     values = [0.0, 0.0009, 0.0804, 0.9996, 1, 7.2223, 9.995, 12.345, 999.5, 1234.5, 52_300, 123_456.7]
     script = (page.TEMPLATES / "drawing.js").read_text(encoding="utf-8")
-    script += f"console.log(JSON.stringify({values}.map((each) => [significant(each, 2), significant(each)])))"
+    script += (
+        f"console.log(JSON.stringify({values}.map((each) => [significant(each, 2), significant(each)])))"
+    )
     done = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [[tables.significant(each, 2), tables.significant(each)] for each in values]
+    assert json.loads(done.stdout) == [
+        [tables.significant(each, 2), tables.significant(each)] for each in values
+    ]
 
 
 def test_names_are_shortened_in_the_middle() -> None:
@@ -395,7 +399,9 @@ def test_a_browser_draws_the_page(tmp_path: Path) -> None:
         "How to reproduce",
     ]
     assert text.count("<tr") == 4 + 2 * 4 and 'd="M' in text and "NaN" not in text
-    assert text.count("data-tip") == text.count('role="img" aria-label="') - 1 == 2 * 3  # and the distributions
+    assert (
+        text.count("data-tip") == text.count('role="img" aria-label="') - 1 == 2 * 3
+    )  # and the distributions
     assert '<a href="#scores-by-task">Tasks</a>' in text and '<section id="scores-by-task"' in text
     assert "student-0 · w8\nSpearman 75.0, 93.8% of the teacher's\np50 0." in text
     assert re.search(r"\n  95% interval of p50 0\.\d+ to 0\.\d+ ms\n", text)
@@ -424,7 +430,9 @@ def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_pa
         ],
     )
     assert heading(text) == "good in w8 retains 96.2% of its teacher’s score on sts7"
-    assert "<p class=\"rule\">The smallest student that retains 95% or more, of those on the Pareto front" in text
+    assert (
+        '<p class="rule">The smallest student that retains 95% or more, of those on the Pareto front' in text
+    )
     assert "<dt>graph, 20× smaller</dt><dd>4.5 MB</dd>" in text
     assert "<dt>sts7; teacher: 80.0</dt><dd>77.0</dd>" in text
     measured = text.split("Agreement with the teacher</h2>")[1]
@@ -440,7 +448,10 @@ def test_the_page_without_a_student_at_95_percent_leads_with_the_fastest_of_the_
     students = [("w8", 0.8, 0.701), ("int8", 0.5, 0.700), ("w4", 0.2, 0.69)]
     shown = [teacher, *(made("x", "bert", precision, 4, p50, score) for precision, p50, score in students)]
     text = drawn_page(tmp_path, shown)
-    assert "No student on the Pareto front retains 95%; this is the fastest within 0.5 points of the best" in text
+    assert (
+        "No student on the Pareto front retains 95%; this is the fastest within 0.5 points of the best"
+        in text
+    )
     assert heading(text) == "x in int8 retains 87.5% of its teacher’s score on sts7"
 
 
@@ -578,18 +589,19 @@ def test_the_first_click_on_a_head_brings_the_best_to_the_top(tmp_path: Path) ->
 
 
 FILTER = """<script>{ const box = document.getElementById('runner node');
-const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
+const at = () => document.activeElement;
+const press = (key) => at().dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
 [...document.querySelectorAll('button')].find(({textContent}) => textContent === 'MB').click();
 box.focus();
 box.click();
 const table = document.querySelector('table'), left = document.getElementById('runner python');
 const by = table.querySelector('[aria-sort]').textContent;
-document.title = `${document.activeElement.id}, ${table.tBodies[0].rows.length} rows by ${by}, last ${left.disabled}`;
-const plot = document.querySelector('.wide svg');
-plot.querySelector('[tabindex="0"]').focus();
+document.title = `${at().id}, ${table.tBodies[0].rows.length} rows by ${by}, last ${left.disabled}`;
+const plot = document.querySelector('.wide svg'), stops = () => plot.querySelectorAll('[tabindex="0"]');
+stops()[0].focus();
 document.title += `, tip ${tip.style.visibility}`;
 for (const key of ['ArrowLeft', 'ArrowLeft', 'ArrowRight']) press(key);
-document.title += ` of ${tip.textContent.split(' ')[0]}, ${plot.querySelectorAll('[tabindex="0"]').length} stop`;
+document.title += ` of ${tip.textContent.split(' ')[0]}, ${stops().length} stop`;
 press('Escape');
 document.title += `, then ${tip.style.visibility}`; }</script>"""
 
@@ -703,7 +715,7 @@ def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
     more = ["Latency by length", "Scenarios and memory", "Scores by length"]
     more.append("Roofline: how near to the processor’s peak")
     assert {*more, "Where student and teacher differ most", "How to reproduce"} <= set(sections(text))
-    assert "<th scope=\"col\">best batches</th>" not in text  # nothing is told of them
+    assert '<th scope="col">best batches</th>' not in text  # nothing is told of them
     tip = "64 tokens: ~4.1 ms\n  rounds 3.9 to 4.3 ms\n  tokenization 0.10\n  graph 4.0, 0.010 of it"
     assert f"{tip} pooling\n  tied with nano int8 [node]" in text
     cells = re.findall(r'data-head="≤ 64"><span>(.*?)</span> <small>(.*?)</small>', text)
