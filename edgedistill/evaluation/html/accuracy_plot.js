@@ -15,6 +15,14 @@ const around = ({x, y, radius}) => ({left: x - radius, top: y - radius, right: x
 const nearest = ({x, y}, {left, top, right, bottom}) => [Math.min(Math.max(x, left), right), Math.min(Math.max(y, top), bottom)]; // of a box
 /** The distance of a box from the edge of a point. */
 const gap = (box, point) => { const [x, y] = nearest(point, box); return Math.max(0, Math.hypot(x - point.x, y - point.y) - point.radius); };
+/** Spots along the line between a point and the box of its label, 4 units apart. */
+function leader(point, box) {
+  const [endX, endY] = nearest(point, box), steps = Math.ceil(Math.hypot(endX - point.x, endY - point.y) / 4);
+  return Array.from({length: steps}, (_, at) => {
+    const x = point.x + (endX - point.x) * at / steps, y = point.y + (endY - point.y) * at / steps;
+    return {left: x - 1, top: y - 1, right: x + 1, bottom: y + 1};
+  });
+}
 const ambiguous = (box, point, points) => points.some((other) => other !== point && gap(box, other) < gap(box, point) + CLEARLY);
 
 /** The <svg>. points: {ms, low, high, score, scores, bytes, name, detail, note, tip, colour, teacher}: low and high are the interval of ms,
@@ -113,21 +121,25 @@ function labels(points, drawn, frame) {
   return labelled.sort((a, b) => b.teacher - a.teacher || a.x - b.x).flatMap((point) => {
     const first = 7.1 * `${point.name} ${point.detail}`.trim().length; // about as wide as the text is drawn
     const size = point.note ? [Math.max(first, 6.2 * point.note.length) + 4, 28] : [first + 4, 15];
-    const box = cheapest(point, size, [...drawn, ...boxes], points, frame);
+    const box = cheapest(point, size, drawn, boxes, points, frame);
+    const led = gap(box, point) > LEADER_FROM || ambiguous(box, point, points);
     boxes.push(box);
-    return label(point, box, gap(box, point) > LEADER_FROM || ambiguous(box, point, points));
+    if (led) drawn.push(...leader(point, box));
+    return label(point, box, led);
   });
 }
 
-/** The box that hides least, of many distances and angles around the point. */
-function cheapest(point, [wide, high], drawn, points, frame) {
+/** The box that hides least, also of the earlier labels behind its leader, of many distances and angles around the point. */
+function cheapest(point, [wide, high], drawn, labels, points, frame) {
   const {x, y, radius} = point;
   const boxes = DISTANCES.flatMap((distance) => Array.from({length: 24}, (_, at) => {
     const across = Math.cos(at * Math.PI / 12), up = -Math.sin(at * Math.PI / 12);
     const middleX = x + across * (radius + distance) + wide / 2 * Math.max(-1, Math.min(1, 1.7 * across));
     const middleY = y + up * (radius + distance) + high / 2 * Math.max(-1, Math.min(1, 1.7 * up));
     const box = {left: middleX - wide / 2, top: middleY - high / 2, right: middleX + wide / 2, bottom: middleY + high / 2};
-    const hidden = drawn.reduce((sum, each) => sum + 4 * overlap(box, each, 3), 0) + points.reduce((sum, each) => sum + 2 * overlap(box, around(each), 1), 0);
+    const crossed = leader(point, box).reduce((sum, spot) => sum + labels.reduce((all, each) => all + 8 * overlap(spot, each, 1), 0), 0);
+    const hidden = [...drawn, ...labels].reduce((sum, each) => sum + 4 * overlap(box, each, 3), 0) + crossed
+      + points.reduce((sum, each) => sum + 2 * overlap(box, around(each), 1), 0);
     const askew = (Math.abs(across) > 0.9 ? 0 : 3) + (across < 0 ? 2 : 0) + (ambiguous(box, point, points) ? AMBIGUOUS : 0);
     return {...box, cost: 400 * outside(box, frame) + hidden + 1.5 * distance + askew};
   }));
