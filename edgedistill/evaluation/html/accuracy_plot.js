@@ -4,7 +4,7 @@ const MAX_RADIUS = 36, MIN_RADIUS = 3.5;
 const DISTANCES = [4, 12, 22, 36, 54, 76, 100]; // of a label, from the edge of its point
 const LEADER_FROM = 12; // distance from which a line connects label and point
 const CLEARLY = 10; // a label is nearer to its own point than to any other by so much, or a line connects them
-const AMBIGUOUS = 60; // cost of one that is not, as much as 40 units of distance
+const AMBIGUOUS = 400; // cost of one that is not, as much as of one that hides 20 units of an interval
 
 const overlap = (a, b, margin) =>
   Math.max(0, Math.min(a.right, b.right) - Math.max(a.left, b.left) + margin)
@@ -129,7 +129,7 @@ function labels(points, drawn, frame) {
   });
 }
 
-/** The box that hides least, also of the earlier labels behind its leader, of many distances and angles around the point. */
+/** The box that hides least, also of other points and earlier labels behind its leader, of many distances and angles around the point. */
 function cheapest(point, [wide, high], drawn, labels, points, frame) {
   const {x, y, radius} = point;
   const boxes = DISTANCES.flatMap((distance) => Array.from({length: 24}, (_, at) => {
@@ -137,7 +137,8 @@ function cheapest(point, [wide, high], drawn, labels, points, frame) {
     const middleX = x + across * (radius + distance) + wide / 2 * Math.max(-1, Math.min(1, 1.7 * across));
     const middleY = y + up * (radius + distance) + high / 2 * Math.max(-1, Math.min(1, 1.7 * up));
     const box = {left: middleX - wide / 2, top: middleY - high / 2, right: middleX + wide / 2, bottom: middleY + high / 2};
-    const crossed = leader(point, box).reduce((sum, spot) => sum + labels.reduce((all, each) => all + 8 * overlap(spot, each, 1), 0), 0);
+    const passed = [...labels, ...points.filter((other) => other !== point).map(around)];
+    const crossed = leader(point, box).reduce((sum, spot) => sum + passed.reduce((all, each) => all + 8 * overlap(spot, each, 1), 0), 0);
     const hidden = [...drawn, ...labels].reduce((sum, each) => sum + 4 * overlap(box, each, 3), 0) + crossed
       + points.reduce((sum, each) => sum + 2 * overlap(box, around(each), 1), 0);
     const askew = (Math.abs(across) > 0.9 ? 0 : 3) + (across < 0 ? 2 : 0) + (ambiguous(box, point, points) ? AMBIGUOUS : 0);
