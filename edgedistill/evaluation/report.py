@@ -140,15 +140,11 @@ def retained(report: Report, suite: str) -> float | None:
     return None if share is None or (is_teacher(report) and share == 1) else share
 
 
-def without_samples(report: Report) -> Report:
-    """Return a copy without the raw samples of times and scores."""
-
-    def kept(part: Any) -> Any:
-        if not isinstance(part, dict):
-            return part
-        return {key: kept(value) for key, value in part.items() if "samples" not in key}
-
-    return {key: kept(value) for key, value in report.items()}
+def without_samples(part: Any) -> Any:
+    """Return a copy of a report, or of a part of one, without the raw samples of times and scores."""
+    if not isinstance(part, dict):
+        return part
+    return {key: without_samples(value) for key, value in part.items() if "samples" not in key}
 
 
 def check_requirements(manifest: dict[str, Any], report: Report) -> list[dict[str, Any]]:

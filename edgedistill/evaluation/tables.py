@@ -80,9 +80,9 @@ def embeddings(reports: list[Report]) -> list[tuple[Report, list[Cell]]]:
     rows, qualities = [], [report["quality"] for report in reports]
     names = [name for name in suites(reports) if any("embeddings" in q.get(name, ()) for q in qualities)]
     for report in reports:
-        scored = {name: report["quality"].get(name, {}).get("embeddings", {}) for name in names}
-        for precision in dict.fromkeys(each for found in scored.values() for each in found):
-            found = [each.get(precision, {}) for each in scored.values()]
+        scored = [report["quality"].get(name, {}).get("embeddings", {}) for name in names]
+        for precision in dict.fromkeys(each for found in scored for each in found):
+            found = [each.get(precision, {}) for each in scored]
             size = max(each.get("bytes", 0) for each in found)
             averages = zip(names, (each.get("average") for each in found), strict=True)
             scores = [Cell(name, _hundredfold(average), average) for name, average in averages]

@@ -193,6 +193,20 @@ def test_a_noisy_machine_is_marked() -> None:
     assert not page.data([made("x", "bert", "w8", 4, 1, 0.7)])["noise"]
 
 
+@node
+def test_the_page_rounds_as_the_tables_do() -> None:
+    """In drawing.js stands the same rule as in tables.py."""
+    values = [0.0, 0.0009, 0.0804, 0.9996, 1, 7.2223, 9.995, 12.345, 999.5, 1234.5, 52_300, 123_456.7]
+    script = (page.TEMPLATES / "drawing.js").read_text(encoding="utf-8")
+    script += (
+        f"console.log(JSON.stringify({values}.map((each) => [significant(each, 2), significant(each)])))"
+    )
+    done = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [
+        [tables.significant(each, 2), tables.significant(each)] for each in values
+    ]
+
+
 def test_names_are_shortened_in_the_middle() -> None:
     assert tables.shorten("abcdefghij", 10) == "abcdefghij"
     assert tables.shorten("abcdefghijk", 10) == "abcdef…ijk"
@@ -365,14 +379,18 @@ def drawn_page(folder: Path, shown: list[dict[str, Any]], more: str = "") -> str
     )
     assert "CONSOLE" not in done.stderr
     drawn = done.stdout.split("<script")[0]
-    return re.sub(r'<div class="narrow">.*?</svg></div>', "", drawn, flags=re.DOTALL)
+    return re.sub(r'<div class="narrow[^"]*">.*?</(svg|table)></div>', "", drawn, flags=re.DOTALL)
+
+
+def sections(text: str) -> list[str]:
+    return re.findall(r"<section [^>]*><h2>(.*?)</h2>", text)
 
 
 @chromium
 def test_a_browser_draws_the_page(tmp_path: Path) -> None:
     """Every section is drawn, and names are text."""
     text = drawn_page(tmp_path, reports(3, ("sts7", "more")))
-    assert re.findall(r"<section><h2>(.*?)</h2>", text) == [
+    assert sections(text) == [
         "Accuracy against latency",
         "Measurements",
         "Latency distributions",
@@ -381,7 +399,10 @@ def test_a_browser_draws_the_page(tmp_path: Path) -> None:
         "How to reproduce",
     ]
     assert text.count("<tr") == 4 + 2 * 4 and 'd="M' in text and "NaN" not in text
-    assert text.count("data-tip") == 2 * 3
+    assert (
+        text.count("data-tip") == text.count('role="img" aria-label="') - 1 == 2 * 3
+    )  # and the distributions
+    assert '<a href="#scores-by-task">Tasks</a>' in text and '<section id="scores-by-task"' in text
     assert "student-0 · w8\nSpearman 75.0, 93.8% of the teacher's\np50 0." in text
     assert re.search(r"\n  95% interval of p50 0\.\d+ to 0\.\d+ ms\n", text)
     assert (
@@ -403,13 +424,16 @@ def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_pa
             made("t", "teacher", "w8", 25, 1.5, 0.799),  # not in fp32, in which students are compared
             made("t", "teacher", "fp32", 90, 4.0, 0.8),
             made("tiny", "bert", "int8", 2, 0.2, 0.7),
+            made("beaten", "bert", "w8", 4.0, 0.9, 0.765),  # the smallest, but another is better and faster
             agreeing,
             made("best", "bert", "w8", 9, 1.0, 0.79),
         ],
     )
-    heading = re.sub(r"<.*?>", "", re.findall(r"<h1>.*?</h1>", text)[0])
-    assert heading == "good in w8 retains 96.2% of its teacher’s score on sts7"
-    assert "<dt>graph, 20 × smaller</dt><dd>4.5 MB</dd>" in text.replace("&nbsp;", " ")
+    assert heading(text) == "good in w8 retains 96.2% of its teacher’s score on sts7"
+    assert (
+        '<p class="rule">The smallest student that retains 95% or more, of those on the Pareto front' in text
+    )
+    assert "<dt>graph, 20× smaller</dt><dd>4.5 MB</dd>" in text
     assert "<dt>sts7; teacher: 80.0</dt><dd>77.0</dd>" in text
     measured = text.split("Agreement with the teacher</h2>")[1]
     assert "On 10 held-out &lt;texts&gt;." in measured
@@ -424,8 +448,11 @@ def test_the_page_without_a_student_at_95_percent_leads_with_the_fastest_of_the_
     students = [("w8", 0.8, 0.701), ("int8", 0.5, 0.700), ("w4", 0.2, 0.69)]
     shown = [teacher, *(made("x", "bert", precision, 4, p50, score) for precision, p50, score in students)]
     text = drawn_page(tmp_path, shown)
-    heading = re.sub(r"<.*?>", "", re.findall(r"<h1>.*?</h1>", text)[0])
-    assert heading == "x in int8 retains 87.5% of its teacher’s score on sts7"
+    assert (
+        "No student on the Pareto front retains 95%; this is the fastest within 0.5 points of the best"
+        in text
+    )
+    assert heading(text) == "x in int8 retains 87.5% of its teacher’s score on sts7"
 
 
 @chromium
@@ -435,7 +462,9 @@ def test_the_page_shows_the_key_columns_first_and_none_of_zeros(tmp_path: Path) 
         each["peak_rss_bytes"] = None
     text = drawn_page(tmp_path, shown)
     heads = re.findall(r"<th scope=\"col\"><button>(.*?)</button>", text)
-    assert heads[:6] == ["bundle", "sts7", "retained", "p50 ms", "p99 ms", "MB"] and "RSS MB" not in heads
+    assert heads[:2] + heads[3:6] == ["bundle", "sts7", "p50 ms", "p99 ms", "MB"] and "RSS MB" not in heads
+    shares = [f'<span class="of">{suite} </span>retained' for suite in ("sts7", "mini")]  # mini comes last
+    assert heads[2] == shares[0] and heads[6:8] == ["mini", shares[1]]
     mini = "<dt>mini</dt> <dd>Spearman × 100, mean of A, B; similarity of sentences: "
     assert mini in text and "; a small English suite that ships with edgedistill" in text
     shown[1]["peak_rss_bytes"] = 90_000_000
@@ -446,10 +475,11 @@ def test_the_page_shows_the_key_columns_first_and_none_of_zeros(tmp_path: Path) 
 def test_the_page_of_several_bundles_without_a_teacher_names_the_best_of_each_figure(tmp_path: Path) -> None:
     text = drawn_page(tmp_path, [made("a", "bert", "w8", 4, 1, 0.7), made("b", "bert", "w8", 2, 3.1, 0.6)])
     tiles = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text)
-    assert [re.split(r"[,(]| at ", what)[0] for what, _ in tiles][:3] == [
-        "a w8: highest on sts7",
-        "b w8: smallest graph",
-        "a w8: fastest per text",
+    assert [what.split(",")[0] for what, _ in tiles] == [
+        "highest on sts7: a w8",
+        "smallest graph: b w8",
+        "fastest per text at p50: a w8",
+        "most texts/s: a w8",
     ]
     assert [best for _, best in tiles][:2] == ["70.0", "2.0 MB"]
 
@@ -462,13 +492,13 @@ def heading(text: str) -> str:
 @pytest.mark.parametrize(
     ("megabytes", "score", "noise", "tie", "says"),
     [
-        (12, 0.856, 0.02, False, "a is 6.5 × faster and 3 × smaller than b, and 15.6 points behind on sts7"),
+        (12, 0.856, 0.02, False, "a is 6.5× faster and 3× smaller than b, and 15.6 points behind on sts7"),
         (
             0.028844,
             0.656,
             0.2,
             False,
-            "a is ~6.5 × faster and 140 × larger than b, and 4.4 points ahead on sts7",
+            "a is ~6.5× faster and 140× larger than b, and 4.4 points ahead on sts7",
         ),
         (4, 0.7, 0.02, True, "a is as fast as b within the noise of this run, and level with it on sts7"),
         (
@@ -476,7 +506,7 @@ def heading(text: str) -> str:
             0.72,
             0,
             True,
-            "a is as fast as b within the noise of this run and 2 × smaller, and ~2.0 points behind on sts7",
+            "a is as fast as b within the noise of this run and 2× smaller, and ~2.0 points behind on sts7",
         ),
     ],
 )
@@ -522,10 +552,10 @@ def test_what_a_run_cannot_resolve_is_not_told_to_more_digits(tmp_path: Path) ->
     a, b = made("a", "bert", "w8", 4, 0.0812, 0.7), made("b", "bert", "w8", 4, 1, 0.7)
     a["single"]["p50_ms"], b["single"]["p50_ms"], a["noise"]["resolution"] = 0.0804, 0.97, 0.35
     text = drawn_page(tmp_path, [a, b])
-    assert "a is about 10 × faster than b" in heading(text)
-    assert "<dt>a w8: fastest per text at p50</dt><dd>~0.080 ms</dd>" in text
+    assert "a is about 10× faster than b" in heading(text)
+    assert "<dt>fastest per text at p50: a w8</dt><dd>~0.080 ms</dd>" in text
     a["noise"]["resolution"] = 0.0
-    assert "per text at p50, 95% interval 0.0" in drawn_page(tmp_path, [a, b])
+    assert "per text at p50: a w8, 95% interval 0.0" in drawn_page(tmp_path, [a, b])
 
 
 @chromium
@@ -539,9 +569,10 @@ def test_the_page_says_what_the_suites_do_not_measure(tmp_path: Path) -> None:
     assert "<dt>languages</dt> <dd>a learned en, de; no task here is named after any of these but en<" in text
     assert '<span title="a en de">' in text and '<span title="b">' in text
     assert "; no interval, since it is the accuracy of a classifier<" in text
-    assert "<dd>the share of the teacher’s score; it needs the teacher among the bundles<" in text
-    a["quality"]["sts7"]["tasks"]["en-de"] = {"all": 0.7}
-    assert "a learned en, de</dd>" in drawn_page(tmp_path, [a, b])
+    assert "<dt>retained</dt>" in text
+    a["quality"]["sts7"]["tasks"]["en-de"], a["kept"], b["kept"] = {"all": 0.7}, {}, {}
+    text = drawn_page(tmp_path, [a, b])
+    assert "a learned en, de</dd>" in text and "<dt>retained</dt>" not in text  # no term without its column
 
 
 CLICKS = """<script>const page = document.querySelector('table');
@@ -557,20 +588,32 @@ def test_the_first_click_on_a_head_brings_the_best_to_the_top(tmp_path: Path) ->
     assert "p50 ms: a,b MB: b,a sts7: a,b</title>" in drawn_page(tmp_path, found, CLICKS)
 
 
-FILTER = """<script>const box = document.getElementById('runner node');
+FILTER = """<script>{ const box = document.getElementById('runner node');
+const at = () => document.activeElement;
+const press = (key) => at().dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
+[...document.querySelectorAll('button')].find(({textContent}) => textContent === 'MB').click();
 box.focus();
 box.click();
-document.title = `${document.activeElement.id}, ${document.querySelector('tbody').rows.length} rows`;
-document.querySelector('[data-tip]').focus();
-document.title += `, tip ${tip.style.display}`;
-document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}));
-document.title += `, then ${tip.style.display}`;</script>"""
+const table = document.querySelector('table'), left = document.getElementById('runner python');
+const by = table.querySelector('[aria-sort]').textContent;
+document.title = `${at().id}, ${table.tBodies[0].rows.length} rows by ${by}, last ${left.disabled}`;
+const plot = document.querySelector('.wide svg'), stops = () => plot.querySelectorAll('[tabindex="0"]');
+stops()[0].focus();
+document.title += `, tip ${tip.style.visibility}`;
+for (const key of ['ArrowLeft', 'ArrowLeft', 'ArrowRight']) press(key);
+document.title += ` of ${tip.textContent.split(' ')[0]}, ${stops().length} stop`;
+press('Escape');
+document.title += `, then ${tip.style.visibility}`; }</script>"""
 
 
 @chromium
 def test_the_page_by_keyboard_alone(tmp_path: Path) -> None:
-    """A filter keeps the focus though the page is redrawn; Escape hides a point's tip."""
-    assert "runner node, 2 rows, tip block, then none</title>" in drawn_page(tmp_path, everything(), FILTER)
+    """A filter keeps focus and sorting though the page is redrawn, and the last one stays; a plot is one tab
+    stop, arrow keys go from point to point, and Escape hides a point's tip."""
+    text = drawn_page(tmp_path, everything(), FILTER)
+    says = "runner node, 2 rows by MB, last true, tip visible of nano, 1 stop, then hidden"
+    assert says in re.findall("<title>(.*?)</title>", text)
+    assert re.findall(r'<g class="dot[^>]*role="img" aria-label="nano · int8\nSpearman 70', text)
 
 
 @chromium
@@ -591,7 +634,7 @@ def test_all_of_the_page_is_printed(tmp_path: Path, width: int) -> None:
     titles = re.findall(rb"/Title \(([^)]*)\)", printed)
     before = titles[: titles.index(b"Accuracy against latency")]
     assert before[-2:] == [b"sts7", b"other"]  # the outline names what is inside a section first
-    assert b"How to reproduce" in titles
+    assert b"How to reproduce" in titles and b"Measurements" in titles
     assert len(re.findall(rb"/Type /Page\b", printed)) == 5
 
 
@@ -617,7 +660,7 @@ def test_the_page_of_one_bundle_without_a_teacher(tmp_path: Path) -> None:
     p50_ms = alone["single"]["p50_ms"]
     assert heading(text) == f"x in w8 embeds a text in {p50_ms:.2f} ms and scores 70.0 on sts7"
     assert "<b>Machine</b> gpu NVIDIA L4 24 GiB, cores 1,024, memory 25 GB</p>" in text
-    assert "Accuracy against latency" not in text  # a plot of one point says nothing
+    assert "Accuracy against latency</h2>" not in text  # a plot of one point says nothing
     assert "Agreement with the teacher" not in text
 
 
@@ -669,22 +712,22 @@ def test_ties_and_what_disturbed_the_machine_stand_below_the_table() -> None:
 @chromium
 def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
     text = drawn_page(tmp_path, everything())
-    heads = re.findall(r"<section><h2>(.*?)</h2>", text)
-    more = ["Latency by length", "Scenarios and memory", "Scores by length and overlap"]
+    more = ["Latency by length", "Scenarios and memory", "Scores by length"]
     more.append("Roofline: how near to the processor’s peak")
-    assert {*more, "Where student and teacher differ most", "How to reproduce"} <= set(heads)
+    assert {*more, "Where student and teacher differ most", "How to reproduce"} <= set(sections(text))
+    assert '<th scope="col">best batches</th>' not in text  # nothing is told of them
     tip = "64 tokens: ~4.1 ms\n  rounds 3.9 to 4.3 ms\n  tokenization 0.10\n  graph 4.0, 0.010 of it"
     assert f"{tip} pooling\n  tied with nano int8 [node]" in text
     cells = re.findall(r'data-head="≤ 64"><span>(.*?)</span> <small>(.*?)</small>', text)
     assert cells == [("~4.1", "(3.9–4.3)"), ("~4.2", "(4.0–4.4)")]
     assert "can tell: nano int8 = nano int8 [node] at 8, 16, 32, 64 tokens<" in text
-    meaning = "of all different words of a pair, the share that both texts have: 0 none, 1 the same words"
-    assert f"<dt>overlap</dt> <dd>{meaning}</dd>" in text
+    assert "<dt>words</dt> <dd>of a query, or of the longer text of a pair</dd>" in text
+    assert "<dt>overlap</dt>" not in text  # which no score is told by
     assert text.count("<span>~320</span>") == text.count("<span>~450</span>") == 2
-    assert "<b>61.0 (−5.0*)</b>" in text and "words 0–8 (120)" in text
+    assert "<b>61.0</b> <small>(−5.0*)</small>" in text and "words 0–8 (120)" in text
     (pair,) = set(re.findall(r"<div>&lt;first&gt; text</div><div>second</div>.*?</tr>", text))
     assert re.findall(r"<td [^>]*><span>([\d.]+)</span></td>", pair) == ["4.5", "0.9", "0.123"]
-    assert len(re.findall(r"<details", text)) == 1  # of the graph, not of each runner
+    assert len(re.findall(r"<b>nano int8</b> on sts7", text)) == 1  # of the graph, not of each runner
     assert re.findall(r'data-head="(\w+)"', pair) == ["gold", "teacher", "student"]
     assert "tied at p50 with nano:int8 [node]" in text and "ties: nano:int8 = nano:int8 [node]" in text
     assert (

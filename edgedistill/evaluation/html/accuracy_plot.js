@@ -3,6 +3,8 @@
 const MAX_RADIUS = 36, MIN_RADIUS = 3.5;
 const DISTANCES = [4, 12, 22, 36, 54, 76, 100]; // of a label, from the edge of its point
 const LEADER_FROM = 12; // distance from which a line connects label and point
+const CLEARLY = 10; // a label is nearer to its own point than to any other by so much, or a line connects them
+const AMBIGUOUS = 400; // cost of one that is not, as much as of one that hides 20 units of an interval
 
 const overlap = (a, b, margin) =>
   Math.max(0, Math.min(a.right, b.right) - Math.max(a.left, b.left) + margin)
@@ -10,6 +12,18 @@ const overlap = (a, b, margin) =>
 const outside = (a, frame) =>
   [frame.left - a.left, a.right - frame.right, frame.top - a.top, a.bottom - frame.bottom].reduce((sum, side) => sum + Math.max(0, side), 0);
 const around = ({x, y, radius}) => ({left: x - radius, top: y - radius, right: x + radius, bottom: y + radius});
+const nearest = ({x, y}, {left, top, right, bottom}) => [Math.min(Math.max(x, left), right), Math.min(Math.max(y, top), bottom)]; // of a box
+/** The distance of a box from the edge of a point. */
+const gap = (box, point) => { const [x, y] = nearest(point, box); return Math.max(0, Math.hypot(x - point.x, y - point.y) - point.radius); };
+/** Spots along the line between a point and the box of its label, 4 units apart. */
+function leader(point, box) {
+  const [endX, endY] = nearest(point, box), steps = Math.ceil(Math.hypot(endX - point.x, endY - point.y) / 4);
+  return Array.from({length: steps}, (_, at) => {
+    const x = point.x + (endX - point.x) * at / steps, y = point.y + (endY - point.y) * at / steps;
+    return {left: x - 1, top: y - 1, right: x + 1, bottom: y + 1};
+  });
+}
+const ambiguous = (box, point, points) => points.some((other) => other !== point && gap(box, other) < gap(box, point) + CLEARLY);
 
 /** The <svg>. points: {ms, low, high, score, scores, bytes, name, detail, note, tip, colour, teacher}: low and high are the interval of ms,
  * scores that of the score, where it is known; a point whose name, detail and note are empty has no label. measure is the title of y, area what the markers' area is, teacher {score, text} of a line across the plot, limit
@@ -25,7 +39,7 @@ function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk
     ...point, x: x.scale(point.ms), y: y.scale(point.score), radius: radius(point.bytes),
     left: x.scale(point.low), right: x.scale(point.high), top: y.scale(point.scores?.[1] ?? point.score), bottom: y.scale(point.scores?.[0] ?? point.score),
   }));
-  const steps = frontier(placed), drawn = [...steps, ...placed.flatMap(({x: across, y: up, left, right, top, bottom}) => [{left, right, top: up - 1, bottom: up + 1}, {left: across - 1, right: across + 1, top, bottom}])];
+  const steps = stairs(front(placed)), drawn = [...steps, ...placed.flatMap(({x: across, y: up, left, right, top, bottom}) => [{left, right, top: up - 1, bottom: up + 1}, {left: across - 1, right: across + 1, top, bottom}])];
   const parts = [...grid(x, y, frame), ...axes(frame, points.some(({scores}) => scores) ? `${measure}, bars: 95% interval` : measure)];
   if (teacher) {
     const at = y.scale(teacher.score);
@@ -56,22 +70,24 @@ function axes({left, top, right, bottom}, measure) {
   ];
 }
 
-/** The Pareto frontier as steps, across and then up: every better bundle is slower. */
-function frontier(points) {
-  const [first, ...others] = [...points].sort((a, b) => a.x - b.x || a.y - b.y);
-  const steps = [];
-  let at = first;
-  for (const next of others) {
-    if (next.y >= at.y) continue;
-    steps.push({left: at.x, top: at.y, right: next.x, bottom: at.y}, {left: next.x, top: next.y, right: next.x, bottom: at.y});
-    at = next;
-  }
-  return steps;
+/** The Pareto front of points {ms, score}, from fast to slow: those that none beats in both. */
+function front(points) {
+  const found = [];
+  for (const point of [...points].sort((a, b) => a.ms - b.ms || b.score - a.score)) if (!found.length || point.score > found.at(-1).score) found.push(point);
+  return found;
 }
 
-/** A point with its intervals; `tip` is shown under the pointer. */
+/** The lines between the points of a front, across and then up. */
+function stairs(points) {
+  return points.slice(1).flatMap((next, before) => {
+    const at = points[before];
+    return [{left: at.x, top: at.y, right: next.x, bottom: at.y}, {left: next.x, top: next.y, right: next.x, bottom: at.y}];
+  });
+}
+
+/** A point with its intervals; `tip` is shown beside it. */
 function dot({x, y, radius, left, right, top, bottom, tip, colour, teacher}) {
-  return el('g', {class: teacher ? 'dot teacher' : 'dot', tabindex: tip ? 0 : null, 'data-tip': tip || null, style: colour ? `--c:${colour}` : null},
+  return el('g', {class: teacher ? 'dot teacher' : 'dot', 'data-tip': tip || null, style: colour ? `--c:${colour}` : null},
     el('circle', {cx: one(x), cy: one(y), r: one(radius)}),
     line('interval', left, y, right, y), top < bottom ? line('interval', x, top, x, bottom) : null,
     el('circle', {class: 'core', cx: one(x), cy: one(y), r: 2}));
@@ -105,34 +121,38 @@ function labels(points, drawn, frame) {
   return labelled.sort((a, b) => b.teacher - a.teacher || a.x - b.x).flatMap((point) => {
     const first = 7.1 * `${point.name} ${point.detail}`.trim().length; // about as wide as the text is drawn
     const size = point.note ? [Math.max(first, 6.2 * point.note.length) + 4, 28] : [first + 4, 15];
-    const box = cheapest(point, size, [...drawn, ...boxes], points.map(around), frame);
+    const box = cheapest(point, size, drawn, boxes, points, frame);
+    const led = gap(box, point) > LEADER_FROM || ambiguous(box, point, points);
     boxes.push(box);
-    return label(point, box);
+    if (led) drawn.push(...leader(point, box));
+    return label(point, box, led);
   });
 }
 
-/** The box that hides least, of many distances and angles around the point. */
-function cheapest({x, y, radius}, [wide, high], drawn, points, frame) {
+/** The box that hides least, also of other points and earlier labels behind its leader, of many distances and angles around the point. */
+function cheapest(point, [wide, high], drawn, labels, points, frame) {
+  const {x, y, radius} = point;
   const boxes = DISTANCES.flatMap((distance) => Array.from({length: 24}, (_, at) => {
     const across = Math.cos(at * Math.PI / 12), up = -Math.sin(at * Math.PI / 12);
     const middleX = x + across * (radius + distance) + wide / 2 * Math.max(-1, Math.min(1, 1.7 * across));
     const middleY = y + up * (radius + distance) + high / 2 * Math.max(-1, Math.min(1, 1.7 * up));
     const box = {left: middleX - wide / 2, top: middleY - high / 2, right: middleX + wide / 2, bottom: middleY + high / 2};
-    const hidden = drawn.reduce((sum, each) => sum + 4 * overlap(box, each, 3), 0) + points.reduce((sum, each) => sum + 2 * overlap(box, each, 1), 0);
-    const askew = (Math.abs(across) > 0.9 ? 0 : 3) + (across < 0 ? 2 : 0);
+    const passed = [...labels, ...points.filter((other) => other !== point).map(around)];
+    const crossed = leader(point, box).reduce((sum, spot) => sum + passed.reduce((all, each) => all + 8 * overlap(spot, each, 1), 0), 0);
+    const hidden = [...drawn, ...labels].reduce((sum, each) => sum + 4 * overlap(box, each, 3), 0) + crossed
+      + points.reduce((sum, each) => sum + 2 * overlap(box, around(each), 1), 0);
+    const askew = (Math.abs(across) > 0.9 ? 0 : 3) + (across < 0 ? 2 : 0) + (ambiguous(box, point, points) ? AMBIGUOUS : 0);
     return {...box, cost: 400 * outside(box, frame) + hidden + 1.5 * distance + askew};
   }));
   return boxes.reduce((best, box) => (box.cost < best.cost ? box : best));
 }
 
-/** A label's text in its box, with a leader line where it is away from its point. */
-function label({x, y, radius, name, detail, note}, box) {
-  const nearestX = Math.min(Math.max(x, box.left), box.right), nearestY = Math.min(Math.max(y, box.top), box.bottom);
-  const distance = Math.hypot(nearestX - x, nearestY - y), reach = radius / distance;
-  const leader = line('leader', x + (nearestX - x) * reach, y + (nearestY - y) * reach, nearestX, nearestY);
+/** A label's text in its box, with a line from its point where that is not the nearest, or away. */
+function label({x, y, radius, name, detail, note}, box, led) {
+  const [nearestX, nearestY] = nearest({x, y}, box), reach = radius / Math.hypot(nearestX - x, nearestY - y);
   const place = box.right < x ? {x: one(box.right - 2), 'text-anchor': 'end'} : {x: one(box.left + 2)};
   return [
-    distance - radius > LEADER_FROM ? leader : null,
+    led ? line('leader', x + (nearestX - x) * reach, y + (nearestY - y) * reach, nearestX, nearestY) : null,
     el('text', {class: 'label', ...place, y: one(box.top + 11.5)}, name ? el('tspan', {class: 'name'}, detail ? `${name} ` : name) : null, detail),
     note ? el('text', {class: 'note', ...place, y: one(box.top + 25)}, note) : null,
   ];

@@ -5,10 +5,9 @@ const MIN_DECADES = 0.5; // width of a log scale, so that noise does not look li
 const MIN_POINTS = 2; // height of a linear scale
 const CLOSEST = 34; // distance of two ticks, so that their labels do not overlap
 
-/** An element; attributes that are null or false are left out; children are elements or texts. In an <svg>, `drawn` is its <title>. */
+/** An element; attributes that are null or false are left out; children are elements or texts. */
 function el(tag, attributes = {}, ...children) {
-  const name = tag === 'drawn' ? 'title' : tag;
-  const found = SVG.has(tag) || tag === 'drawn' ? document.createElementNS('http://www.w3.org/2000/svg', name) : document.createElement(name);
+  const found = SVG.has(tag) ? document.createElementNS('http://www.w3.org/2000/svg', tag) : document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) if (value !== null && value !== false) found.setAttribute(key, value);
   found.append(...children.flat().filter((child) => child !== null && child !== ''));
   return found;
@@ -17,10 +16,14 @@ function el(tag, attributes = {}, ...children) {
 const one = (value) => value.toFixed(1);
 const line = (kind, x1, y1, x2, y2) => el('line', {class: kind, x1: one(x1), y1: one(y1), x2: one(x2), y2: one(y2)});
 
-function drawing(wide, high, title, description, parts) {
-  const label = {viewBox: `0 0 ${wide} ${high}`, role: 'img', 'aria-label': `${title}: ${description}`};
-  return el('svg', label, el('drawn', {}, title), el('desc', {}, description), parts);
+/** A time or rate to that many significant digits, as tables.py shows it. */
+function significant(value, digits = 3) {
+  const places = Math.min(3, Math.max(0, digits - 1 - Math.floor(Math.log10(value || 1))));
+  return Number(value.toPrecision(digits)).toLocaleString('en', {minimumFractionDigits: places, maximumFractionDigits: places});
 }
+
+const drawing = (wide, high, title, description, parts) =>
+  el('svg', {viewBox: `0 0 ${wide} ${high}`, role: 'img', 'aria-label': title}, el('desc', {}, description), parts);
 
 const DIGITS = [[1, 1.5, 2, 3, 4, 5, 7], [1, 2, 5], [1, 3], [1]]; // of a log scale's ticks
 

@@ -7,16 +7,27 @@ let reports = all; // those that the filters show
 const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share,
 const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
 const VAGUE = 0.2; // resolution of times above which a factor of them is told to one digit
-const CROWDED = 10; // reports above which the accuracy plot names a bundle once, and has no notes
+const CROWDED = 10; // reports above which the accuracy plot names those on the front and each bundle once, and has no notes
+const PHONE = 840; // pixels, as in page.css
+const FOLDED_FROM = 4; // terms
+const SIDE_BY_SIDE = 4; // bundles at most that are columns on a phone
 const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
   + 'bundle, with 95% bootstrap intervals over rounds and texts. The first bundle was measured twice in every round, which shows what the run can resolve.';
 
-const section = (title, ...parts) => el('section', {}, el('h2', {}, title), ...parts.filter(Boolean));
+const ABOUT = 'edgedistill distils sentence encoders into small students, exports them as quantized ONNX bundles, and measures them; '
+  + 'this page shows what edgedistill bench measured.';
+const SLICED = {words: 'length', overlap: 'overlap'}; // what scores are told by
+
+/** A section with a heading; the line of links on top has a shorter one. */
+const section = (title, link, ...parts) =>
+  el('section', {id: title.toLowerCase().replace(/[^a-z]+/g, '-'), 'data-link': link}, el('h2', {}, title), ...parts.filter(Boolean));
 const scroll = (...parts) => el('div', {class: 'scroll'}, ...parts);
-/** What the terms of a section mean: pairs [term, meaning], of which null is left out; null where none is left. */
+/** What the terms of a section mean: pairs [term, meaning], of which null is left out; null where none is left. On a phone many are folded. */
 const terms = (...pairs) => {
   const told = pairs.filter(Boolean);
-  return told.length ? el('dl', {class: 'terms'}, told.map(([term, meaning]) => el('div', {}, el('dt', {}, term), ' ', el('dd', {}, meaning)))) : null;
+  const list = el('dl', {class: 'terms'}, told.map(([term, meaning]) => el('div', {}, el('dt', {}, term), ' ', el('dd', {}, meaning))));
+  if (told.length > FOLDED_FROM) return el('details', {class: 'folded', open: innerWidth > PHONE ? '' : null}, el('summary', {}, 'What the terms mean'), list);
+  return told.length ? list : null;
 };
 const distinct = (values) => [...new Set(values)];
 const count = (value) => value.toLocaleString('en');
@@ -47,13 +58,9 @@ function plotLabel({short, variant}, x, y) {
 
 const names = distinct(all.map(({bundle}) => bundle.name));
 const subject = names.length === 1 ? all[0].short : `${names.length} bundles`;
-const digits = about ? 2 : 3; // of a time or rate
-const rounded = (value) => (typeof value === 'number' ? Number(value.toPrecision(digits)) : value);
-/** Milliseconds as tables.py shows them. */
-function milliseconds(value) {
-  if (value < 1 && !about) return value.toFixed(3);
-  return rounded(value) < 10 ** digits ? value.toPrecision(digits) : count(rounded(value));
-}
+const milliseconds = (value) => significant(value, about ? 2 : 3);
+/** A time or rate in a table. */
+const timed = (value) => (typeof value === 'number' ? about + (value && milliseconds(value)) : '–');
 const tenths = (value) => value.toFixed(1);
 const between = ([low, high], of = milliseconds) => `${of(low)} to ${of(high)}`;
 const hundredfold = (ends) => ends.map((end) => 100 * end);
@@ -66,38 +73,46 @@ const FILTERS = {
 };
 const hidden = new Set();
 
-/** A box to tick for each value that not all reports share; null where all are alike. The last that is shown stays. */
+/** A box to tick for each value that not all reports share; null where all are alike. The last one cannot be unticked. */
 function filters() {
   const rows = Object.entries(FILTERS).map(([key, of]) => [key, of, distinct(all.map(of))]).filter(([, , values]) => values.length > 1);
-  const chip = (key, of, value) => {
-    const input = el('input', {type: 'checkbox', id: `${key} ${value}`});
-    input.checked = !hidden.has(`${key} ${value}`);
+  const left = (without) => all.filter((report) => Object.entries(FILTERS).every(([name, of]) => !without.has(`${name} ${of(report)}`)));
+  const chip = (id, value) => {
+    const input = el('input', {type: 'checkbox', id});
+    input.checked = !hidden.has(id);
+    input.disabled = input.checked && !left(new Set([...hidden, id])).length;
     input.onchange = () => {
-      if (input.checked) hidden.delete(`${key} ${value}`); else hidden.add(`${key} ${value}`);
-      const left = all.filter((report) => Object.entries(FILTERS).every(([name, its]) => !hidden.has(`${name} ${its(report)}`)));
-      if (left.length) reports = left; else hidden.delete(`${key} ${value}`);
+      if (input.checked) hidden.delete(id); else hidden.add(id);
+      reports = left(hidden);
       draw();
     };
     return el('label', {}, input, ` ${value}`);
   };
-  return rows.length ? el('nav', {class: 'filters', 'aria-label': 'Filters'}, rows.map(([key, of, values]) => el('span', {}, el('b', {}, key), values.map((value) => chip(key, of, value))))) : null;
+  return rows.length ? el('nav', {class: 'filters', 'aria-label': 'Filters'}, rows.map(([key, , values]) => el('span', {}, el('b', {}, key), values.map((value) => chip(`${key} ${value}`, value))))) : null;
 }
 
-const DERIVED = / \+ BM25|, documents of /; // in the name of a suite that was scored in another way too
-/** How little a suite's scores can tell: the mean width of their intervals; mini, for a quick check, comes last. */
+const SCORED = /^(.*?)(?:, documents of (.*?))?( \+ BM25)?$/; // a suite's name: the suite, who embedded its documents, and whether BM25 helped
+/** A suite's name, and the name for columns and tabs: of one that was scored in other ways too, those ways. */
+const suiteOf = (name) => {
+  const [, base, teacher, hybrid] = name.match(SCORED);
+  const ways = [teacher && `${teacher} docs`, hybrid && '+ BM25'].filter(Boolean).join(' ');
+  const alone = data.suites.every((other) => other.name.startsWith(base));
+  return {base, teacher, hybrid, brief: ways && !alone ? `${base} ${ways}` : ways || base};
+};
+const brief = (name) => suiteOf(name).brief;
+/** How little a suite's scores can tell: the mean width of their intervals; then come those scored in other ways, and mini, for a quick check. */
 function coarseness({name}) {
   const widths = all.flatMap(({quality}) => (quality[name]?.interval95 ? [quality[name].interval95[1] - quality[name].interval95[0]] : []));
   const mean = widths.length ? widths.reduce((sum, each) => sum + each, 0) / widths.length : 1;
-  return mean + (DERIVED.test(name) ? 2 : 0) + (name === 'mini' ? 4 : 0);
+  return suiteOf(name).base === name ? mean + (name === 'mini' ? 4 : 0) : 2;
 }
-const finest = data.suites.reduce((best, each, at) => (coarseness(each) < coarseness(data.suites[best]) ? at : best), 0);
-let tab = finest; // the suite whose plot is shown, and which the heading is about
+data.suites.sort((a, b) => coarseness(a) - coarseness(b)); // everywhere the one that tells most comes first
+let tab = 0; // the suite whose plot is shown, and which the heading is about
 
 /** The heading and its figures, of the student that leads. */
 function header() {
   const teacher = reference, suite = data.suites[tab]?.name;
-  const compared = reports.filter((report) => !report.teacher && report.kept[suite]);
-  const best = teacher && leading(compared, suite);
+  const {best, rule} = (teacher && leading(suite)) ?? {};
   const heading = best
     ? [el('span', {style: `color:${colour(best)}`}, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`]
     : compare(suite) ?? alone(suite);
@@ -105,6 +120,7 @@ function header() {
   return el('header', {},
     el('p', {class: 'brand'}, 'edgedistill bench'),
     el('h1', {}, ...heading),
+    rule ? el('p', {class: 'rule'}, rule) : null,
     figures.length ? el('dl', {class: 'tiles'}, figures) : null,
     el('p', {class: 'where'}, data.where.flatMap((place, at) => (at ? [el('br'), place] : [place]))),
     disturbed());
@@ -116,12 +132,12 @@ function disturbed() {
   return data.noise || data.ties ? el('p', {class: data.noise ? 'noise' : 'where'}, ...noise, data.ties) : null;
 }
 
-/** "6.5 × more", or "less" of the inverse; nothing where they do not differ. To two digits, since few runs resolve more; of times (with
+/** "6.5× more", or "less" of the inverse; nothing where they do not differ. To two digits, since few runs resolve more; of times (with
  * a mark) in a vague run to one, and below 3 to halves. */
 function times(ratio, more, less, mark = '') {
   const factor = Math.max(ratio, 1 / ratio), rough = mark && vague;
   const found = rough && factor < 3 ? Math.round(2 * factor) / 2 : Number(factor.toPrecision(rough ? 1 : 2));
-  return found > 1 ? `${rough ? 'about ' : mark}${found}\u00a0× ${ratio > 1 ? more : less}` : '';
+  return found > 1 ? `${rough ? 'about ' : mark}${found}× ${ratio > 1 ? more : less}` : '';
 }
 
 /** The heading of a single bundle. */
@@ -151,24 +167,33 @@ function compare(suite) {
 /** The figures of a page without a teacher to compare with: of each kind the best, with the name of its bundle where there are several. */
 function tilesAlone(suite) {
   const several = reports.length > 1, least = (of) => reports.reduce((best, each) => (of(each) < of(best) ? each : best));
-  const named = (best, what, report) => (several ? `${title(report)}: ${best} ${what}` : what);
+  const named = (best, what, report, more = '') => (several ? `${best} ${what}: ${title(report)}${more}` : what + more);
   const accurate = least(({quality}) => -(quality[suite]?.average ?? -1)), small = least(({size_bytes: {graph}}) => graph), quick = least(({single}) => single.p50_ms);
   const busy = least(({offline}) => -offline.texts_s), score = accurate.quality[suite], p50 = about ? null : quick.single.interval95?.p50_ms;
   return [
-    score ? [shown(accurate, suite), named('highest on', `${suite}${score.interval95 ? `, 95% interval ${between(hundredfold(score.interval95), tenths)}` : ''}`, accurate)] : null,
-    [`${shown(small, 'MB')} MB`, named('smallest', `graph, ${shown(small, 'params')} parameters`, small)],
-    [`${shown(quick, 'p50 ms')} ms`, named('fastest', `per text at p50${p50 ? `, 95% interval ${between(p50)}` : ''}`, quick)],
+    score ? [shown(accurate, suite), named('highest on', suite, accurate, score.interval95 ? `, 95% interval ${between(hundredfold(score.interval95), tenths)}` : '')] : null,
+    [`${shown(small, 'MB')} MB`, named('smallest', 'graph', small, `, ${shown(small, 'params')} parameters`)],
+    [`${shown(quick, 'p50 ms')} ms`, named('fastest', 'per text at p50', quick, p50 ? `, 95% interval ${between(p50)}` : '')],
     [shown(busy, 'texts/s'), named('most', 'texts/s', busy)],
   ].filter(Boolean);
 }
 
-function leading(compared, suite) {
-  const good = compared.filter(({kept}) => kept[suite] >= GOOD_SHARE);
-  if (good.length) return good.reduce((best, each) => (each.size_bytes.graph < best.size_bytes.graph ? each : best));
+/** The student that the heading names and the rule that chose it; null where none was compared. */
+function leading(suite) {
+  const compared = reports.filter((report) => !report.teacher && report.kept[suite]);
+  if (!compared.length) return null;
+  const good = unbeaten(suite).filter((report) => compared.includes(report) && report.kept[suite] >= GOOD_SHARE);
+  if (good.length) {
+    const best = good.reduce((smallest, each) => (each.size_bytes.graph < smallest.size_bytes.graph ? each : smallest));
+    return {best, rule: `The smallest student that retains ${percent(GOOD_SHARE)} or more, of those on the Pareto front below`};
+  }
   const score = ({quality}) => quality[suite].average, most = Math.max(...compared.map(score));
-  const near = compared.filter((report) => score(report) >= most - NEAR);
-  return near.reduce((best, each) => (best && best.single.p50_ms <= each.single.p50_ms ? best : each), null);
+  const best = compared.filter((report) => score(report) >= most - NEAR).reduce((quickest, each) => (each.single.p50_ms < quickest.single.p50_ms ? each : quickest));
+  return {best, rule: `No student on the Pareto front retains ${percent(GOOD_SHARE)}; this is the fastest within ${100 * NEAR} points of the best`};
 }
+
+/** The reports on the front of the accuracy plot. */
+const unbeaten = (suite) => front(reports.filter(({quality}) => quality[suite]).map((report) => ({report, ms: report.single.p50_ms, score: report.quality[suite].average}))).map(({report}) => report);
 
 function tiles(best, teacher, suite) {
   return [
@@ -179,33 +204,46 @@ function tiles(best, teacher, suite) {
   ];
 }
 
-/** A table of rows {report, cells: [{shown, value, bar, shade, bold, small}]}; a row's first cell is its bundle. */
-function table(heads, rows, sortable = false) {
-  const head = heads.map((text) => el('th', {scope: 'col'}, sortable ? el('button', {}, text) : text));
-  const body = rows.map(({report, cells}) => el('tr', {class: sortable && report.teacher ? 'teacher' : null},
-    el('th', {scope: 'row', 'data-v': report.bundle.name},
-      sortable ? el('i', {style: `background:${colour(report)}`}) : null,
-      el('span', {title: [report.bundle.name, ...languages(report)].join(' ')}, report.short), ' ', el('span', {class: 'prec'}, report.variant)),
-    cells.map((each, at) => cell({...each, head: heads[at + 1]}))));
-  const whole = el('table', {class: sortable ? 'stacked sortable' : 'stacked'}, el('thead', {}, el('tr', {}, head)), el('tbody', {}, body));
-  if (sortable) makeSortable(whole);
+/** A bundle's name in a head of a table. */
+const bundleHead = (report, scope) => el('th', {scope, 'data-v': report.bundle.name}, el('i', {style: `background:${colour(report)}`}),
+  el('span', {title: [report.bundle.name, ...languages(report)].join(' ')}, report.short), ' ', el('span', {class: 'prec'}, report.variant));
+
+/** A table of rows {report, cells: [{shown, value, shade, bold, small}]}; a row's first cell is its bundle. With a name its columns of
+ * values sort it; a head may be [suite, text], of which the suite is seen where heads stand alone. */
+function table(heads, rows, name = null) {
+  const valued = (at) => at === 0 || rows.some(({cells}) => (cells[at - 1].value ?? '') !== '');
+  const head = heads.map((each, at) => {
+    const text = Array.isArray(each) ? [el('span', {class: 'of'}, `${each[0]} `), each[1]] : [each];
+    return el('th', {scope: 'col'}, name && valued(at) ? el('button', {}, text) : text);
+  });
+  const body = rows.map(({report, cells}) => el('tr', {class: name && report.teacher ? 'teacher' : null},
+    bundleHead(report, 'row'), cells.map((each, at) => cell({...each, head: [heads[at + 1]].flat().at(-1)}))));
+  const whole = el('table', {class: name ? 'stacked sortable' : 'stacked'}, el('thead', {}, el('tr', {}, head)), el('tbody', {}, body));
+  if (name) makeSortable(whole, name);
   return scroll(whole);
 }
 
+/** A table of values of one kind; on a phone few bundles are its columns, so that they stand side by side. */
+function comparison(heads, rows, name = null) {
+  if (rows.length < 2 || rows.length > SIDE_BY_SIDE) return [table(heads, rows, name)];
+  const turned = heads.slice(1).map((head, at) => el('tr', {}, el('th', {scope: 'row'}, head), rows.map(({cells}) => cell(cells[at]))));
+  return [el('div', {class: 'wide'}, table(heads, rows, name)), el('div', {class: 'narrow scroll'},
+    el('table', {class: 'turned'}, el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, heads[0]), rows.map(({report}) => bundleHead(report, 'col')))), el('tbody', {}, turned)))];
+}
+
 /** A cell; on a phone, where a row is a block of its own, its head stands above it. */
-function cell({shown: text, head, value = null, bar = null, shade = null, bold = false, small = null}) {
+function cell({shown: text, head = null, value = null, shade = null, bold = false, small = null}) {
   const attributes = {'data-v': value ?? '', 'data-head': head};
-  if (bar !== null) Object.assign(attributes, {class: 'bar', style: `--bar:${one(100 * bar)}%`});
   if (shade !== null) Object.assign(attributes, {class: 'shade', style: `--s:${Math.round(100 * shade)}%`});
   return el('td', attributes, bold ? el('b', {}, text) : el('span', {}, text), small ? [' ', el('small', {}, `(${small})`)] : null);
 }
 
 /** The columns of the measurements: the suite that tells most, p50, p99 and size, then the others; none that is zero or empty everywhere. */
 function columns() {
-  const {suites} = data, suite = heads.indexOf(suites[finest]?.name);
-  const first = [...(suites.length ? [suite, suite + 1] : []), ...['p50 ms', 'p99 ms', 'MB'].map((head) => heads.indexOf(head))];
+  const scores = data.suites.flatMap(({name}) => { const at = heads.indexOf(name); return [at, at + 1]; });
+  const costs = ['p50 ms', 'p99 ms', 'MB'].map((head) => heads.indexOf(head));
   const tells = (at) => reports.some(({cells}) => !['', '0', '–'].includes(cells[at].shown));
-  return distinct([...first, ...heads.keys()]).filter(tells);
+  return distinct([...scores.slice(0, 2), ...costs, ...scores, ...heads.keys()]).filter(tells);
 }
 
 function measurements() {
@@ -213,17 +251,18 @@ function measurements() {
   const rows = reports.map((report) => ({
     report,
     cells: order.map((at) => {
-      const interval = report.quality[heads[at]]?.interval95, each = {...report.cells[at], small: interval && ends(interval)};
-      return heads[at] === 'retained' ? {...each, shown: each.shown || '–', bar: each.value ? Math.min(each.value, 1) : null} : each;
+      const interval = report.quality[heads[at]]?.interval95, each = report.cells[at];
+      return {...each, shown: each.shown || '–', small: interval && ends(interval)};
     }),
   }));
   const intervals = reports.some(({quality}) => Object.values(quality).some(({interval95}) => interval95));
+  const columnHead = (at) => (heads[at] === 'retained' ? [brief(heads[at - 1]), 'retained'] : brief(heads[at]));
   const has = (head) => order.some((at) => heads[at] === head), runners = distinct(reports.map(FILTERS.runner)).filter((name) => name !== 'python');
-  return [table(['bundle', ...order.map((at) => heads[at])], rows, true),
+  return [table(['bundle', ...order.map(columnHead)], rows, 'measurements'),
     terms(...data.suites.map(aboutSuite), intervals && ['in brackets', 'the 95% interval of a score, over pairs or queries'], has('retained') && ['retained', 'share of the score of the teacher, the encoder that a student learned from'],
-      !reference && data.suites.some(({kind}) => kind !== 'task') && ['retained', 'the share of the teacher’s score; it needs the teacher among the bundles'], learned(),
-      ['p50, p99', 'half of the single texts take at most p50, 99 of 100 at most p99'], ['MB', 'of the graph, the ONNX file of the encoder'], ['params', 'parameters, millions of them'],
-      ['texts/s', 'many texts at once, in the fastest batches'], has('RSS MB') && ['RSS', 'memory of the process at its peak'],
+      learned(),
+      ['p50, p99', 'half of the single texts take at most p50, 99 of 100 at most p99'], ['MB', 'of the graph, the ONNX file of the encoder'], has('params') && ['params', 'parameters, millions of them'],
+      has('texts/s') && ['texts/s', 'many texts at once, in the fastest batches'], has('RSS MB') && ['RSS', 'memory of the process at its peak'],
       ...distinct(reports.map(FILTERS.precision)).map((name) => [name, data.precisions[name] ?? 'a precision that this edgedistill does not know']),
       runners.length ? [runners.map((name) => `[${name}]`).join(', '), 'the same graph, run by that program in place of Python; its scores are those in Python'] : null)];
 }
@@ -252,10 +291,12 @@ const KINDS = {
 
 /** What the score on a suite is. */
 function aboutSuite({name, kind, measure, averaged}) {
+  const {base, teacher, hybrid} = suiteOf(name), others = [teacher && `with documents embedded by ${teacher}`, hybrid && 'by cosine and full-text search together'].filter(Boolean);
+  if (others.length && data.suites.some((other) => other.name === base)) return [brief(name), `${base} ${others.join(', ')}`];
   const of = Object.keys(all.find(({quality}) => quality[name]).quality[name].tasks), list = of.length > 8 ? `${of.length} tasks` : of.join(', ');
   const certain = kind === 'transfer' && !all.some(({quality}) => quality[name]?.interval95) ? '; no interval, since it is the accuracy of a classifier' : '';
   const quick = name === 'mini' ? '; a small English suite that ships with edgedistill, for a quick check, not a benchmark' : '';
-  return [name, `${name.endsWith(' + BM25') ? 'cosine and full-text search together, ' : ''}${measure}${of.length > 1 ? `, mean of ${list}` : ''}; ${KINDS[kind]}${certain}${quick}`];
+  return [brief(name), `${[...others, measure].join(', ')}${of.length > 1 ? `, mean of ${list}` : ''}; ${KINDS[kind]}${certain}${quick}`];
 }
 
 /** A plot for each suite, one of which is shown, all on paper. */
@@ -267,7 +308,7 @@ function accuracy() {
     const input = el('input', {type: 'radio', name: 'suite', id: `s${at}`});
     input.checked = at === tab;
     input.onchange = () => { open(at); document.querySelector('header').replaceWith(header()); };
-    inside.append(input, el('label', {for: `s${at}`}, name));
+    inside.append(input, el('label', {for: `s${at}`}, brief(name)));
   });
   open(tab);
   inside.append(...panels);
@@ -276,7 +317,8 @@ function accuracy() {
 
 function accuracyOf({name: suite, measure}, narrow) {
   const measured = reports.filter(({quality}) => quality[suite]), crowded = measured.length > CROWDED;
-  const first = (report) => measured.find(({bundle}) => bundle.name === report.bundle.name) === report;
+  const best = unbeaten(suite), alone = ({bundle}) => !best.some((other) => other.bundle.name === bundle.name);
+  const told = (report) => !crowded || best.includes(report) || (alone(report) && measured.find(({bundle}) => bundle.name === report.bundle.name) === report);
   const points = measured.map((report) => {
     const ms = report.single.p50_ms, [low, high] = report.single.interval95?.p50_ms ?? [ms, ms];
     const cost = `${shown(report, 'MB')} MB`, p50 = `${shown(report, 'p50 ms')} ms`, share = retained(report, suite);
@@ -295,7 +337,7 @@ function accuracyOf({name: suite, measure}, narrow) {
     return {
       ms, low, high, tip, colour: colour(report), teacher: report.teacher,
       score: 100 * report.quality[suite].average, scores: interval && hundredfold(interval), bytes: report.size_bytes.graph,
-      name: crowded && !first(report) ? '' : report.short, detail: report.variant, note: crowded || narrow ? '' : `${cost} · ${p50}`,
+      name: told(report) ? report.short : '', detail: told(report) ? report.variant : '', note: crowded || narrow ? '' : `${cost} · ${p50}`,
     };
   });
   const teacher = reference?.quality[suite] && {score: 100 * reference.quality[suite].average, text: `teacher, ${shown(reference, suite)}`};
@@ -312,7 +354,7 @@ const quantile = (sorted, share) => {
 function latencies() {
   const high = 1.1 * Math.max(...reports.map(({single}) => single.p99_ms));
   const slowest = reports.map((report) => [Math.max(...(report.samples_ms ?? [report.single.p50_ms]).flat()), report]).reduce((most, each) => (each[0] > most[0] ? each : most));
-  const beyond = slowest[0] > high ? el('p', {}, `The axis ends behind the largest p99. The slowest text of all took ${about}${count(rounded(slowest[0]))} ms, in ${title(slowest[1])}.`) : null;
+  const beyond = slowest[0] > high ? el('p', {}, `The axis ends behind the largest p99. The slowest text of all took ${timed(slowest[0])} ms, in ${title(slowest[1])}.`) : null;
   return [scroll(plots((narrow) => distributions(high, narrow))),
     el('p', {}, 'How many single texts took how long, on a log scale: the higher, the more texts. The long mark is p50, the short one p99.'), beyond];
 }
@@ -362,7 +404,7 @@ function tasks({name: suite, measure, averaged}) {
     });
     return {report, cells: [...cells, {shown: shown(report, suite), bold: true}]};
   });
-  return [el('h3', {}, suite), table([measure, ...names, 'average'], rows)];
+  return [el('h3', {}, suite), ...comparison([measure, ...names, 'average'], rows)];
 }
 
 /** Scores of embeddings in fewer bytes; null where suites were scored in float32 alone. */
@@ -370,8 +412,10 @@ function embeddings() {
   if (!data.embeddings.length) return null;
   const rows = graphs().flatMap((report) => data.embeddings.filter((row) => title(all[row.report]) === `${report.bundle.name} ${report.bundle.precision}`).map(({cells}) => ({report, cells})));
   if (!rows.length) return null;
-  return section('Embeddings in fewer bytes', table(['', ...rows[0].cells.map(({head}) => head)], rows), terms(
-    ['bytes', 'of one embedding'], ['int8', 'a byte for each dimension'], ['binary', 'a bit for each'], ['binary+int8', 'the bits find candidates, which int8 puts in order']));
+  const place = ({head}) => data.suites.findIndex(({name}) => name === head), has = (name) => rows.some(({cells}) => cells[0].shown === name);
+  for (const {cells} of rows) cells.sort((a, b) => place(a) - place(b));
+  return section('Embeddings in fewer bytes', 'Bytes', table(['bundle', ...rows[0].cells.map(({head}) => brief(head))], rows), terms(
+    ['bytes', 'of one embedding'], has('int8') && ['int8', 'a byte for each dimension'], has('binary') && ['binary', 'a bit for each'], has('binary+int8') && ['binary+int8', 'the bits find candidates, which int8 puts in order']));
 }
 
 /** Agreement with the teacher; null where it was not measured. */
@@ -384,8 +428,8 @@ function agreement() {
   });
   const {texts, source} = measured[0].agreement;
   const on = `On ${count(texts)} ${source ?? 'texts'}.`;
-  const heads = ['', 'Spearman of cosines', 'mean cosine', 'top-10 overlap'];
-  return section('Agreement with the teacher', el('p', {}, on), table(heads, rows), terms(
+  const heads = ['bundle', 'Spearman of cosines', 'mean cosine', 'top-10 overlap'];
+  return section('Agreement with the teacher', 'Agreement', el('p', {}, on), table(heads, rows), terms(
     ['Spearman of cosines', 'rank correlation of the student’s and the teacher’s cosines of pairs of texts'], ['mean cosine', 'of a text’s two embeddings, where both have as many dimensions'],
     ['top-10 overlap', 'share of a text’s ten nearest by the teacher that are also the student’s']));
 }
@@ -406,9 +450,9 @@ function byLength() {
   const lengths = distinct(lines.flatMap(({points}) => points.map(({length}) => length))).sort((a, b) => a - b);
   const rows = lines.map(({report, points}) => ({report, cells: lengths.map((length) => {
     const point = points.find((each) => each.length === length);
-    return point ? {value: point.ms, shown: about + milliseconds(point.ms), small: rounds && point.range.map(milliseconds).join('–')} : {shown: '–'};
+    return point ? {value: point.ms, shown: timed(point.ms), small: rounds && point.range.map(milliseconds).join('–')} : {shown: '–'};
   })}));
-  return section('Latency by length', scroll(plots((narrow) => lengthsPlot(lines, narrow, tied))), table(['ms at tokens', ...lengths.map((length) => `≤ ${length}`)], rows, true),
+  return section('Latency by length', 'By length', scroll(plots((narrow) => lengthsPlot(lines, narrow, tied))), ...comparison(['ms at tokens', ...lengths.map((length) => `≤ ${length}`)], rows, 'lengths'),
     terms(['ms at tokens', `median time of one text that the tokenizer cuts into at most so many tokens, tokenization included${about ? '; ~ since the machine was noisy' : ''}`],
       rounds && ['in brackets, and as bars', 'the fastest and the slowest round'],
       tied.length && ['ties', `closer than this run can tell: ${listed(tied.map(({a, b, at}) => `${title(a)} = ${title(b)} at ${at.join(', ')} tokens`), 6, '; ')}`]));
@@ -437,11 +481,11 @@ function lengthsPlot(lines, narrow, tied) {
     parts.push(el('path', {class: 'length', d: path, style: `stroke:${colour(report)}`}));
     for (const {length, tokens, ms, range, tokenize_ms: tokenizing, graph_ms: graph, pooling_ms: pooling} of its) {
       const inside = typeof pooling === 'number' ? `, ${milliseconds(pooling)} of it pooling` : '', same = tied.filter(({a, b, at}) => (a === report || b === report) && at.includes(length));
-      const tip = [`${title(report)}\n${tokens} tokens: ${about}${milliseconds(ms)} ms`, range[0] < range[1] ? `  rounds ${between(range)} ms` : '',
+      const tip = [`${title(report)}\n${tokens} tokens: ${timed(ms)} ms`, range[0] < range[1] ? `  rounds ${between(range)} ms` : '',
         `  tokenization ${milliseconds(tokenizing)}\n  graph ${milliseconds(graph)}${inside}`,
         same.length ? `  tied with ${listed(same.map(({a, b}) => title(a === report ? b : a)), 4, ', ')}` : ''].filter(Boolean).join('\n');
       const [across, low, upper] = [x.scale(tokens), ...range.map(y.scale)];
-      parts.push(el('g', {class: 'dot', tabindex: 0, 'data-tip': tip, style: `--c:${colour(report)}`}, line('interval', across, low, across, upper), el('circle', {cx: one(across), cy: one(y.scale(ms)), r: 4})));
+      parts.push(el('g', {class: 'dot', 'data-tip': tip, style: `--c:${colour(report)}`}, line('interval', across, low, across, upper), el('circle', {cx: one(across), cy: one(y.scale(ms)), r: 4})));
     }
   }
   if (!narrow) {
@@ -453,7 +497,7 @@ function lengthsPlot(lines, narrow, tied) {
   }
   parts.push(el('text', {class: 'axis', x: (frame.left + frame.right) / 2, y: high - 10, 'text-anchor': 'middle'}, 'tokens of the text, log scale'));
   parts.push(el('text', {class: 'axis', transform: `translate(14 ${(frame.top + frame.bottom) / 2}) rotate(-90)`, 'text-anchor': 'middle'}, `${about}milliseconds, log scale`));
-  const told = lines.map(({report, points: its}) => `${title(report)} ${its.map(({tokens, ms}) => `${tokens}: ${about}${milliseconds(ms)} ms`).join(', ')}`).join('; ');
+  const told = lines.map(({report, points: its}) => `${title(report)} ${its.map(({tokens, ms}) => `${tokens}: ${timed(ms)} ms`).join(', ')}`).join('; ');
   return drawing(wide, high, 'Latency by length', told, parts);
 }
 
@@ -470,10 +514,10 @@ function peakShares(measured, narrow) {
     for (const [batch, {share_of_peak: peak, product_share: share, ms, multiply_adds: counts}] of Object.entries(report.products.batches)) {
       const ends = [0, peak, Math.max(peak, share), 1].map((each) => one(start + 100 * scale * Math.min(1, each)));
       const sum = Object.values(counts).reduce((total, each) => total + each, 0), reached = `${percent(peak)} of peak`;
-      const rate = `${(sum / ms / 1e6).toPrecision(3)} billion multiply-adds/s`;
-      const tip = `${title(report)} · ${batch} tokens: ${about}${milliseconds(ms)} ms\n${(sum / 1e6).toPrecision(3)} million multiply-adds, ${about}${rate}\nmatrix products: ${percent(share)} of the time`;
+      const rate = `${significant(sum / ms / 1e6)} billion multiply-adds/s`;
+      const tip = `${title(report)} · ${batch} tokens: ${timed(ms)} ms\n${significant(sum / 1e6)} million multiply-adds, ${about}${rate}\nmatrix products: ${percent(share)} of the time`;
       parts.push(el('text', {class: 'tick', x: start - 8, y: y + 13, 'text-anchor': 'end'}, batch));
-      parts.push(el('g', {class: 'shares', tabindex: 0, 'data-tip': tip, style: `--c:${colour(report)}`},
+      parts.push(el('g', {class: 'shares', 'data-tip': tip, style: `--c:${colour(report)}`},
         ['peak', 'beyond', 'other'].map((kind, at) => el('rect', {class: kind, x: ends[at], y, width: one(ends[at + 1] - ends[at]), height: 16}))));
       parts.push(el('text', {class: 'note', x: WIDE - 2, y: y + 12, 'text-anchor': 'end'}, narrow ? reached : `${reached}, ${rate.replace(' multiply-adds', '')}`));
       told.push(`${title(report)}, ${batch}: ${reached}, matrix products ${percent(share)} of the time`);
@@ -497,14 +541,14 @@ function roofline() {
   });
   const joules = measured.map((report) => [report, report.products.batches['32 × 32']?.joules_per_1000_texts]).filter(([, value]) => typeof value === 'number');
   const key = [['peak', 'its matrix products, had they run at the peak'], ['beyond', 'how much longer they took'], ['other', 'everything else: table lookups, norms, softmax']];
-  return section('Roofline: how near to the processor’s peak',
+  return section('Roofline: how near to the processor’s peak', 'Roofline',
     el('p', {}, 'A bar is the time that a graph takes. Its solid part is what its matrix products would take if this processor did nothing but multiply, as fast as it can: '
       + 'a graph whose bar were solid all along could not be faster here.'),
     el('p', {class: 'key'}, key.map(([kind, text]) => el('span', {}, el('i', {class: `shares ${kind}`}), text))),
     scroll(plots((narrow) => peakShares(measured, narrow))),
     terms(['peak', `the fastest matrix product that onnxruntime reached on this processor beside each graph, in billions of multiply-adds a second: ${peaks.join(', ')}`],
       ['memory', 'a roofline’s slope for memory is left out, since graphs of this size stay in the processor’s caches'],
-      ['energy', joules.length ? `of the processor, by RAPL, for 1,000 texts of 32 tokens: ${joules.map(([report, value]) => `${title(report)} ${value.toPrecision(3)} J`).join(', ')}` : 'this system does not let it be read']));
+      ['energy', joules.length ? `of the processor, by RAPL, for 1,000 texts of 32 tokens: ${joules.map(([report, value]) => `${title(report)} ${significant(value)} J`).join(', ')}` : 'this system does not let it be read']));
 }
 
 /** MLPerf's scenarios beside the single stream, and memory; null where none was measured. */
@@ -514,20 +558,22 @@ function scenarios() {
   const bound = told.find(({server}) => server)?.server.p99_ms;
   const middle = (values) => { const known = (values ?? []).filter((value) => value !== null).sort((a, b) => a - b); return known[known.length >> 1]; };
   const columns = [
-    ['offline texts/s', ({offline}) => [offline.texts_s, whole(rounded(offline.texts_s)), true]],
+    ['offline texts/s', ({offline}) => [offline.texts_s]],
     ['best batches', ({offline: {batch}}) => [null, batch ? {budget: 'by tokens', 1: '1 text'}[batch] ?? `${batch} texts` : '–']],
-    [`server texts/s, p99 ≤ ${bound} ms`, ({server}) => [server?.rate_texts_s, whole(rounded(server?.rate_texts_s)), true]],
-    ['start ms', ({load}) => [middle(load?.start_ms), whole(rounded(middle(load?.start_ms))), true]],
-    ['cold start ms', ({load}) => [load?.cold_start_ms, whole(rounded(load?.cold_start_ms)), true]],
-    ['RSS MB loaded', ({memory}) => [memory?.loaded_rss_bytes, whole(memory?.loaded_rss_bytes / 1e6)]],
+    [`server texts/s, p99 ≤ ${bound} ms`, ({server}) => [server?.rate_texts_s]],
+    ['start ms', ({load}) => [middle(load?.start_ms)]],
+    ['cold start ms', ({load}) => [load?.cold_start_ms]],
+    ['RSS MB loaded', ({memory}) => [memory?.loaded_rss_bytes, memory?.loaded_rss_bytes ? whole(memory.loaded_rss_bytes / 1e6) : '–']],
     ['RSS MB at peak', (report) => [report.peak_rss_bytes, shown(report, 'RSS MB')]],
-  ].filter(([head, of]) => told.some((report) => !['–', 'NaN'].includes(of(report)[1])));
-  const rows = told.map((report) => ({report, cells: columns.map(([, of]) => { const [value, text, timed] = of(report), mark = timed ? about : ''; return {value, shown: ['–', 'NaN'].includes(text) ? '–' : mark + text}; })}));
-  return section('Scenarios and memory', table(['bundle', ...columns.map(([head]) => head)], rows, true), terms(
+  ].map(([head, of]) => [head, told.map((report) => { const [value, text = timed(value)] = of(report); return {value, shown: text}; })])
+    .filter(([, cells]) => cells.some((each) => each.shown !== '–'));
+  const rows = told.map((report, at) => ({report, cells: columns.map(([, cells]) => cells[at])}));
+  const has = (word) => columns.some(([head]) => head.startsWith(word));
+  return section('Scenarios and memory', 'Scenarios', table(['bundle', ...columns.map(([head]) => head)], rows, 'scenarios'), terms(
     ['offline', 'all texts are there at once; the best batches are of 1, 8 or 32 texts, or by tokens: all texts in one call, which sorts them by length'],
     bound === undefined ? null : ['server', `texts arrive at random, and all that wait are embedded at once: the most a second of which 99 of 100 are answered within ${bound} ms (0: not even one by one)`],
-    ['start', 'from the start of the process to its first embedding; cold: after its files were dropped from memory'],
-    ['RSS', 'memory of the process, once the bundle is loaded, and at its peak after texts of many lengths']));
+    has('start') && ['start', `from the start of the process to its first embedding${has('cold') ? '; cold: after its files were dropped from memory' : ''}`],
+    has('RSS') && ['RSS', 'memory of the process, once the bundle is loaded, and at its peak after texts of many lengths']));
 }
 
 /** Scores by length and lexical overlap, with the difference to the teacher where that is beyond its interval; null without. */
@@ -540,17 +586,19 @@ function slicesOf({name: suite, measure}) {
   };
   const rows = measured.map((report) => ({report, cells: report.quality[suite].slices.map(({score, difference: lost}) => {
     const real = lost && (lost.interval95[0] > 0 || lost.interval95[1] < 0);
-    return {shown: `${(100 * score).toFixed(1)}${lost ? ` (${signed(100 * lost.mean)}${real ? '*' : ''})` : ''}`, bold: Boolean(real)};
+    return {shown: (100 * score).toFixed(1), small: lost && `${signed(100 * lost.mean)}${real ? '*' : ''}`, bold: Boolean(real)};
   })}));
-  return [el('h3', {}, suite), table([measure, ...measured[0].quality[suite].slices.map(head)], rows)];
+  return [el('h3', {}, suite), ...comparison([measure, ...measured[0].quality[suite].slices.map(head)], rows)];
 }
 
 /** The pairs or queries on which each student is furthest from its teacher. */
 function furthest() {
-  const lists = graphs().filter(({teacher}) => !teacher).flatMap((report) => Object.entries(report.quality).filter(([, {furthest: found}]) => found?.length).map(([suite, {furthest: found}]) => ({report, suite, found})));
+  const lists = graphs().filter(({teacher}) => !teacher).flatMap((report) => data.suites.map(({name}) => ({report, suite: name, found: report.quality[name]?.furthest ?? []}))).filter(({found}) => found.length);
   if (!lists.length) return null;
-  return section('Where student and teacher differ most', terms(
-    ['teacher, student', 'the cosine of a pair, or the score of a query'], ['gold', 'how similar people found the pair'], ['order', 'the pairs whose places among all pairs, by cosine, are furthest apart come first']),
+  const pairs = lists.some(({found}) => found[0].texts.length > 1), queries = lists.some(({found}) => found[0].texts.length === 1);
+  return section('Where student and teacher differ most', 'Differences', terms(
+    ['teacher, student', [pairs && 'the cosine of a pair', queries && 'the score of a query'].filter(Boolean).join(', or ')], lists.some(({found}) => found.some(({gold}) => gold !== null)) && ['gold', 'how similar people found the pair'],
+    pairs && ['order', 'the pairs whose places among all pairs, by cosine, are furthest apart come first']),
   ...lists.map(({report, suite, found}, at) => {
     const graded = found.some(({gold}) => gold !== null);
     const heads = ['texts', ...(graded ? ['gold'] : []), 'teacher', 'student'];
@@ -567,7 +615,7 @@ function reproduce() {
   const values = (of) => distinct(all.map(of)).filter((value) => value !== null && value !== undefined);
   const quoted = (text) => (/^[\w./:=,+-]+$/.test(text) ? text : `'${text}'`);
   const option = (name, list, usual) => (list.length === 1 && list[0] === usual ? [] : list.map((value) => `--${name} ${quoted(`${value}`)}`));
-  const suites = data.suites.map(({name}) => name).filter((name) => !DERIVED.test(name)), apart = data.suites.some(({name, kind}) => name !== 'mini' && kind !== 'mteb');
+  const suites = data.suites.map(({name}) => name).filter((name) => suiteOf(name).base === name), apart = data.suites.some(({name, kind}) => name !== 'mini' && kind !== 'mteb');
   const command = ['edgedistill bench', ...values(({bundle}) => `${bundle.name}:${bundle.precision}`).map(quoted),
     ...option('suite', suites), ...(data.suites.some(({name}) => name.endsWith(' + BM25')) ? ['--hybrid'] : []),
     ...(apart ? ['--data DIR'] : []), ...option('threads', values(({threads}) => threads)), ...option('device', values(FILTERS.device), 'cpu'), ...option('runner', values(FILTERS.runner), 'python'), ...(all[0].single.distinct < 1024 ? ['--quick'] : [])];
@@ -575,7 +623,22 @@ function reproduce() {
     const {name, precision, sha256, dims, max_tokens: most} = report.bundle;
     return `${sha256.slice(0, 16)}  ${name} ${precision}${dims ? `, ${dims[0]} dimensions, ${most} tokens at most` : ''}`;
   });
-  return section('How to reproduce', el('pre', {}, command.join(' ')), el('p', {}, 'The graphs by the beginning of their sha256:'), el('pre', {}, distinct(hashes).join('\n')));
+  return section('How to reproduce', 'Reproduce', ...copyable(command.join(' ')), el('p', {}, 'The graphs by the beginning of their sha256:'), el('pre', {}, distinct(hashes).join('\n')));
+}
+
+/** A command, and a button that copies it, or selects it where the browser does not let it. */
+function copyable(text) {
+  const command = el('pre', {}, text), button = el('button', {class: 'copy'}, 'Copy');
+  button.onclick = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = 'Copied';
+    } catch {
+      getSelection().selectAllChildren(command);
+      button.textContent = 'Selected';
+    }
+  };
+  return [command, button];
 }
 
 /** How the numbers were measured, and the machine. */
@@ -589,7 +652,7 @@ function method() {
   const gigabytes = (key, value) => `${key.replace('_bytes', '')} ${(value / 1e9).toFixed(0)} GB`;
   const facts = (values) => Object.entries(values).filter(([, value]) => value !== null && `${value}` !== '')
     .map(([key, value]) => (key.endsWith('_bytes') ? gigabytes(key, value) : `${key.replaceAll('_', ' ')} ${plain(key === 'megahertz' ? distinct([value].flat().map(whole)) : value)}`));
-  return section('How it was measured',
+  return section('How it was measured', 'Method',
     el('p', {}, METHOD.replace('{counted}', counted)),
     el('p', {}, el('b', {}, 'Machine'), ` ${facts(machine).join(', ')}`),
     el('p', {}, el('b', {}, 'Versions'), ` ${facts(versions).join(', ')}`));
@@ -600,26 +663,26 @@ document.title = `edgedistill · ${subject}`;
 function draw() {
   const focused = document.activeElement?.id, byTask = data.suites.flatMap((suite) => tasks(suite) ?? []);
   const sliced = data.suites.flatMap((suite) => slicesOf(suite) ?? []);
-  const compared = reports.some(({quality}) => Object.values(quality).some(({slices}) => slices?.some(({difference}) => difference)));
-  document.querySelector('main').replaceChildren(...[
-    header(),
-    filters(),
-    data.suites.length && reports.length > 1 ? section('Accuracy against latency', accuracy()) : null,
-    section('Measurements', ...measurements()),
-    section('Latency distributions', ...latencies()),
+  const slices = graphs().flatMap(({quality}) => Object.values(quality).flatMap(({slices: its}) => its ?? [])), by = (name) => slices.some((each) => each.by === name);
+  const parts = [
+    data.suites.length && reports.length > 1 ? section('Accuracy against latency', 'Accuracy', accuracy()) : null,
+    section('Measurements', 'Measurements', ...measurements()),
+    section('Latency distributions', 'Distributions', ...latencies()),
     byLength(),
     scenarios(),
     roofline(),
-    byTask.length ? section('Scores by task', ...byTask, reports.length > 1 ? el('p', {}, 'The darker a cell, the higher its score among the bundles.') : null) : null,
-    sliced.length ? section('Scores by length and overlap', ...sliced, terms(
-      ['words', 'of a query, or of the longer text of a pair'], ['overlap', 'of all different words of a pair, the share that both texts have: 0 none, 1 the same words'], ['in brackets', 'in the heads how many pairs or queries'],
-      compared && ['+ and −', 'the difference to the teacher; a star: its 95% interval does not hold 0'])) : null,
+    byTask.length ? section('Scores by task', 'Tasks', ...byTask, reports.length > 1 ? el('p', {}, 'The darker a cell, the higher its score among the bundles.') : null) : null,
+    sliced.length ? section(`Scores by ${Object.keys(SLICED).filter(by).map((each) => SLICED[each]).join(' and ')}`, 'By overlap', ...sliced, terms(
+      by('words') && ['words', 'of a query, or of the longer text of a pair'], by('overlap') && ['overlap', 'of all different words of a pair, the share that both texts have: 0 none, 1 the same words'], ['in brackets', 'in the heads how many pairs or queries'],
+      slices.some(({difference}) => difference) && ['+ and −', 'the difference to the teacher; a star: its 95% interval does not hold 0'])) : null,
     furthest(),
     embeddings(),
     agreement(),
     method(),
     reproduce(),
-  ].filter(Boolean));
+  ].filter(Boolean);
+  const links = el('nav', {class: 'contents', 'aria-label': 'Sections'}, parts.map(({id, dataset}) => el('a', {href: `#${id}`}, dataset.link)));
+  document.querySelector('main').replaceChildren(...[header(), links, filters(), ...parts, el('footer', {}, ABOUT)].filter(Boolean));
   document.getElementById(focused)?.focus(); // a filter's box was drawn anew
   for (const each of document.querySelectorAll('.scroll')) if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; // for the arrow keys
   showTips();
