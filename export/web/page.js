@@ -149,7 +149,7 @@ function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, 
   $("facts").textContent = `${precision} · ${megabytes(size_bytes)} · ${ok ? "✓ checked" : "✗ golden texts differ"}`;
   const digits = cosine_at_least < 0.999 ? 4 : 6;
   const worst = Math.min(cosine_min, batched_min).toFixed(digits);
-  const bound = `${texts} texts that come with the bundle and their embeddings; worst cosine ${worst}, at least ${cosine_at_least.toFixed(digits)}`;
+  const bound = `${texts} texts whose embeddings come with the bundle; worst cosine ${worst}, at least ${cosine_at_least.toFixed(digits)}`;
   $("golden").replaceChildren(ok ? "✓ same results as in Python" : problem, note(ok ? bound : ""));
   $("golden").className = ok ? "good" : "bad";
 }
@@ -416,7 +416,8 @@ function resultOf({ line, number, cosine, hasWords }, share, known) {
   const copy = element("button", "quiet", "Copy");
   const copied = (word) => () => (copy.textContent = word);
   copy.addEventListener("click", () => navigator.clipboard.writeText(line).then(copied("Copied"), copied("Not copied: the browser forbids it")));
-  const more = element("p", "opened", "cosine ", value, hasWords ? " · lifted by words of the query" : "", copy);
+  const why = element("span", "", "cosine ", value, hasWords ? " · lifted by words of the query" : "");
+  const more = element("p", "opened", why, copy);
   const summary = element("summary", "", text, element("span", "share", bar, note(`line ${whole(number)}`)));
   return element("li", "", element("details", "", summary, more));
 }
@@ -612,9 +613,9 @@ function keepLines() {
     return; // no storage
   }
   addEventListener("pagehide", () => {
-    if (isExample()) [$("texts").value, $("query").value] = [own, ""];
+    const values = isExample() ? [own, ""] : kept.map((id) => $(id).value);
     try {
-      for (const id of kept) sessionStorage.setItem(id, $(id).value);
+      kept.forEach((id, at) => sessionStorage.setItem(id, values[at]));
     } catch {
       sessionStorage.clear(); // too many
     }

@@ -20,7 +20,7 @@ export const cases = {
     const on = await page("/?bundle=/bundle/");
     await opened(on);
     assert.equal(await text(on, "bundle-name"), MANIFEST.name);
-    assert.match(await text(on, "golden"), /^✓ same results as in Python32 texts that come with the bundle and their embeddings; worst cosine 0\.9\d+, at least 0\.9/);
+    assert.match(await text(on, "golden"), /^✓ same results as in Python32 texts whose embeddings come with the bundle; worst cosine 0\.9\d+, at least 0\.9/);
     assert.match(await text(on, "backend"), /^(WASM, \d+ threads?, SIMDhalf of \d+ processors?, at most four|WebGPU)/);
     // the page's own encoder, all golden texts in batches, against the stored embeddings
     const rows = await on.evaluate(async (texts) => (await encoder.encode(texts)).map((row) => [...row]), GOLDEN.texts);
