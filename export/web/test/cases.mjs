@@ -194,6 +194,13 @@ export const cases = {
     await on.waitForFunction(() => document.querySelector("#results .line")?.textContent === "a cat");
     assert.deepEqual([await text(on, "bundle-name"), await on.inputValue("#query")], ["micro", "kitten"]);
     assert.equal(new URL(on.url()).search, "?bundle=micro");
+    await on.click("#example");
+    await on.waitForFunction(() => document.querySelector("#results .line")?.textContent.startsWith("The screen"));
+    await on.click("footer a"); // a page that is there
+    assert.match(await on.textContent("body"), /^# Run a bundle in a browser/);
+    await on.goBack();
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("2 lines searchable"));
+    assert.deepEqual([await on.inputValue("#texts"), await on.inputValue("#query")], ["a cat\na dog", ""]);
     const elsewhere = await on.context().newPage();
     await elsewhere.goto(origin);
     await shown(elsewhere, "open");
@@ -471,6 +478,12 @@ export const cases = {
       "cut64",
       edit("manifest.json", (value) => (value.dims = [DIMS, 64])),
     );
+    const odd = { corpus: { pairs: [null, "x", { columns: ["fr", "<b>", 7] }, { columns: ["source", "target"], languages: ["en", "pt-BR"] }] } };
+    broken(
+      "odd",
+      edit("manifest.json", (value) => (value.recipe = odd)),
+    );
+    assert.deepEqual(await inBrowser(on, "/odd/", {}, "(encoder) => encoder.languages"), ["fr", "en", "pt-BR"]);
     const { error, length } = await inBrowser(on, "/cut64/", { dim: 64 }, "async (encoder) => ({ length: (await encoder.encode('a')).length })");
     assert.deepEqual([error, length], [undefined, 64]);
   },
