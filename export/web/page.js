@@ -16,6 +16,7 @@ const HOST = /^([\w-]+(\.[\w-]+)+(:\d+)?|[\w-]+:\d+)(\/|$)/u; // one without its
 const BACKENDS = ["auto", "webgpu", "wasm"];
 const PORTION = 128; // lines embedded between two looks at Stop
 const PAUSE_MS = 600; // of typing, after which the lines are embedded
+const LONG_PASTE = 10_000; // characters, from which the page pastes in the browser's place
 const FEW = 64; // lines that are embedded before anybody could press Stop
 const TYPES = [".txt", ".md", ".csv", ".tsv", ".log", ".jsonl"]; // of text files, beside all that the browser calls text/
 const WORK = ["bundle", "lines", "search", "more-about"]; // the sections while a bundle is open
@@ -494,6 +495,14 @@ $("texts").addEventListener("input", ({ inputType }) => {
   clearTimeout(pause);
   const isPaste = inputType === "insertFromPaste";
   if (isPaste || halted !== "stopped") pause = setTimeout(() => embedLines({ stay: true }), isPaste ? 0 : PAUSE_MS);
+});
+$("texts").addEventListener("paste", (event) => {
+  const text = event.clipboardData.getData("text/plain");
+  if (text.length < LONG_PASTE) return;
+  event.preventDefault(); // Chromium would take twenty seconds for 3,000 lines
+  const { target } = event;
+  target.setRangeText(text, target.selectionStart, target.selectionEnd, "end");
+  embedLines({ stay: true });
 });
 $("texts").addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && embedLines());
 $("example").addEventListener("click", switchExample);

@@ -366,7 +366,7 @@ export const cases = {
   async paste_and_stop() {
     const on = await page("/?bundle=/few/", { permissions: ["clipboard-read", "clipboard-write"] });
     await opened(on);
-    const all = 1500;
+    const all = 1500; // more than the browser pastes itself
     await on.evaluate((count) => navigator.clipboard.writeText(Array.from({ length: count }, (_, at) => `line ${at}`).join("\n")), all);
     await on.focus("#texts");
     await on.keyboard.press("Control+V");
