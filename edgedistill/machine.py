@@ -3,14 +3,14 @@ use."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import os
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ FLAGS = (  # instruction sets that decide how fast a quantized graph runs
     "avx2 fma f16c avx512f avx512bw avx_vnni avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16 "
     "asimd asimdhp asimddp i8mm bf16 sve sve2 sme"
 ).split()
+RUNNING = ("edgedistill", "onnxruntime", "tokenizers", "numpy")  # the packages that run a bundle
 
 
 def here(device: str = "cpu") -> dict[str, Any]:
@@ -63,18 +64,11 @@ def gpu() -> dict[str, str] | None:
     return dict(zip(("name", "memory", "driver"), kinds.pop(), strict=True))
 
 
-def versions() -> dict[str, str]:
-    """Versions of the packages that run a bundle, where installed. onnxruntime's own: onnxruntime-gpu puts
-    its files in the same place."""
-    import onnxruntime
-
-    found = {"python": platform.python_version(), "onnxruntime": onnxruntime.__version__}
-    for name in ("edgedistill", "tokenizers", "numpy"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+def versions(packages: Sequence[str] = RUNNING) -> dict[str, str]:
+    """The versions of Python and of packages, as these say themselves: onnxruntime-gpu puts its files where
+    onnxruntime's are."""
+    found = {name: str(import_module(name).__version__) for name in packages}
+    return {"python": platform.python_version(), **found}
 
 
 def peak_rss_bytes() -> int:

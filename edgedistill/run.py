@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import files, object_store, objectives, recipe
+from edgedistill import files, machine, object_store, objectives, recipe
 from edgedistill.errors import UserError
 from edgedistill.resolve import unfinished_run
 from edgedistill.runtime import prompts
@@ -195,19 +193,7 @@ def provenance() -> dict[str, Any]:
     """{made_at, versions, platform, threads}, recorded in run.json."""
     return {
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": versions(PACKAGES),
+        "versions": machine.versions(PACKAGES),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
     }
-
-
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    """The versions of Python and of packages; `source` for a package that is not installed."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "source"

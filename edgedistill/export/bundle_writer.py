@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import onnx
 
-from edgedistill import files, quantization
+from edgedistill import files, machine, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity
 from edgedistill.precisions import PRECISIONS, known_precisions
 from edgedistill.quantization import TokenIds, graph_editor, mixed_precision, sample_texts
-from edgedistill.run import Run, versions
+from edgedistill.run import Run
 from edgedistill.runtime import bundle, golden_file
 from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
 from edgedistill.runtime.trust import operators
@@ -264,7 +264,7 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "inputs": INPUTS[:2],
         "output": "sentence_embedding",
         "files": _hashes(folder),
-        "versions": versions(PACKAGES),
+        "versions": machine.versions(PACKAGES),
         "run": run.info,
     }
 

@@ -18,7 +18,7 @@ export async function droppedFiles(transfer) {
     const inside = entry.isDirectory && depth < DEEPEST ? await children(entry) : [];
     waiting.push(...inside.map((child) => ({ entry: child, path: `${path}/${child.name}`, depth: depth + 1 })));
   }
-  if (!files.size) throw new BundleError(`${entries[0]?.name ?? "nothing"}: the folder is empty; drop a bundle's folder or a .txt file`);
+  if (!files.size) throw new BundleError(`${entries[0]?.name ?? "nothing"}: the folder is empty; drop a bundle's folder or a text file`);
   return files;
 }
 

@@ -67,7 +67,7 @@ export function missingFeature() {
 // (module (func (result v128) i32.const 0 i8x16.splat)): valid where WebAssembly has 128-bit SIMD
 const SIMD = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11);
 
-/** An opened bundle. Its facts: name, dims, dim, max_tokens, precision, precisions, size_bytes, backend, reason, threads, golden. */
+/** An opened bundle. Its facts: name, languages, dims, dim, max_tokens, precision, precisions, size_bytes, backend, reason, threads, golden. */
 class Encoder {
   #worker;
 

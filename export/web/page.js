@@ -1,65 +1,113 @@
-// The page: open a bundle, embed the visitor's lines, search them while they type. All arithmetic is behind encoder.js.
+// The page: open a bundle, embed the visitor's lines, search them while they type. Strangers' text becomes text nodes, never HTML. All arithmetic is behind encoder.js.
 
 import { BundleError, load, missingFeature, similarity } from "./encoder.js";
 import { droppedFiles } from "./dropped.js";
-import { EXAMPLE, QUERY } from "./example.js";
+import { QUERY, exampleOf } from "./example.js";
 
 const $ = (id) => document.getElementById(id);
 const MOST_LINES = 20_000;
-const MOST_BYTES = 5e6; // of a dropped text file
-const NEAREST = 8;
+const MOST_BYTES = 5e6; // of a text file
+const MOST_MARKED = 5_000; // characters of a line in which words are marked
+const NEAREST = 8; // lines shown at first
+const MORE = 20; // lines that one press adds
 const CLOSE = 0.2; // of the way from the median line's cosine to 1, which the best goes at least; on the example, by three students
 const HERE = /^(localhost|127(\.\d+){3}|\[::1\])(:\d+)?(\/|$)/iu; // an address without its http://
 const HOST = /^([\w-]+(\.[\w-]+)+(:\d+)?|[\w-]+:\d+)(\/|$)/u; // one without its https://
 const BACKENDS = ["auto", "webgpu", "wasm"];
 const PORTION = 128; // lines embedded between two looks at Stop
-const WORK = ["bundle", "lines", "search"]; // the sections while a bundle is open
+const PAUSE_MS = 600; // of typing, after which the lines are embedded
+const LONG_PASTE = 10_000; // characters, from which the page pastes in the browser's place
+const FEW = 64; // lines that are embedded before anybody could press Stop
+const TYPES = [".txt", ".md", ".csv", ".tsv", ".log", ".jsonl"]; // of text files, beside all that the browser calls text/
+const WORK = ["bundle", "lines", "search", "more-about"]; // the sections while a bundle is open
 const WIDE = 1024; // pixels from which style.css puts lines and search side by side
 
 let encoder = null; // the opened bundle
 let source = null; // {from, options}: what it was loaded from, for other settings
 let rowOf = new Map(); // line -> its embedding
-let embedded = { lines: [], of: [] }; // what is searched, and all that was to be; once there are some, index and joined: BM25 of their words
+let embedded = { lines: [], of: [] }; // what is searched, all that was to be, and numbers, index (BM25), joined, words once there are some
+let example = exampleOf([]); // in the languages of the open bundle
 let own = ""; // the visitor's lines, while the example is shown
+let halted = ""; // why lines wait for a press of the button: "stopped" or "failed"
+let pause; // a timer, while lines are typed
+let limit = NEAREST; // results shown
 let stop = new AbortController();
 let opening = new AbortController(); // of the newest bundle, which alone is shown
 
 // ---- opening
 
 function show(...sections) {
-  for (const id of ["error", "open", "loading", "bundle", "lines", "search"]) $(id).hidden = !sections.includes(id);
+  for (const id of ["error", "open", "loading", ...WORK]) $(id).hidden = !sections.includes(id);
   document.body.classList.toggle("at-work", sections.includes("bundle"));
   const kept = lines().length;
   $("kept").textContent = kept && !encoder ? `${counted(kept, "line")} kept; pick an encoder to search them` : "";
-  $("back").hidden = !encoder;
-  $("back").textContent = `Back to ${encoder?.name}`;
+  const isChoosing = sections.includes("open");
+  $("another").ariaExpanded = String(isChoosing);
+  $("another").textContent = isChoosing ? `Keep ${encoder?.name}` : "Change encoder";
+  nameStudents();
+}
+
+/** The buttons of the students that ship: the open one is told from the others. */
+function nameStudents() {
+  for (const [at, button] of $("students").querySelectorAll("button").entries()) {
+    const isOpen = Boolean(encoder) && source.from === button.value;
+    button.className = at || encoder ? "" : "primary";
+    button.ariaCurrent = isOpen ? "true" : null;
+    button.textContent = `${isOpen ? "Using" : "Try"} ${button.name}`;
+  }
 }
 
 /** Open a bundle in place of the one that is open, which stays where the new one is refused. */
 async function open(from, options = {}) {
   opening.abort();
   const { signal } = (opening = new AbortController());
-  show("loading");
+  const stay = $("about").contains(document.activeElement); // a setting was changed
+  show("loading", ...(encoder ? WORK : []));
+  if (!stay) $("stage").focus(); // the button that opens it may be gone
   $("stage").textContent = "Opening…";
   $("bytes").removeAttribute("value");
   try {
     const loaded = await load(from, { ...options, signal, progress: showProgress });
     if (signal.aborted) return;
+    const toFill = isExample() || (isShipped(from) && !lines().length);
     closeBundle();
     source = { from, options };
     encoder = globalThis.encoder = loaded; // also for the console
+    example = exampleOf(loaded.languages);
+    if (toFill) fillExample($("query").value || QUERY);
     showBundle();
     show(...WORK);
-    $("bundle-name").focus();
-    embedLines({ stay: true }); // those of the bundle before
+    keepInAddress();
+    if (!stay) $("bundle-name").focus();
+    if (lines().length) embedLines({ stay });
   } catch (error) {
     if (!signal.aborted) showError(error);
   }
 }
 
+/** Open what a visitor typed, or what stands in the page's address. */
+function openTyped(typed, options) {
+  try {
+    open(addressOf(typed), options);
+  } catch (error) {
+    showError(error);
+  }
+}
+
+/** The open bundle in the page's address, so that a reload opens it again; a folder's cannot be. */
+function keepInAddress() {
+  const { from, options } = source;
+  const address = new URL(location.pathname, location.origin);
+  if (typeof from === "string") {
+    const all = { bundle: isShipped(from) ? from.split("/")[1] : from, ...options };
+    for (const [key, value] of Object.entries(all)) if (value !== undefined) address.searchParams.set(key, value);
+  }
+  history.replaceState(null, "", address);
+}
+
 function showProgress({ bytes, size }) {
   const done = bytes >= size;
-  $("stage").textContent = done ? "Checking the golden texts…" : `Loading ${megabytes(bytes)} of ${megabytes(size)}`;
+  $("stage").textContent = done ? "Checking it with its golden texts…" : `Loading ${megabytes(bytes)} of ${megabytes(size)}`;
   if (done) $("bytes").removeAttribute("value");
   else $("bytes").value = bytes / size;
 }
@@ -102,7 +150,7 @@ function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, 
   $("facts").textContent = `${precision} · ${megabytes(size_bytes)} · ${ok ? "✓ checked" : "✗ golden texts differ"}`;
   const digits = cosine_at_least < 0.999 ? 4 : 6;
   const worst = Math.min(cosine_min, batched_min).toFixed(digits);
-  const bound = `${texts} texts, worst cosine ${worst}, at least ${cosine_at_least.toFixed(digits)}`;
+  const bound = `${texts} texts whose embeddings come with the bundle; worst cosine ${worst}, at least ${cosine_at_least.toFixed(digits)}`;
   $("golden").replaceChildren(ok ? "✓ same results as in Python" : problem, note(ok ? bound : ""));
   $("golden").className = ok ? "good" : "bad";
 }
@@ -113,7 +161,7 @@ function closeBundle() {
   encoder = null;
   rowOf = new Map();
   embedded = { lines: [], of: [] };
-  showNearest([]);
+  showNearest();
 }
 
 // ---- check and time
@@ -141,27 +189,28 @@ const time = () =>
 
 // ---- lines
 
-/** The visitor's lines, as many as the page takes, which it says below them. */
-function lines() {
+/** The visitor's lines and their numbers, as many as the page takes, which it says below them. */
+function numbered() {
   const typed = $("texts").value.split(/\r?\n/u);
-  const all = typed.map((line) => line.trim()).filter(Boolean);
+  const all = typed.map((line, at) => ({ line: line.trim(), number: at + 1 })).filter(({ line }) => line);
   const cut = `${whole(MOST_LINES)} of ${counted(all.length, "line")}; the page takes no more`;
   $("too-many").textContent = all.length > MOST_LINES ? cut : "";
   return all.slice(0, MOST_LINES);
 }
 
+const lines = () => numbered().map(({ line }) => line);
+const isExample = () => same(lines(), example);
+
+/** What the page says of the lines that are there, and the button for those that nothing else will embed. */
 function countLines() {
   const texts = lines();
-  const count = texts.length;
-  const named = counted(count, "line");
-  $("count").textContent = count ? named : "";
-  const ready = count > 0 && same(texts, embedded.lines);
-  const toDo = count ? `Embed ${named}` : "Embed";
-  $("embed").textContent = ready ? "Embedded" : toDo;
-  $("embed").disabled = !count || ready;
-  $("example").textContent = own && same(texts, EXAMPLE) ? "Back to your lines" : "Use an example";
-  const changed = count ? "Your lines have changed; embed again." : "Your lines are gone; these results are of the last ones.";
-  showStale(same(texts, embedded.of) ? "" : changed);
+  const named = counted(texts.length, "line");
+  $("count").textContent = texts.length ? named : "";
+  $("embed").hidden = !halted || !texts.length || same(texts, embedded.lines);
+  $("embed").textContent = `Make ${named} searchable`;
+  const leave = own ? "Back to your lines" : "Use my own";
+  $("example").textContent = isExample() ? leave : "Use an example";
+  showStale(halted && !same(texts, embedded.of) ? "These results are of your lines before you changed them." : "");
 }
 
 /** Why the results are of other lines than those on the page; empty where they are not. */
@@ -169,28 +218,57 @@ function showStale(why) {
   $("stale").textContent = embedded.lines.length ? why : "";
 }
 
-/** The example and its query in place of the visitor's lines, or these again. */
-function switchExample() {
-  const isExample = same(lines(), EXAMPLE);
-  const back = isExample && own;
-  if (!isExample) own = $("texts").value.trim();
-  $("texts").value = back ? own : EXAMPLE.join("\n");
-  $("query").value = back ? "" : QUERY;
-  return embedLines();
+function fillExample(query = QUERY) {
+  $("texts").value = example.join("\n");
+  $("query").value = query;
 }
 
-/** The lines of dropped text files, below those that are there; embedded where a bundle is open, and else when one has opened. */
-async function takeLines(files) {
-  const wrong = [...files].find(([path, file]) => !isText(path) || file.size > MOST_BYTES);
-  if (wrong) {
-    const fact = `neither a bundle (no manifest.json) nor a .txt file of at most ${megabytes(MOST_BYTES)}`;
-    throw new BundleError(`${wrong[0]}: ${fact}; drop one of these`);
+/** The example and its query in place of the visitor's lines, or these again. */
+function switchExample() {
+  $("taken").textContent = "";
+  if (isExample()) {
+    $("texts").value = own;
+    $("query").value = "";
+    if (!own) $("texts").focus();
+  } else {
+    own = $("texts").value.trim();
+    fillExample();
   }
-  const dropped = await Promise.all(Array.from(files, async ([path, file]) => decoded(path, await file.arrayBuffer())));
-  $("texts").value = [$("texts").value, ...dropped].filter(Boolean).join("\n");
+  embedLines({ stay: !lines().length });
+}
+
+/** The lines of text files, [path, file] each, below those that are there; embedded where a bundle is open, and else when one has opened. */
+async function takeLines(files) {
+  const [texts, tables] = [[], []];
+  for (const [path, file] of files) {
+    const text = await readText(path, file);
+    texts.push(text);
+    if (/\.(csv|tsv|jsonl)$/iu.test(path)) tables.push(path);
+  }
+  if (isExample()) [$("texts").value, $("query").value] = [own, ""];
+  $("texts").value = [$("texts").value, ...texts].filter(Boolean).join("\n");
+  $("taken").textContent = tables.length ? `Each row of ${tables.join(", ")} is a line now, with all its columns.` : "";
   if (!encoder) return $("loading").hidden && show("open");
-  if ($("lines").hidden) goBack();
   await embedLines();
+}
+
+/** The text of a file. Raises BundleError for one that is of another type, too large, empty or no text. */
+async function readText(path, file) {
+  if (!isText(path, file)) throw new BundleError(`${path}: not a text file; give ${TYPES.join(", ")}, with one text a line`);
+  const size = `${megabytes(file.size)}, and the page takes files of at most ${megabytes(MOST_BYTES)}`;
+  if (file.size > MOST_BYTES) throw new BundleError(`${path}: ${size}; give a part of it`);
+  const text = decoded(path, await file.arrayBuffer());
+  if (!text.trim()) throw new BundleError(`${path}: no lines in it; give a text file with one text a line`);
+  return text;
+}
+
+/** Do what takes files, and show why nothing was taken. */
+async function taking(call) {
+  try {
+    await call();
+  } catch (error) {
+    showError(error, "Nothing was taken");
+  }
 }
 
 /** The text of a file's bytes, in UTF-8 or else in windows-1252, whose bytes are all letters. Raises BundleError for what is no text. */
@@ -205,55 +283,65 @@ function decoded(path, bytes) {
 
 /** Embed the lines that have no embedding yet; what is embedded when the visitor stops is searched. `stay`: leave the focus where it is. */
 async function embedLines({ stay = false } = {}) {
+  clearTimeout(pause);
+  halted = "";
   $("error").hidden = true;
+  const all = numbered();
   const texts = lines();
-  if (!texts.length) return;
   countLines();
   stop.abort("begun again");
   const { signal } = (stop = new AbortController());
   const [rows, started] = [rowOf, performance.now()];
   let portion = [];
   const waiting = [...new Set(texts)].filter((text) => !rows.has(text));
-  busyEmbedding(true);
-  if ($("stale").textContent) showStale("Embedding your lines…");
+  const isLong = waiting.length > FEW;
+  busyEmbedding(isLong);
+  if (isLong) showStale("Making your lines searchable…");
   try {
     for (let at = 0; at < waiting.length && !signal.aborted; at += PORTION) {
       $("done").value = at / waiting.length;
-      $("count").textContent = `Embedding: ${whole(at)} of ${counted(waiting.length, "line")}`;
+      if (isLong) $("count").textContent = `Made searchable: ${whole(at)} of ${counted(waiting.length, "line")}`;
       portion = waiting.slice(at, at + PORTION);
       const found = await encoder.encodeDocument(portion);
       portion.forEach((text, each) => rows.set(text, found[each]));
     }
     if (signal.aborted && signal.reason !== "stopped") return;
-    const ready = texts.filter((text) => rows.has(text));
-    const { BM25, joined } = await import("./vendor/core/bm25.js"); // not before a bundle has opened
+    const ready = all.filter(({ line }) => rows.has(line));
+    const { BM25, joined, words } = await import("./vendor/core/bm25.js"); // not before a bundle has opened
     if (stop.signal !== signal || rows !== rowOf) return;
-    rowOf = new Map(ready.map((text) => [text, rows.get(text)]));
-    embedded = { lines: ready, of: texts, index: new BM25(ready), joined };
+    const [kept, numbers] = [ready.map(({ line }) => line), ready.map(({ number }) => number)];
+    rowOf = new Map(kept.map((text) => [text, rows.get(text)]));
+    embedded = { lines: kept, numbers, of: texts, index: new BM25(kept), joined, words };
+    if (signal.aborted) halted = "stopped";
     showEmbedded(stay);
-    const all = `${counted(ready.length, "line")} embedded`;
-    $("count").textContent = signal.aborted ? `Stopped: ${all}` : `${all} in ${seconds(performance.now() - started)}`;
+    const searchable = `${counted(kept.length, "line")} searchable`;
+    const done = texts.length ? `${searchable}, in ${seconds(performance.now() - started)}` : "";
+    $("count").textContent = signal.aborted ? `Stopped: ${searchable}` : done;
   } catch (error) {
     if (stop.signal !== signal || rows !== rowOf) return;
+    halted = "failed";
     countLines();
-    const named = (_, at) => `line ${texts.indexOf(portion[at]) + 1}`;
+    const named = (_, at) => `line ${all[texts.indexOf(portion[at])].number}`;
     $("count").textContent = error.message.replace(/^texts\[(\d+)\]/u, named);
     if (!stay) $("texts").focus();
+    busyEmbedding(false);
   }
-  busyEmbedding(false);
 }
 
+/** Stop and a bar while many lines are embedded; Stop hands on its focus when it goes. */
 function busyEmbedding(is) {
+  const hadFocus = document.activeElement === $("stop");
   $("stop").hidden = $("done").hidden = !is;
-  $("embed").hidden = is;
+  if (!is && hadFocus) ($("embed").hidden ? $("query") : $("embed")).focus();
 }
 
 /** The search over what is embedded, ready to be typed into; without any lines, closed. */
 function showEmbedded(stay) {
   const ready = embedded.lines.length > 0;
-  busyEmbedding(false);
   countLines();
   $("query").disabled = !ready;
+  busyEmbedding(false);
+  limit = NEAREST;
   search();
   if (!ready || stay) return;
   if (innerWidth < WIDE) $("search").scrollIntoView();
@@ -273,64 +361,83 @@ async function search() {
     again = false;
     const query = $("query").value.trim();
     if (!query || !embedded.lines.length) {
-      showNearest([]);
+      showNearest();
       continue;
     }
     const started = performance.now();
     try {
       const row = await encoder.encodeQuery(query);
-      const { found, scale } = nearest(query, row);
-      showNearest(found, scale, performance.now() - started);
+      showNearest(nearest(query, row), performance.now() - started);
     } catch (error) {
-      if (encoder) $("found").textContent = error.message;
+      if (encoder) $("found").textContent = $("announced").textContent = error.message;
     }
   }
   searching = false;
 }
 
-/** The lines nearest to a query and its embedding, by cosine or by cosine and words, and the median and best cosine of all. */
+/** The lines nearest to a query and its embedding, by cosine or by cosine and words; the median and best cosine of all; which words lines have. */
 function nearest(query, row) {
-  const { lines, index, joined } = embedded;
+  const { lines, numbers, index, joined } = embedded;
   const cosines = lines.map((line) => similarity(row, rowOf.get(line)));
   const bm25 = $("by-words").checked ? index.scores(query) : new Float64Array(lines.length);
   const scores = joined(cosines, bm25);
   const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]);
-  const found = order.slice(0, NEAREST).map((at) => ({ cosine: cosines[at], hasWords: bm25[at] > 0, line: lines[at] }));
+  const found = order.slice(0, limit).map((at) => ({ cosine: cosines[at], hasWords: bm25[at] > 0, line: lines[at], number: numbers[at] }));
   const sorted = cosines.toSorted((a, b) => a - b);
-  return { found, scale: { median: sorted[(sorted.length - 1) >> 1], best: sorted.at(-1) } };
+  return { found, median: sorted[(sorted.length - 1) >> 1], best: sorted.at(-1), known: index.known(query) };
 }
 
-/** The nearest lines in their order, each with its cosine as a number and as a bar from the median to the best, and whether it has words of the query. */
-function showNearest(found, { median, best } = {}, ms = 0) {
+/** The nearest lines in their order, each with a bar for its cosine, from the median to the best. */
+function showNearest({ found, median, best, known } = { found: [] }, ms = 0) {
   const isFar = embedded.lines.length > NEAREST && best - median < CLOSE * (1 - median) && !found[0].hasWords;
   $("results").className = isFar ? "far" : "";
-  $("results").replaceChildren(
-    ...found.map(({ cosine, hasWords, line }) => {
-      const item = document.createElement("li");
-      const [text, number, bar] = ["p", "data", "i"].map((name) => item.appendChild(document.createElement(name)));
-      text.textContent = line;
-      text.dir = "auto";
-      number.textContent = number.value = cosine.toFixed(2);
-      if (hasWords) number.append(note("+ words"));
-      const share = best > median ? (cosine - median) / (best - median) : 1;
-      bar.style.setProperty("--share", Math.max(0, share).toFixed(3));
-      return item;
-    }),
-  );
-  const lines = counted(embedded.lines.length, "line");
-  const order = $("by-words").checked ? "Number" : "Number and order";
-  const lifted = found.some(({ hasWords }) => hasWords) ? " “+ words”: lifted in the order by words of the query." : "";
-  const bars = "Bar: from the lines’ median to the best.";
-  const caption = `${order}: cosine with the query; compare it only within one encoder. ${bars}${lifted}`;
-  const far = isFar ? "Nothing close. " : "";
-  const waiting = embedded.lines.length ? "" : "Embed some lines, then search them here.";
-  $("found").textContent = found.length ? `${far}${found.length} nearest of ${lines}, in ${ms.toFixed(0)} ms. ${caption}` : waiting;
+  const share = (cosine) => (best > median ? Math.max(0, (cosine - median) / (best - median)) : 1);
+  $("results").replaceChildren(...found.map((each) => resultOf(each, share(each.cosine), known)));
+  const left = embedded.lines.length - found.length;
+  $("more").hidden = !found.length || !left;
+  $("more").textContent = `Show ${whole(Math.min(MORE, left))} more`;
+  $("meaning").hidden = !found.length;
+  const nearest = `${isFar ? "Nothing close. " : ""}${whole(found.length)} nearest of ${counted(embedded.lines.length, "line")}`;
+  const waiting = embedded.lines.length ? "" : "Add some lines, then search them here.";
+  $("found").textContent = found.length ? `${nearest}, in ${ms.toFixed(0)} ms` : waiting;
+  clearTimeout(announcing);
+  announcing = setTimeout(() => ($("announced").textContent = found.length ? nearest : ""), 500); // not at each key
+}
+
+let announcing;
+
+/** A result: the line with its bar and number, which opens to all of it, its cosine and a button that copies it. */
+function resultOf({ line, number, cosine, hasWords }, share, known) {
+  const bar = element("i");
+  bar.style.setProperty("--share", share.toFixed(3));
+  const text = element("span", "line", ...marked(line, known));
+  text.dir = "auto";
+  const value = element("data", "", cosine.toFixed(2));
+  value.value = cosine.toFixed(2);
+  const copy = element("button", "quiet", "Copy");
+  const copied = (word) => () => (copy.textContent = word);
+  copy.addEventListener("click", () => navigator.clipboard.writeText(line).then(copied("Copied"), copied("Not copied: the browser forbids it")));
+  const why = element("span", "", "cosine ", value, hasWords ? " · lifted by words of the query" : "");
+  const more = element("p", "opened", why, copy);
+  const summary = element("summary", "", text, element("span", "share", bar, note(`line ${whole(number)}`)));
+  return element("li", "", element("details", "", summary, more));
+}
+
+/** A line in parts, those in <mark> that are words of the query. */
+function marked(line, known) {
+  const parts = line.slice(0, MOST_MARKED).split(/([\p{L}\p{M}\p{N}]+)/u);
+  const isKnown = (part) => {
+    const found = embedded.words(part);
+    return found.length > 0 && found.every((word) => known.has(word));
+  };
+  return [...parts.map((part) => (isKnown(part) ? element("mark", "", part) : part)), line.slice(MOST_MARKED)];
 }
 
 // ---- words
 
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
-const isText = (path) => /\.txt$/i.test(path);
+const isText = (path, { type }) => type.startsWith("text/") || TYPES.some((ending) => path.toLowerCase().endsWith(ending));
+const isShipped = (from) => typeof from === "string" && from.startsWith("shipped/");
 const seconds = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
 const whole = (number) => number.toLocaleString("en", { maximumFractionDigits: 0 });
 const sentence = (text) => text && text[0].toUpperCase() + text.slice(1) + (/[.!?]$/u.test(text) ? "" : ".");
@@ -344,12 +451,15 @@ function whyThreads({ backend }) {
   return `half of ${counted(navigator.hardwareConcurrency ?? 1, "processor")}, at most four: the rest stays free for the page`;
 }
 
-function note(text) {
-  const element = document.createElement("span");
-  element.className = "why";
-  element.textContent = text;
-  return element;
+/** An element with a class and children, which are elements or text. */
+function element(name, className = "", ...children) {
+  const made = document.createElement(name);
+  made.className = className;
+  made.append(...children);
+  return made;
 }
+
+const note = (text) => element("span", "why", text);
 
 function fill(select, values, chosen) {
   select.replaceChildren(...values.map((value) => new Option(value, value, false, value === chosen)));
@@ -362,36 +472,59 @@ function fill(select, values, chosen) {
 $("folder").addEventListener("change", ({ target }) => target.files.length && open([...target.files]));
 $("address").addEventListener("submit", (event) => {
   event.preventDefault();
-  open(addressOf($("url").value.trim()));
+  openTyped($("url").value.trim());
 });
 const choose = () => {
   opening.abort();
   $("folder").value = "";
-  show("open");
-  ($("students").querySelector("button") ?? $("folder")).focus();
+  show("open", ...(encoder ? WORK : []));
+  if (!encoder) ($("students").querySelector("button") ?? $("folder")).focus();
 };
 const goBack = () => {
   opening.abort();
   showSettings();
   show(...WORK);
-  $("bundle-name").focus();
+  $("another").focus();
 };
-$("another").addEventListener("click", choose);
-$("back").addEventListener("click", goBack);
+$("another").addEventListener("click", () => ($("open").hidden ? choose() : goBack()));
 $("cancel").addEventListener("click", () => (encoder ? goBack() : choose()));
 $("check").addEventListener("click", check);
 $("time").addEventListener("click", time);
-$("texts").addEventListener("input", ({ inputType }) => (inputType === "insertFromPaste" ? embedLines({ stay: true }) : countLines()));
+$("texts").addEventListener("input", ({ inputType }) => {
+  countLines();
+  clearTimeout(pause);
+  const isPaste = inputType === "insertFromPaste";
+  if (isPaste || halted !== "stopped") pause = setTimeout(() => embedLines({ stay: true }), isPaste ? 0 : PAUSE_MS);
+});
+$("texts").addEventListener("paste", (event) => {
+  const text = event.clipboardData.getData("text/plain");
+  if (text.length < LONG_PASTE) return;
+  event.preventDefault(); // Chromium would take twenty seconds for 3,000 lines
+  const { target } = event;
+  target.setRangeText(text, target.selectionStart, target.selectionEnd, "end");
+  embedLines({ stay: true });
+});
 $("texts").addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && embedLines());
 $("example").addEventListener("click", switchExample);
-$("embed").addEventListener("click", embedLines);
-$("stop").addEventListener("click", () => {
-  stop.abort("stopped");
-  $("texts").focus(); // the button goes
+$("file").addEventListener("change", async ({ target }) => {
+  await taking(() => takeLines(Array.from(target.files, (file) => [file.name, file])));
+  target.value = ""; // the same file can be chosen again
 });
+$("embed").addEventListener("click", () => {
+  embedLines();
+  $("stop").focus(); // where there is one, in the place of this button
+});
+$("stop").addEventListener("click", () => stop.abort("stopped"));
 $("query").addEventListener("input", () => {
   $("error").hidden = true; // of a bundle that was not opened
+  limit = NEAREST;
   search();
+});
+$("more").addEventListener("click", async () => {
+  const shown = limit;
+  limit += MORE;
+  await search();
+  $("results").children[shown]?.querySelector("summary").focus(); // the first new one
 });
 $("by-words").addEventListener("change", search);
 for (const id of ["precision", "dim", "backend-choice"]) {
@@ -411,24 +544,26 @@ addEventListener("drop", async (event) => {
   event.preventDefault();
   document.body.classList.remove("dragging");
   if (missingFeature()) return;
-  try {
+  await taking(async () => {
     const files = await droppedFiles(event.dataTransfer);
-    const isBundle = [...files.keys()].some((path) => /(^|\/)manifest\.json$/.test(path));
-    if (isBundle || !(encoder || [...files.keys()].every(isText))) await open(files);
+    const paths = [...files.keys()];
+    const isBundle = paths.some((path) => /(^|\/)manifest\.json$/.test(path));
+    const isFolder = paths.some((path) => path.includes("/")) && ![...files].every((each) => isText(...each)); // a bundle was meant
+    if (isBundle || isFolder) await open(files);
     else await takeLines(files);
-  } catch (error) {
-    if (encoder && !$("lines").hidden) $("count").textContent = error.message;
-    else showError(error, "Nothing was taken");
-  }
+  });
 });
 
 // ---- start
 
 const shipped = new Set(); // the names of the bundles that the page's server has
 
-/** What a visitor typed, as the address that was meant: of a bundle that ships by its name, or without its scheme. */
+/** What a visitor typed, as the address that was meant: of a bundle that ships by its name, or without its scheme. Raises BundleError for another name. */
 function addressOf(typed) {
   if (shipped.has(typed)) return `shipped/${typed}/`;
+  if (shipped.size && /^[\w-]+$/u.test(typed)) {
+    throw new BundleError(`${typed}: no encoder is named ${typed}; here are ${[...shipped].join(", ")}`);
+  }
   if (HERE.test(typed)) return `http://${typed}`;
   return HOST.test(typed) ? `https://${typed}` : typed;
 }
@@ -438,22 +573,22 @@ async function offerShipped() {
   const found = await fetch("shipped/index.json").catch(() => null);
   if (!found?.ok) return;
   const named = new Intl.DisplayNames("en", { type: "language" });
-  const buttons = (await found.json()).map(({ name, word, size_bytes, languages }, at) => {
+  const buttons = (await found.json()).map(({ name, word, size_bytes, languages }) => {
     shipped.add(name);
-    const item = document.createElement("li");
-    const button = item.appendChild(document.createElement("button"));
-    button.className = at ? "" : "primary";
-    button.textContent = `Try ${name}`;
-    button.addEventListener("click", () => open(`shipped/${name}/`));
-    const facts = [word, megabytes(size_bytes), languages.map((code) => named.of(code)).join(", ")];
-    item.append(note(facts.filter(Boolean).join(" · ")));
-    return item;
+    const button = element("button");
+    [button.name, button.value] = [name, `shipped/${name}/`];
+    button.addEventListener("click", () => (button.ariaCurrent ? goBack() : open(button.value)));
+    const facts = [word, languages.length > 1 || !word ? languages.map((code) => named.of(code)).join(", ") : "", megabytes(size_bytes)];
+    return element("li", "", button, note(facts.filter(Boolean).join(" · ")));
   });
   $("students").replaceChildren(...buttons);
+  nameStudents();
   $("shipped").hidden = !buttons.length;
 }
 
 $("unserved").remove();
+$("texts").placeholder = matchMedia("(pointer: coarse)").matches ? "Type or paste, one text a line" : "Type, paste or drop texts, one a line";
+keepLines();
 const address = new URLSearchParams(location.search);
 const missing = missingFeature();
 if (missing) showError(new BundleError(missing));
@@ -463,7 +598,7 @@ else {
     if (address.has("bundle")) {
       const options = optionsOf(address);
       await offered;
-      open(addressOf(address.get("bundle")), options);
+      openTyped(address.get("bundle"), options);
     } else show("open");
   } catch (error) {
     showError(error);
@@ -472,8 +607,26 @@ else {
 
 /** precision, dim and backend of the page's address. Raises BundleError for what can be neither. */
 function optionsOf(address) {
-  const [precision, dim, backend = "auto"] = ["precision", "dim", "backend"].map((key) => address.get(key) ?? undefined);
+  const [precision, dim, backend] = ["precision", "dim", "backend"].map((key) => address.get(key) ?? undefined);
   if (dim !== undefined && !/^\d+$/u.test(dim)) throw new BundleError(`dim=${dim}: not a whole number; give one of the bundle's dimensions, or leave it out`);
-  if (!BACKENDS.includes(backend)) throw new BundleError(`backend=${backend}: no such backend; give ${BACKENDS.join(", ")}, or leave it out`);
+  if (backend !== undefined && !BACKENDS.includes(backend)) throw new BundleError(`backend=${backend}: no such backend; give ${BACKENDS.join(", ")}, or leave it out`);
   return { precision, dim: dim && Number(dim), backend };
+}
+
+/** Keep the visitor's lines and query over a reload, in what the browser stores for this tab alone, where it stores anything. */
+function keepLines() {
+  const kept = ["texts", "query"];
+  try {
+    for (const id of kept) $(id).value = sessionStorage.getItem(id) ?? "";
+  } catch {
+    return; // no storage
+  }
+  addEventListener("pagehide", () => {
+    const values = isExample() ? [own, ""] : kept.map((id) => $(id).value);
+    try {
+      kept.forEach((id, at) => sessionStorage.setItem(id, values[at]));
+    } catch {
+      sessionStorage.clear(); // too many
+    }
+  });
 }

@@ -6,6 +6,8 @@ import { createServer } from "node:http";
 import { extname, join, resolve, sep } from "node:path";
 import { fileURLToPath } from "node:url";
 
+import { languagesOf } from "../node/core/manifest.js";
+
 const PAGE = fileURLToPath(new URL(".", import.meta.url));
 const SHIPPED = ["../../edgedistill/shipped/bundles/", "../../bundles/"] // in a checkout, in the installed package
   .map((folder) => fileURLToPath(new URL(folder, import.meta.url)))
@@ -16,6 +18,7 @@ const TYPES = {
   mjs: "text/javascript",
   css: "text/css",
   json: "application/json",
+  md: "text/plain; charset=utf-8",
   wasm: "application/wasm",
 };
 const HEADERS = {
@@ -45,16 +48,16 @@ export function serve(mounts = {}, headers = HEADERS) {
   });
 }
 
-const WORDS = { nano: "best", micro: "fastest", multi: "five languages" }; // as README recommends them
+const WORDS = { nano: "finds best in English", micro: "smallest and fastest, in English", multi: "across languages" }; // as README recommends them
 
 /** The bundles that ship: [{name, word: what it is for, languages, size_bytes: of the graph}]. */
 function listed() {
   const read = (file) => JSON.parse(readFileSync(join(SHIPPED, file), "utf8"));
   const names = SHIPPED ? Object.keys(read("scores.json")) : [];
   return names.map((name) => {
-    const { precisions, recipe } = read(`${name}/manifest.json`);
-    const columns = recipe.corpus.pairs?.flatMap((pair) => pair.columns) ?? ["en"];
-    return { name, word: WORDS[name], languages: [...new Set(columns)], size_bytes: Object.values(precisions)[0].size_bytes };
+    const manifest = read(`${name}/manifest.json`);
+    const [{ size_bytes }] = Object.values(manifest.precisions);
+    return { name, word: WORDS[name], languages: languagesOf(manifest), size_bytes };
   });
 }
 

@@ -4,6 +4,7 @@
 import { open } from "./vendor/core/bundle.js";
 import { compact, rowWidth } from "./vendor/core/compact.js";
 import { CheckFailed, UserError } from "./vendor/core/errors.js";
+import { languagesOf } from "./vendor/core/manifest.js";
 import { Files } from "./files.js";
 import { measure } from "./speed.js";
 
@@ -31,7 +32,8 @@ const operations = {
       const graph = await encoder.graph((bytes) => progress({ bytes: before + bytes, size }));
       opened.push(await openSession(encoder, graph, backend, threads));
     }
-    const facts = { name, dims, dim: chosenDim, max_tokens, precision: used, precisions, size_bytes: size };
+    const languages = languagesOf(bundle.encoders[0].manifest);
+    const facts = { name, languages, dims, dim: chosenDim, max_tokens, precision: used, precisions, size_bytes: size };
     return { ...facts, ...opened[0] };
   },
 

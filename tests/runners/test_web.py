@@ -24,6 +24,8 @@ QUICK = [
     "url",
     "search_by_words_too",
     "example_and_changed_lines",
+    "results_by_keyboard",
+    "kept_over_a_reload",
     "folder_dropped",
     "refused_beside_an_open_one",
     "text_dropped",

@@ -48,6 +48,11 @@ export class BM25 {
     this.#mean = this.#lengths.reduce((sum, length) => sum + length, 0) / texts.length; // 0 only where no text has a word
   }
 
+  /** The words of a query that some text has. */
+  known(query) {
+    return new Set(words(query).filter((word) => this.#found.has(word)));
+  }
+
   /** The score of each text, 0 where it has no word of the query. A word that the query has twice counts twice. */
   scores(query) {
     const scores = new Float64Array(this.#lengths.length);

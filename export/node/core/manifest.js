@@ -74,6 +74,13 @@ export function isInside(name) {
   return isText(name) && name.length <= LONGEST_NAME && name.split("/").every((part) => /^(?!\.{1,2}$)[^\\:%?#\p{C}]+$/u.test(part));
 }
 
+/** The codes of the languages that a student learned from; none where its manifest does not name them. */
+export function languagesOf({ recipe }) {
+  const { pairs, column } = recipe?.corpus ?? {};
+  const named = Array.isArray(pairs) ? pairs.flatMap((pair) => pair?.languages ?? pair?.columns) : [column];
+  return [...new Set(named)].filter((code) => isText(code) && /^[a-z]{2,3}(-\w{2,8})?$/i.test(code));
+}
+
 /** What is put before a text by its role. Throws UserError for an unknown role. */
 export function promptOf(manifest, role) {
   if (!ROLES.includes(role)) throw new UserError(`role: no role '${role}'; choose ${ROLES.join(", ")}`);

@@ -63,8 +63,10 @@ export async function dropText(on, name, content) {
 /** What the error card says, as one line: place: fact way out. */
 export async function errorOf(on) {
   await Promise.race([shown(on, "error"), shown(on, "bundle").then(() => assert.fail("the bundle was opened"))]);
-  return `${await text(on, "place")}: ${await text(on, "fact")} ${await text(on, "way-out")}`;
+  return errorText(on);
 }
+export const errorText = async (on) => `${await text(on, "place")}: ${await text(on, "fact")} ${await text(on, "way-out")}`;
+
 export async function refused(name, change, expected, query = "") {
   broken(name, change);
   const on = await page(`/?bundle=/${name}/${query}`);
