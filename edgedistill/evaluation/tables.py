@@ -207,9 +207,12 @@ def _notes(reports: list[Report]) -> list[str]:
         notes.append("retained: share of the teacher's score.")
     if tied := tie_note(reports):
         notes += textwrap.wrap(tied, WIDTH)
-    if disturbed := disturbances(reports):
-        notes += textwrap.wrap(f"~ noisy machine: {'; '.join(disturbed)}.", WIDTH)
-    return notes
+    return notes + noise_note(disturbances(reports))
+
+
+def noise_note(disturbed: list[str]) -> list[str]:
+    """Return what the mark ~ means, in lines of at most WIDTH characters; none on a quiet machine."""
+    return textwrap.wrap(f"~ noisy machine: {'; '.join(disturbed)}.", WIDTH) if disturbed else []
 
 
 def tie_note(reports: list[Report]) -> str:

@@ -134,7 +134,7 @@ def shipped() -> list[dict[str, Any]]:
             "size_bytes": sum(each["size_bytes"] for each in manifest["precisions"].values())
             + (path.parent / "tokenizer.json").stat().st_size,
             "scores": scores,
-            "licences": list(dict.fromkeys(licences)),
+            "licences": list({each.lower(): each for each in licences}.values()),
         }
         found.append(student)
     return found
