@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 import signal
 import sys
 import textwrap
@@ -12,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -92,8 +93,11 @@ class _Command(TyperCommand):
         return [re.sub("[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
 
-# of a function, at the head of an error: an option of the command
+# At the head of an error: a parameter of a function and its value, or the value that none of the choices is.
 ARGUMENT = re.compile(r"^([a-z_]+)=('?)(.*?)\2:")
+NO_CHOICE = re.compile(
+    r"^(?:--)?(device|embeddings|engine|pooling|precision|role|runner): no ([a-z ]+) '([^']*)'"
+)
 SURPLUS = re.compile(r"unexpected extra argument\(s\) \((.*)\)")
 
 
@@ -106,6 +110,13 @@ def _no_number(error: Any) -> str:
     return f"{option.opts[0]} {given}: not a {kind}{''.join(words)}"
 
 
+def _of_options(problem: str) -> str:
+    """A problem in the words of the command line: `--OPTION VALUE: fact; way out`."""
+    names = {"role": "as"}
+    problem = ARGUMENT.sub(lambda it: f"--{it[1].replace('_', '-')} {it[3]}:", problem)
+    return NO_CHOICE.sub(lambda it: f"--{names.get(it[1], it[1])} {it[3]}: no such {it[2]}", problem)
+
+
 def _wrong_usage(error: Any) -> UserError:
     """What is wrong with a command line: a value names its option; the rest comes with the command's
     example."""
@@ -115,7 +126,7 @@ def _wrong_usage(error: Any) -> UserError:
     way_out = f"for example: {command.epilog.partition('Example: ')[2] or f'{place} --help'}"
     listed = command.get_params(error.ctx)
     options = {name: each for each in listed for name in each.opts if name.startswith("-")}
-    given = getattr(error, "option_name", None)
+    given: Any = getattr(error, "option_name", None)
     if surplus := SURPLUS.search(fact):
         fact = f"{surplus[1]!r} is an argument too many"
     elif given in options:  # without its value
@@ -193,6 +204,7 @@ RemoteCode = Annotated[
 Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names of shipped ones.")]
 
 
+NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
 HYBRID_WEIGHT = "Of BM25's z-scores; 1 counts them as much as the cosines."
 Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
 PairTable = Annotated[
@@ -346,7 +358,9 @@ def recipes(
     for group, members in groupby(paths, key=lambda path: path.parent.name):
         lines += ["", group]
         for spec in map(recipe.read, members):
-            lines += textwrap.wrap(f"{spec.name:{width}}  {spec.about}", 100, subsequent_indent=" " * (width + 2))
+            lines += textwrap.wrap(
+                f"{spec.name:{width}}  {spec.about}", 100, subsequent_indent=" " * (width + 2)
+            )
             shipped.append({"name": spec.name, "group": group, "about": spec.about})
     return print_result({"recipes": shipped}, as_json, "\n".join(lines[1:]))
 
@@ -480,7 +494,7 @@ def adapt(
         list[str],
         _option(
             "GLOB",
-            f"Your texts, 50 or more: a folder, or files ({' '.join(KINDS)}), also .gz. Repeatable.",
+            f"Your texts, 50 or more: a folder, or files ({' '.join(KINDS)}), also .gz{NEEDED}. Repeatable.",
         ),
     ],
     out: Annotated[
@@ -654,7 +668,9 @@ def export(
             files.refuse_existing(str(static), "--static", overwrite)
         rows = None if precisions == DEFAULT else ",".join(precisions)
         found = static_file.write(source, rows, static, log)
-        print_result({"folder": str(static), **found}, as_json, str(static))
+        print_result(
+            {"folder": str(static), **found}, as_json, f"wrote {static}; its README.md says how to read it"
+        )
         return
     if mean and documents is None:
         raise UserError("--mean: is of a pair's documents; add --documents, their encoder, or leave it out")
@@ -676,7 +692,8 @@ def export(
     else:
         asked = model_source.Source(documents, remote_code=remote_code)
         found = pair_bundle.export(given, asked, precisions, out, log, mean)
-    print_result({"bundle": str(out), **found}, as_json, str(out))
+    way_on = f"edgedistill verify {out}, or edgedistill bench {out}"
+    print_result({"bundle": str(out), **found}, as_json, f"wrote {out}; go on with {way_on}")
 
 
 @_command("edgedistill bench nano micro --suite mini --html report.html")
@@ -791,8 +808,8 @@ def embed(
         str,
         _argument(
             "FILE",
-            f"One of {' '.join(KINDS)}, each also .gz; a .txt file has one text per line. Default: - (lines "
-            "from stdin).",
+            f"One of {' '.join(KINDS)}, each also .gz; a .txt file has one text per line{NEEDED}. Default: - "
+            "(lines from stdin).",
             show_default=False,
         ),
     ] = "-",
@@ -843,6 +860,11 @@ def embed(
     print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
 
 
+def _is_word(path: str) -> bool:
+    """Whether this names no file and is no pattern, as a word of a question that lacks its quotes."""
+    return not (os.path.exists(path) or any(sign in path for sign in "*?[/."))
+
+
 @_command("edgedistill search nano 'docs/**/*.md' 'how do I reset it?'")
 def search(
     name: OneBundle,
@@ -876,10 +898,14 @@ def search(
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
-    if os.path.exists(question) or not paths:
+    words = [] if " " in question else list(takewhile(_is_word, reversed(paths or [])))[::-1]
+    if os.path.exists(question) or not paths or words == paths:
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
+    if words:
+        whole = shlex.quote(" ".join([*words, question]))
+        raise UserError(f"{words[0]}: no such file or folder; if it is of the question, quote it: {whole}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     found = search_files.search(opened, request, _session(quiet=as_json))
     log(f"ranked by {found['ranked_by']}")
@@ -894,8 +920,8 @@ def verify(
 ) -> None:
     """Verify a bundle on this machine.
 
-    Compares the sha256 of every file with the manifest, and the embeddings of golden texts with those stored
-    at export.
+    Compares the sha256 of every file with the manifest, and the embeddings of golden texts, in every
+    precision, with those stored at export.
     """
     from edgedistill.runtime import verify as verification
 
@@ -1088,9 +1114,7 @@ def main() -> None:
         if ended == INTERRUPTED:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except UserError as error:
-        problems = [
-            ARGUMENT.sub(lambda it: f"--{it[1].replace('_', '-')} {it[3]}:", each) for each in error.problems
-        ]
+        problems = list(map(_of_options, error.problems))
         code, message, details = 2, "\n".join(problems), {"problems": problems, **error.details}
     except CheckFailed as error:
         code, message, details = 1, str(error), error.details

@@ -224,13 +224,14 @@ def installing(extra: str) -> str:
     return f"in your clone of edgedistill: pip install '.[{extra}]'"
 
 
-def require(module: str, what: str, extra: str) -> ModuleType:
-    """Import an optional dependency. Raises UserError, which names the extra to install and `what` needs it,
-    where it is missing."""
+def require(module: str, what: str, extra: str = "") -> ModuleType:
+    """Import an optional dependency. Raises UserError, which names `what` needs it and the extra to install,
+    or the package alone, where it is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name and missing.name.split(".")[0] == module.split(".")[0]:
-            fact = f"{what} needs {missing.name.split('.')[0]}, which is not installed"
-            raise UserError(f"{fact}; {installing(extra)}") from None
+            package = missing.name.split(".")[0]
+            way_out = installing(extra) if extra else f"pip install {package}"
+            raise UserError(f"{what} needs {package}, which is not installed; {way_out}") from None
         raise

@@ -166,12 +166,6 @@ def pressure(cgroups: Path = Path("/sys/fs/cgroup"), stat: Path = Path("/proc/st
     return found
 
 
-def taken_since(before: dict[str, float], seconds: float) -> dict[str, float]:
-    """What `pressure` has risen by since it was `before`, as shares of the seconds that have passed."""
-    now = pressure()
-    return {key: round((now[key] - before[key]) / seconds, 4) for key in before if key in now}
-
-
 def joules(zones: Path = Path("/sys/class/powercap")) -> float | None:
     """The energy that all packages of the processor have used since an arbitrary time, by RAPL; None where
     the system has no such counter or does not let it be read. A counter may start again at 0."""

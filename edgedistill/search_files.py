@@ -103,7 +103,7 @@ def _read(request: Search, longest: int) -> tuple[dict[str, tuple[Path, int]], l
             *list(left_out.values())[:3], f"{' '.join(request.paths)}: no text found; give other files"
         )
     if request.column != Search.column and all(readers.is_text_file(path) for path, _ in found.values()):
-        raise UserError(f"--column {request.column}: none of these files is a table; leave it out")
+        raise UserError(f"--column {request.column}: {' '.join(request.paths)} is no table; leave it out")
     return found, list(left_out)
 
 

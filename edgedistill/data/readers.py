@@ -363,7 +363,7 @@ def parquet_batches(
 
     Raises UserError: no or damaged parquet file, no such column, pyarrow is not installed.
     """
-    parquet = require("pyarrow.parquet", "a .parquet file", "train")
+    parquet = require("pyarrow.parquet", f"{path}: a .parquet file")
     done = 0
     with input_file.opened(path) as file:
         if file.read(4) != input_file.PARQUET:

@@ -4,7 +4,6 @@ the recipes' requirements."""
 from __future__ import annotations
 
 import shlex
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

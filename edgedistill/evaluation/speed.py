@@ -251,7 +251,7 @@ def ask(runner: Runner, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -
         raise UserError(
             f"--runner {runner.name}: no answer within {timeout_s:g} s; run it by itself, or leave it out"
         ) from None
-    spent = machine.taken_since(before, (time.perf_counter_ns() - started) / 1e9)
+    seconds, after = (time.perf_counter_ns() - started) / 1e9, machine.pressure()
     line = (done.stdout.strip().splitlines() or [""])[-1]
     if runner.name == OWN:
         if done.returncode not in (0, 1, 2) or not line:
@@ -263,6 +263,7 @@ def ask(runner: Runner, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -
             raise CheckFailed("\n".join(answer["problems"]), answer)
     else:
         answer = _answer(runner, done, line)
+    spent = {key: round((after[key] - before[key]) / seconds, 4) for key in before if key in after}
     return {**answer, "pressure": spent}
 
 

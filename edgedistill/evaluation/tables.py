@@ -27,7 +27,7 @@ from edgedistill.evaluation.report import (
 from edgedistill.evaluation.suites.retrieval import by_cosine
 
 WIDTH = 100  # columns of the terminal
-LONGEST_WORD = 12  # of the head of a column in the terminal
+LONGEST_HEAD = 12  # of a column in the terminal
 SHOWN_TIES = 6  # pairs of bundles
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
 TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")
@@ -173,12 +173,12 @@ def plain(sheet: RenderableType, width: int = WIDTH) -> str:
 def _table(rows: list[tuple[Report, list[Cell]]]) -> Table:
     """Return a table whose first column takes what the others leave of WIDTH."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("bundle", no_wrap=True, vertical="bottom")
+    table.add_column("bundle", no_wrap=True)
     left = WIDTH - 3
     for at, cell in enumerate(rows[0][1]):
-        head = [shorten(word, LONGEST_WORD) for word in cell.head.split()]
-        table.add_column("\n".join(head), justify="right", no_wrap=True, vertical="bottom")
-        left -= 2 + max(map(len, [*head, *(row[at].shown for _, row in rows)]))
+        head = shorten(cell.head, LONGEST_HEAD)
+        table.add_column(head, justify="right", no_wrap=True)
+        left -= 2 + max(map(len, [head, *(row[at].shown for _, row in rows)]))
     for report, row in rows:
         name = report["bundle"]["name"]
         rest = shorten(title(report).removeprefix(name), max(12, left) - 8)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from edgedistill import machine, quantization, recipe
+from edgedistill import quantization, recipe
 from edgedistill.classification import classifier, finetune
 from edgedistill.classification.finetune import LabelledStage
 from edgedistill.errors import Problems
@@ -63,7 +63,6 @@ def _cost(opened: Opened, labelled: LabelledStage | None, session: Session) -> d
     spec, student, corpus = opened.spec, opened.student.module, opened.texts
     found: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
     found["max_tokens"] = opened.student.max_tokens
-    before, started = machine.pressure(), time.perf_counter()
     noise: dict[str, Any] = {}
     measured = training_time.is_measured(student)
     if measured:
@@ -89,8 +88,6 @@ def _cost(opened: Opened, labelled: LabelledStage | None, session: Session) -> d
         found["training_samples"] = samples
     if measured and (spec.distilling or missing):
         found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
-    taken = machine.taken_since(before, time.perf_counter() - started)
-    noise["pressure"] = {who: [share] for who, share in taken.items()}
     return found | {"noise": report.disturbances([{"noise": noise}]), "warnings": opened.warnings}
 
 
@@ -161,7 +158,7 @@ def table(found: dict[str, Any]) -> str:
     sheet = Table(title=found["name"], title_justify="left", show_header=False)
     for label, value in _rows(found):
         sheet.add_row(label, value)
-    lines = [plain(sheet)]
+    lines = [plain(sheet), *noise_note(found["noise"])]
     if "estimated_seconds" in found:
         seconds = found["estimated_seconds"]
         total = duration(sum(seconds.values()))
@@ -170,7 +167,6 @@ def table(found: dict[str, Any]) -> str:
         parts = ", ".join(f"{who} {duration(each)}" for who, each in seconds.items())
         without = ", without the fine-tuning" if "labelled" in found else ""
         lines.append(f"estimated training time on this machine: {about}{total} ({parts}){without}")
-    lines += noise_note(found["noise"])
     return "\n".join(lines)
 
 

@@ -334,7 +334,7 @@ def test_ids_must_fit(folder: Path, length: int) -> None:
 
 def test_matryoshka_embeddings_are_cut_and_normalized(copy: Path) -> None:
     whole = bundle.load(copy).encode(TEXTS)
-    with pytest.raises(UserError, match="dim=8: run was trained for 24 dimensions; choose one of these"):
+    with pytest.raises(UserError, match="dim=8: run has 24 dimensions and cannot be cut; leave it out"):
         bundle.load(copy).encode(TEXTS, dim=8)
     rewrite(copy, dims=[24, 8])
     opened = bundle.load(copy)
