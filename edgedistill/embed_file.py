@@ -13,7 +13,7 @@ import numpy as np
 
 from edgedistill import files, object_store
 from edgedistill.data import input_file, readers
-from edgedistill.errors import UserError, border, unknown_name
+from edgedistill.errors import UserError, border, counted, unknown_name
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import Layout, layout
 from edgedistill.session import QUIET, Session, progress_bar
@@ -138,7 +138,7 @@ def embed_file(
 
         out.write(embedded(), dims)
     if out.path is not None:
-        session.log(f"{out.path}: {count:,} text{'' if count == 1 else 's'}, {dims} dimensions")
+        session.log(f"{out.path}: {counted(count, 'text')}, {dims} dimensions")
     return {"texts": count, "dims": dims, "out": out.path}
 
 

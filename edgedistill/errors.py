@@ -213,6 +213,11 @@ def closest_names(name: str, known: Iterable[str]) -> str:
     return f"{', '.join(close)} and {len(names) - len(close)} more" if close else f"{len(names)} names"
 
 
+def counted(number: int, noun: str) -> str:
+    """1 text, 2 texts"""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def first_line(error: BaseException | str) -> str:
     """The first line of a library's error, at most 300 characters, without control characters: names in files
     are a stranger's too."""

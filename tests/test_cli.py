@@ -371,15 +371,24 @@ def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
             "search nano how .",
             "edgedistill search nano: files or a folder must stand before the question, which is in quotes; ",
         ),
-        ("search nano how is it", "edgedistill search nano: files or a folder must stand before the question, "),
+        (
+            "search nano how is it",
+            "edgedistill search nano: files or a folder must stand before the question, ",
+        ),
         (
             "search nano / how do I reset it",
             "how: no such file or folder; if it is of the question, quote it: 'how do I reset it'",
         ),
-        ("search nano doks reset", "edgedistill search nano: files or a folder must stand before the question, "),
+        (
+            "search nano doks reset",
+            "edgedistill search nano: files or a folder must stand before the question, ",
+        ),
         ("embed nano --device tpu", "--device tpu: no such device; did you mean 'cpu'? (cpu, cuda)"),
         ("embed owner/name", "owner/name: no bundle here, it looks like a hub id; make a bundle of that: "),
-        ("check nano", "nano: reads 'unlabeled/tatoeba_en.txt.gz' and 13 more in a data folder; give --data "),
+        (
+            "check nano",
+            "nano: reads 'unlabeled/tatoeba_en.txt.gz' and 13 more in a data folder; give --data ",
+        ),
         (
             "search question .",
             "no bundle 'question'; choose one: (micro, multi, nano); `edgedistill students` ",
@@ -400,7 +409,10 @@ def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
             "search nano . q -k 3",
             "edgedistill search: no option '-k'; use --top; for example: edgedistill search ",
         ),
-        ("verify nano micro", "edgedistill verify: 'micro' is an argument too many; for example: edgedistill "),
+        (
+            "verify nano micro",
+            "edgedistill verify: 'micro' is an argument too many; for example: edgedistill ",
+        ),
         ("-V", "edgedistill: no option '-V'; use --version; "),
         (
             "--versoin",

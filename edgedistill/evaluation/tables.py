@@ -14,6 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from edgedistill.errors import counted
 from edgedistill.evaluation.report import (
     Report,
     disturbances,
@@ -123,7 +124,7 @@ def conditions(report: Report) -> str:
     if report.get("device") == "cuda":
         parts.insert(0, (machine.get("gpu") or {}).get("name") or "cuda")
     if threads:
-        parts.append(f"{threads} thread{'' if threads == 1 else 's'}")
+        parts.append(counted(threads, "thread"))
     flags = machine.get("flags") or []
     parts.append(" ".join([flag for flag in TELLING_FLAGS if flag in flags][:2]))
     if runtime:

@@ -259,7 +259,11 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
             400,
             "input[1]: 1001 characters, at most 1000 are allowed; 32 tokens are read, send less",
         ),
-        ({"input": "a", "dimensions": 5}, 400, "dimensions: 5: tiny was trained for 24, 8 dimensions; choose one of these"),
+        (
+            {"input": "a", "dimensions": 5},
+            400,
+            "dimensions: 5: tiny was trained for 24, 8 dimensions; choose one of these",
+        ),
         ({"input": "a", "dimensions": True}, 400, "dimensions: True: "),
         ({"input": "a", "encoding_format": "int8"}, 400, 'encoding_format: "int8"; choose float or base64'),
         (
