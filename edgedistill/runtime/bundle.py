@@ -408,9 +408,9 @@ def load(
     threads: of onnxruntime; by default the processors that this process may use.
     device: "cpu", "cuda" (which needs onnxruntime-gpu), or another provider of the onnxruntime that is
         installed, such as "openvino" or "coreml".
+    others: parameters that there are not, which the error names.
 
-    Raises UserError for `others`, parameters that there are not, where there is no such bundle, precision or
-    device, where CUDA does not start, or the
+    Raises UserError where there is no such bundle, precision or device, where CUDA does not start, or the
     bundle needs a newer edgedistill; CheckFailed where a file is missing, was changed or is too large, or a
     graph is one that no export writes.
     """
