@@ -92,6 +92,9 @@ def test_all_the_problems_at_once() -> None:
     assert problems(student={"kind": "bert", "layers": "two"}) == [
         f"recipes/x.yaml: student.layers: 'two' is not a {choice}" for choice in ("whole number", "list")
     ]
+    assert problems(student={"kind": "bert", "layers": 99}) == [
+        "recipes/x.yaml: student.layers: must be at most 64, not 99"
+    ]
 
 
 @pytest.mark.parametrize(
