@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+import shlex
 import signal
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from edgedistill import files, object_store
 from edgedistill.data.input_file import KINDS
@@ -32,7 +35,6 @@ DEVICES = ("auto", "cpu", "cuda")
 # What strangers try, and what it is here.
 SYNONYMS = {
     "version": "--version",
-    "help": "--help",
     **dict.fromkeys(("list", "ls", "bundles", "models", "shipped"), "students"),
     "encode": "embed: edgedistill embed nano texts.csv --column body",
     "load": "embed, or in Python edgedistill.load('nano').encode(texts)",
@@ -45,6 +47,7 @@ SYNONYMS = {
 OPTIONS = {
     "-o": "--out",
     "--output": "--out",
+    **dict.fromkeys(("-v", "-V"), "--version"),
     "-k": "--top",
     "--limit": "--top",
     "--top-k": "--top",
@@ -71,7 +74,31 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-ARGUMENT = re.compile("^([a-z_]+)=")  # of a function, at the head of an error: an option of the command
+class _Command(TyperCommand):
+    """A command whose help shows metavars alone: no types of Python, and nothing around what is required."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for each in self.params:
+            each.display_type_rich = lambda ctx: None  # type: ignore[attr-defined]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except WRONG_USAGE as error:
+            error.ctx = ctx  # typer leaves it out where an option lacks its value
+            raise
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [re.sub("[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
+
+
+# At the head of an error: a parameter of a function and its value, or the value that none of the choices is.
+ARGUMENT = re.compile(r"^([a-z_]+)=('?)(.*?)\2:")
+NO_CHOICE = re.compile(
+    r"^(?:--)?(device|embeddings|engine|pooling|precision|role|runner): no ([a-z ]+) '([^']*)'"
+)
+SURPLUS = re.compile(r"unexpected extra argument\(s\) \((.*)\)")
 
 
 def _no_number(error: Any) -> str:
@@ -83,22 +110,34 @@ def _no_number(error: Any) -> str:
     return f"{option.opts[0]} {given}: not a {kind}{''.join(words)}"
 
 
+def _of_options(problem: str) -> str:
+    """A problem in the words of the command line: `--OPTION VALUE: fact; way out`."""
+    names = {"role": "as"}
+    problem = ARGUMENT.sub(lambda it: f"--{it[1].replace('_', '-')} {it[3]}:", problem)
+    return NO_CHOICE.sub(lambda it: f"--{names.get(it[1], it[1])} {it[3]}: no such {it[2]}", problem)
+
+
 def _wrong_usage(error: Any) -> UserError:
-    """What is wrong with a command line, with the command's example."""
-    fact, place = error.format_message().rstrip("."), f"edgedistill {sys.argv[1]}"
+    """What is wrong with a command line: a value names its option; the rest comes with the command's
+    example."""
     if hasattr(error.__cause__, "errors"):
-        fact = _no_number(error)
-    example = f"{place} --help"
-    if error.ctx is not None:  # an option that lacks its value has none
-        place, command = error.ctx.command_path, error.ctx.command
-        example = command.epilog.partition("Example: ")[2] or f"{place} --help"
-        options = {name for each in command.params for name in each.opts}
-        given = getattr(error, "option_name", None)
-        if given and OPTIONS.get(given) in options:
-            fact = f"no option {given!r}; use {OPTIONS[given]}"
-        elif given:
-            fact = unknown_name("option", given, filter(lambda name: name.startswith("-"), options))
-    return UserError(f"{place}: {fact[0].lower()}{fact[1:]}; for example: {example}")
+        return UserError(_no_number(error))
+    fact, place, command = error.format_message().rstrip("."), error.ctx.command_path, error.ctx.command
+    way_out = f"for example: {command.epilog.partition('Example: ')[2] or f'{place} --help'}"
+    listed = command.get_params(error.ctx)
+    options = {name: each for each in listed for name in each.opts if name.startswith("-")}
+    given: Any = getattr(error, "option_name", None)
+    if surplus := SURPLUS.search(fact):
+        fact = f"{surplus[1]!r} is an argument too many"
+    elif given in options:  # without its value
+        way_out = f"give {given} {options[given].metavar}"
+    elif OPTIONS.get(given) in options:
+        fact = f"no option {given!r}; use {OPTIONS[given]}"
+    elif given:
+        near = " or ".join(difflib.get_close_matches(given, options))
+        fact = f"no option {given!r}"
+        way_out = f"{f'did you mean {near}? ' if near else ''}{place} --help lists them all"
+    return UserError(f"{place}: {fact[0].lower()}{fact[1:]}; {way_out}")
 
 
 app = typer.Typer(
@@ -112,6 +151,7 @@ app = typer.Typer(
     "  130  interrupted",
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # its help needs a Markdown parser, half of the time that help takes
 )
 
@@ -164,6 +204,7 @@ RemoteCode = Annotated[
 Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names of shipped ones.")]
 
 
+NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
 HYBRID_WEIGHT = "Of BM25's z-scores; 1 counts them as much as the cosines."
 Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
 PairTable = Annotated[
@@ -204,7 +245,7 @@ OneBundle = Annotated[
 def _command(example: str) -> Callable[[Command], Command]:
     """Make a command of a function; the last line of its help is an example, on one line so that it can be
     copied."""
-    return app.command(epilog=f"{UNWRAPPED}Example: {example}")
+    return app.command(cls=_Command, epilog=f"{UNWRAPPED}Example: {example}")
 
 
 def _print_version(asked: bool) -> None:
@@ -317,12 +358,14 @@ def recipes(
     for group, members in groupby(paths, key=lambda path: path.parent.name):
         lines += ["", group]
         for spec in map(recipe.read, members):
-            lines.append(f"{spec.name:{width}}  {spec.about}")
+            lines += textwrap.wrap(
+                f"{spec.name:{width}}  {spec.about}", 100, subsequent_indent=" " * (width + 2)
+            )
             shipped.append({"name": spec.name, "group": group, "about": spec.about})
     return print_result({"recipes": shipped}, as_json, "\n".join(lines[1:]))
 
 
-@_command("edgedistill check bert-2x128 --set student.layers=3 --data ~/texts")
+@_command("edgedistill check demo-bert2 --set student.layers=3")
 def check(
     names: Recipes,
     changes: Changes = None,
@@ -358,7 +401,7 @@ def _share(value: str) -> tuple[int, int]:
     return int(number) - 1, int(of)
 
 
-@_command("edgedistill cache bert-2x128 --data ~/texts --only 3/16")
+@_command("edgedistill cache demo-bert2 --only 3/16")
 def cache(
     name: Annotated[str, _argument("RECIPE", "Path of a recipe, or name of a shipped one.")],
     only: Annotated[
@@ -402,7 +445,7 @@ def cache(
     print_result(found, as_json, "\n".join(lines))
 
 
-@_command("edgedistill train bert-2x128 --data ~/texts --set stages.0.epochs=1")
+@_command("edgedistill train demo-bert2 --set stages.0.epochs=1")
 def train(
     name: Annotated[str, _argument("RECIPE", "Path of a recipe, or the name of a shipped one.")],
     out: Annotated[
@@ -451,7 +494,7 @@ def adapt(
         list[str],
         _option(
             "GLOB",
-            f"Your texts, 50 or more: a folder, or files ({' '.join(KINDS)}), also .gz. Repeatable.",
+            f"Your texts, 50 or more: a folder, or files ({' '.join(KINDS)}), also .gz{NEEDED}. Repeatable.",
         ),
     ],
     out: Annotated[
@@ -573,7 +616,7 @@ def fit(
     print_result(found, as_json, fitting.summary(found))
 
 
-@_command("edgedistill export runs/bert-2x128 --precision int8,w8")
+@_command("edgedistill export runs/demo-bert2 --precision int8,w8")
 def export(
     source: Annotated[
         str,
@@ -625,7 +668,9 @@ def export(
             files.refuse_existing(str(static), "--static", overwrite)
         rows = None if precisions == DEFAULT else ",".join(precisions)
         found = static_file.write(source, rows, static, log)
-        print_result({"folder": str(static), **found}, as_json, str(static))
+        print_result(
+            {"folder": str(static), **found}, as_json, f"wrote {static}; its README.md says how to read it"
+        )
         return
     if mean and documents is None:
         raise UserError("--mean: is of a pair's documents; add --documents, their encoder, or leave it out")
@@ -647,10 +692,11 @@ def export(
     else:
         asked = model_source.Source(documents, remote_code=remote_code)
         found = pair_bundle.export(given, asked, precisions, out, log, mean)
-    print_result({"bundle": str(out), **found}, as_json, str(out))
+    way_on = f"edgedistill verify {out}, or edgedistill bench {out}"
+    print_result({"bundle": str(out), **found}, as_json, f"wrote {out}; go on with {way_on}")
 
 
-@_command("edgedistill bench bundles/teacher:fp32 bundles/bert-2x128:w8 --suite mini --html report.html")
+@_command("edgedistill bench nano micro --suite mini --html report.html")
 def bench(
     bundles: Annotated[
         list[str] | None,
@@ -762,8 +808,8 @@ def embed(
         str,
         _argument(
             "FILE",
-            f"One of {' '.join(KINDS)}, each also .gz; a .txt file has one text per line. Default: - (lines "
-            "from stdin).",
+            f"One of {' '.join(KINDS)}, each also .gz; a .txt file has one text per line{NEEDED}. Default: - "
+            "(lines from stdin).",
             show_default=False,
         ),
     ] = "-",
@@ -814,6 +860,11 @@ def embed(
     print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
 
 
+def _is_word(path: str) -> bool:
+    """Whether this names no file and is no pattern, as a word of a question that lacks its quotes."""
+    return not (os.path.exists(path) or any(sign in path for sign in "*?[/."))
+
+
 @_command("edgedistill search nano 'docs/**/*.md' 'how do I reset it?'")
 def search(
     name: OneBundle,
@@ -847,32 +898,35 @@ def search(
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
-    if os.path.exists(question) or not paths:
+    words = [] if " " in question else list(takewhile(_is_word, reversed(paths or [])))[::-1]
+    if os.path.exists(question) or not paths or words == paths:
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
+    if words:
+        whole = shlex.quote(" ".join([*words, question]))
+        raise UserError(f"{words[0]}: no such file or folder; if it is of the question, quote it: {whole}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     found = search_files.search(opened, request, _session(quiet=as_json))
-    counted = f"files: {found['files']:,}; texts: {found['texts']:,}; embedded now: {found['embedded']:,}"
-    log(f"{counted}; ranked by {found['ranked_by']}")
+    log(f"ranked by {found['ranked_by']}")
     print_result(found, as_json, search_files.table(found))
 
 
-@_command("edgedistill verify bundles/bert-2x128")
+@_command("edgedistill verify nano")
 def verify(
-    bundle: Annotated[str, _argument("BUNDLE", "Folder or name of a bundle.")],
+    name: OneBundle,
     device: RuntimeDevice = "cpu",
     as_json: Json = False,
 ) -> None:
     """Verify a bundle on this machine.
 
-    Compares the sha256 of every file with the manifest, and the embeddings of golden texts with those stored
-    at export.
+    Compares the sha256 of every file with the manifest, and the embeddings of golden texts, in every
+    precision, with those stored at export.
     """
     from edgedistill.runtime import verify as verification
 
-    found = verification.verify(bundle, device)
-    print_result(found, as_json, verification.summary(bundle, found))
+    found = verification.verify(name, device)
+    print_result(found, as_json, verification.summary(name, found))
 
 
 def _number(default: int, help: str, most: int | None = None) -> Any:
@@ -922,7 +976,7 @@ def serve(
     server.serve(name, host, port, limits, workers, session)
 
 
-@_command("edgedistill mobile bundles/bert-2x128:int8 --out phone")
+@_command("edgedistill mobile nano --out phone")
 def mobile(
     name: OneBundle,
     out: Annotated[Path, _option("DIR", "Folder of the package.")],
@@ -1041,6 +1095,9 @@ def main() -> None:
     or SIGTERM. A bug keeps its traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a scheduler stops a job
     details = dict[str, Any]()
+    arguments = sys.argv[1:]
+    if arguments[:1] in ([], ["help"]):
+        arguments = [*arguments[1:2], "--help"]
     # torch allocates in pages of 2 MB: a training step with a large embedding table takes little more than
     # half the time
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -1051,15 +1108,13 @@ def main() -> None:
     try:
         with _traceback_on_demand(), border(), _written_stdout():
             try:
-                ended = app(sys.argv[1:] or ["--help"], "edgedistill", standalone_mode=False)
+                ended = app(arguments, "edgedistill", standalone_mode=False)
             except WRONG_USAGE as error:
                 raise _wrong_usage(error) from None
         if ended == INTERRUPTED:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except UserError as error:
-        problems = [
-            ARGUMENT.sub(lambda name: f"--{name[1].replace('_', '-')} ", each) for each in error.problems
-        ]
+        problems = list(map(_of_options, error.problems))
         code, message, details = 2, "\n".join(problems), {"problems": problems, **error.details}
     except CheckFailed as error:
         code, message, details = 1, str(error), error.details

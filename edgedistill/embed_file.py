@@ -13,7 +13,7 @@ import numpy as np
 
 from edgedistill import files, object_store
 from edgedistill.data import input_file, readers
-from edgedistill.errors import UserError, border, unknown_name
+from edgedistill.errors import UserError, border, counted, unknown_name
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import Layout, layout
 from edgedistill.session import QUIET, Session, progress_bar
@@ -55,10 +55,7 @@ class TextFile:
             )
         kind = ".txt" if stdin else input_file.kind(path)
         if self.column is not None and kind in input_file.WHOLE_TEXT:
-            raise UserError(
-                f"--column {self.column}: {self.name} is read as plain text, which has no columns; leave "
-                "--column out"
-            )
+            raise UserError(f"--column {self.column}: {self.name} is no table; leave it out")
 
     def texts(self) -> Iterator[str]:
         """Return the texts in their order. Raises UserError for damaged lines and an unknown column."""
@@ -136,11 +133,12 @@ def embed_file(
                 yield texts, rows
                 advance(len(texts))
             if not count:
-                raise UserError(f"{source.name}: no text found; give another file")
+                way_out = "pipe lines in, or name a file" if source.name == "stdin" else "give another file"
+                raise UserError(f"{source.name}: no text found; {way_out}")
 
         out.write(embedded(), dims)
     if out.path is not None:
-        session.log(f"{out.path}: {count:,} text{'' if count == 1 else 's'}, {dims} dimensions")
+        session.log(f"{out.path}: {counted(count, 'text')}, {dims} dimensions")
     return {"texts": count, "dims": dims, "out": out.path}
 
 

@@ -213,6 +213,11 @@ def closest_names(name: str, known: Iterable[str]) -> str:
     return f"{', '.join(close)} and {len(names) - len(close)} more" if close else f"{len(names)} names"
 
 
+def counted(number: int, noun: str) -> str:
+    """1 text, 2 texts"""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def first_line(error: BaseException | str) -> str:
     """The first line of a library's error, at most 300 characters, without control characters: names in files
     are a stranger's too."""
@@ -224,13 +229,14 @@ def installing(extra: str) -> str:
     return f"in your clone of edgedistill: pip install '.[{extra}]'"
 
 
-def require(module: str, what: str, extra: str) -> ModuleType:
-    """Import an optional dependency. Raises UserError, which names the extra to install and `what` needs it,
-    where it is missing."""
+def require(module: str, what: str, extra: str = "") -> ModuleType:
+    """Import an optional dependency. Raises UserError, which names `what` needs it and the extra to install,
+    or the package alone, where it is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name and missing.name.split(".")[0] == module.split(".")[0]:
-            fact = f"{what} needs {missing.name.split('.')[0]}, which is not installed"
-            raise UserError(f"{fact}; {installing(extra)}") from None
+            package = missing.name.split(".")[0]
+            way_out = installing(extra) if extra else f"pip install {package}"
+            raise UserError(f"{what} needs {package}, which is not installed; {way_out}") from None
         raise

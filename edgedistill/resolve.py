@@ -9,7 +9,6 @@ not needed for either.
 from __future__ import annotations
 
 import importlib.util
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +22,6 @@ PACKAGED = {  # name: (import name, folder inside the package, name on the packa
 # What determines a model's outputs: settings, weights, vocabularies of all tokenizers that transformers
 # reads, code.
 MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model", ".py", ".codes", ".spm", ".tiktoken")
-# A name, or owner/name; ./x and /x are only folders.
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 # Copies of the weights that are never read here.
 OTHER_FORMATS = ("onnx", "openvino", "*.onnx", "*.h5", "*.msgpack", "*.ot")
 
@@ -69,7 +66,7 @@ class HubId:
     @property
     def possible(self) -> bool:
         """Whether the hub could have a model of this name. Names under runs/ are runs that are not there."""
-        return HUB_ID.fullmatch(self.name) is not None and not self.name.startswith("runs/")
+        return bundle_location.HUB_ID.fullmatch(self.name) is not None and not self.name.startswith("runs/")
 
 
 Resolved = RunFolder | BundleFolder | ModelFolder | Packaged | HubId

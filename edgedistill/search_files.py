@@ -22,8 +22,9 @@ from edgedistill.runtime import manifest
 from edgedistill.runtime.arguments import positive
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.similarity import similarity
-from edgedistill.session import QUIET, Session
+from edgedistill.session import QUIET, Session, progress_bar
 
+CHUNK_TEXTS = 1_024  # embedded between two reports of progress
 FORMAT = 1  # part of every cache key: raise it when what is kept changes
 CHARACTERS = 4  # of a token, in bytes: a text of more than so many for each that the student reads is divided
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
@@ -62,8 +63,9 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     if left_out:
         names = shown(", ".join(left_out), 300, quoted=False)
         session.log(f"left out, with no text or no column {request.column!r} that can be read: {names}")
-    texts = list(found)
-    rows, embedded = _kept_embeddings(opened, texts, request, session)
+    texts, count = list(found), len({path for path, _ in found.values()})
+    counted = f"files: {count:,}; texts: {len(texts):,}"
+    rows, embedded = _kept_embeddings(opened, texts, request, session, counted)
     cosines = scores = similarity(opened.encode_query(question), rows)
     words, ranked_by = np.zeros_like(cosines), "cosine"
     if weight:
@@ -79,7 +81,6 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
         place = {"file": str(path), input_file.numbered(path): number, "text": texts[at]}
         numbers = {"score": scores, "cosine": cosines, "bm25": words}
         results.append(place | {name: round(float(each[0, at]), 4) for name, each in numbers.items()})
-    count = len({path for path, _ in found.values()})
     about = {"files": count, "left_out": left_out, "texts": len(texts), "embedded": embedded}
     return {**about, "ranked_by": ranked_by, "results": results}
 
@@ -102,7 +103,7 @@ def _read(request: Search, longest: int) -> tuple[dict[str, tuple[Path, int]], l
             *list(left_out.values())[:3], f"{' '.join(request.paths)}: no text found; give other files"
         )
     if request.column != Search.column and all(readers.is_text_file(path) for path, _ in found.values()):
-        raise UserError(f"--column {request.column}: none of these files is a table; leave it out")
+        raise UserError(f"--column {request.column}: {' '.join(request.paths)} is no table; leave it out")
     return found, list(left_out)
 
 
@@ -139,7 +140,7 @@ def _passages(path: Path, request: Search, most: int) -> Iterator[tuple[int, str
 
 
 def _kept_embeddings(
-    opened: Bundle, texts: list[str], request: Search, session: Session
+    opened: Bundle, texts: list[str], request: Search, session: Session, counted: str
 ) -> tuple[np.ndarray, int]:
     """The embeddings of distinct texts as documents, (n, d) int8, and how many of them were computed now: an
     earlier call with the same bundle and paths left the others in the cache, with the hashes of their
@@ -151,8 +152,14 @@ def _kept_embeddings(
         before = map(bytes, np.load(folder / "texts.npy"))
         known = dict(zip(before, np.load(folder / "embeddings.npy"), strict=True))
     new = {key: text for key, text in hashed.items() if key not in known}
-    rows = opened.encode_document(list(new.values()), precision=PRECISION, progress=session.progress)
-    known.update(zip(new, rows, strict=True))
+    keys, encode = list(new), opened.encode_document
+    session.log(f"{counted}; to embed: {len(keys):,}")
+    with progress_bar(len(keys), session.progress, log=session.log) as advance:
+        advance(0)
+        for start in range(0, len(keys), CHUNK_TEXTS):
+            chunk = keys[start : start + CHUNK_TEXTS]
+            known.update(zip(chunk, encode([new[key] for key in chunk], precision=PRECISION), strict=True))
+            advance(len(chunk))
     found = np.stack([known[key] for key in hashed])
 
     def write(temporary: Path) -> None:

@@ -17,6 +17,7 @@ from edgedistill.files import own_cache
 # the time left is estimated from the steps of this long, of which there are few where each takes a minute
 SPEED_PERIOD_S = 600.0
 
+LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 Log = Callable[[str], None]  # one line for the user; the command line writes it to stderr
 
 
@@ -65,17 +66,39 @@ def check_one_process(what: str | None) -> None:
         raise UserError(f"{what}: {fact}; start it without torchrun or accelerate launch")
 
 
+def at_intervals(log: Log) -> Callable[[str, bool], None]:
+    """A log of progress that shows the first line and those marked as last, and of the others at most one in
+    LOG_INTERVAL_S."""
+    logged_at = float("-inf")
+
+    def throttled(line: str, last: bool) -> None:
+        nonlocal logged_at
+        if last or time.perf_counter() - logged_at > LOG_INTERVAL_S:
+            logged_at = time.perf_counter()
+            log(line)
+
+    return throttled
+
+
 @contextmanager
 def progress_bar(
-    total: int | None, shown: bool, work: str = "embedding", unit: str = "texts"
+    total: int | None, shown: bool, work: str = "embedding", unit: str = "texts", log: Log = silent
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function that advances the bar by a number of texts; it does nothing where the bar is not
-    shown.
+    """Yield a function that advances the bar by a number of texts; where the bar is not shown, the log gets
+    lines in its place.
 
     The bar shows the work, how many units of it are done, how many a second or minute, and the time left.
     """
+    done = 0
     if not shown:
-        yield lambda count: None
+        throttled = at_intervals(log)
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            throttled(f"{done / (total or 1):.0%} done: {work} {unit}", False)
+
+        yield advance
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -90,14 +113,14 @@ def progress_bar(
     with Progress(
         *columns, console=Console(stderr=True), transient=True, speed_estimate_period=SPEED_PERIOD_S
     ) as bar:
-        task, started, done = bar.add_task("", total=total, rate=""), time.perf_counter(), 0
+        task, started = bar.add_task("", total=total, rate=""), time.perf_counter()
 
-        def advance(count: int) -> None:
+        def moved(count: int) -> None:
             nonlocal done
             done += count
             bar.update(task, advance=count, rate=rate(done, time.perf_counter() - started, unit))
 
-        yield advance
+        yield moved
 
 
 def rate(done: int, seconds: float, unit: str) -> str:

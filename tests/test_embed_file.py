@@ -255,7 +255,7 @@ def test_where_from_and_where_to(nano: Bundle, tmp_path: Path) -> None:
         embed_file(nano, TextFile(tmp_path), EmbeddingFile(tmp_path / "v.npy"))
     with pytest.raises(
         UserError,
-        match="--column text: stdin is read as plain text, which has no columns; leave --column out",
+        match="--column text: stdin is no table; leave it out",
     ):
         embed_file(nano, TextFile("-", "text"), EmbeddingFile(tmp_path / "v.npy"))
     assert not list(tmp_path.iterdir())

@@ -195,7 +195,7 @@ def portable(file: IO[bytes], name: str, most: int) -> Passages:
     Raises UserError where pypdf is not installed, for a file that it cannot read, one without text, and one
     of more than `most` characters.
     """
-    pypdf = require("pypdf", "a .pdf file", "documents")
+    pypdf = require("pypdf", f"{name}: a .pdf file")
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its remarks on damage that it can repair
     size = page = 0
     try:

@@ -69,6 +69,11 @@ def in_data(name: str, data: Path | None, place: str) -> Path:
     return (data or Path()) / name
 
 
+def is_relative(pattern: str) -> bool:
+    """Whether a path or glob starts from the data folder."""
+    return not (object_store.is_address(pattern) or Path(pattern).is_absolute())
+
+
 def from_here(patterns: list[str]) -> list[str]:
     """Globs that start from the current folder, absolute: a recipe's relative ones start from --data."""
     return [each if object_store.is_address(each) else os.path.abspath(each) for each in patterns]

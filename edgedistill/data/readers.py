@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from edgedistill.data import document_text, input_file
 from edgedistill.data.input_file import MAX_LINE_BYTES, damage_as_user_error, lines
-from edgedistill.errors import UserError, require, unknown_name
+from edgedistill.errors import UserError, counted, require, unknown_name
 
 MAX_TEXT_CHARACTERS = 100_000  # a longer text is a file without line ends
 # bytes of a file that is read whole; its parsed form takes some fifty times as much memory
@@ -243,7 +243,8 @@ def _by_number(path: Path, columns: list[int], field: str | None) -> Iterator[tu
     for number, cells in rows:
         if len(cells) <= last:
             fact = (
-                f"line {number} has {len(cells)} column(s), and column {last}, counted from 0, was requested"
+                f"line {number} has {counted(len(cells), 'column')}, and column {last}, counted from 0, was "
+                "requested"
             )
             raise UserError(f"{path}: {fact}; correct the line, or {field}")
         yield number, tuple(cells[column] for column in columns)
@@ -317,7 +318,8 @@ def _of_header(
     for number, row in rows:
         if len(row) != len(header):
             raise UserError(
-                f"{path}: line {number} has {len(row)} columns, the header {len(header)}; correct the line"
+                f"{path}: line {number} has {counted(len(row), 'column')}, the header {len(header)}; "
+                "correct the line"
             )
         yield number, dict(zip(header, row, strict=True))
 
@@ -363,7 +365,7 @@ def parquet_batches(
 
     Raises UserError: no or damaged parquet file, no such column, pyarrow is not installed.
     """
-    parquet = require("pyarrow.parquet", "a .parquet file", "train")
+    parquet = require("pyarrow.parquet", f"{path}: a .parquet file")
     done = 0
     with input_file.opened(path) as file:
         if file.read(4) != input_file.PARQUET:

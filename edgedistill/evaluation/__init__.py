@@ -2,6 +2,7 @@
 
 __all__ = [
     "bench",
+    "bootstrap",
     "comparison",
     "page",
     "report",

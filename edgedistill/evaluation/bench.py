@@ -4,12 +4,11 @@ the recipes' requirements."""
 from __future__ import annotations
 
 import shlex
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +23,13 @@ from edgedistill.runtime import bundle as bundles_
 from edgedistill.runtime import bundle_location
 from edgedistill.runtime.arguments import MOST_THREADS, positive
 from edgedistill.runtime.compact import layout
-from edgedistill.session import Log, Session
+from edgedistill.session import Log, Session, at_intervals
 
 DEFAULT_SUITE = "mini"
 UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
 SAME_MODEL = 0.98  # cosine of two runners' embeddings of a text; kernels of int8 differ by 0.01
 AGREEMENT_TEXTS = 5000  # on which students are compared with their teacher, at most
 SPACE_TEXTS = 64  # queries whose embeddings by two encoders are compared
-LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 
 
 class Outputs(NamedTuple):
@@ -436,15 +434,11 @@ def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | No
 
 
 def _progress(steps: int, log: Log) -> Log:
-    """Return a log of the steps, with the share that is done; it shows the first and the last, and of the
-    others at most one in LOG_INTERVAL_S. Nothing is drawn while one is measured."""
-    at, logged_at = 0, float("-inf")
+    """Return a log of the steps, with the share that is done. Nothing is drawn while one is measured."""
+    numbers, throttled = count(), at_intervals(log)
 
     def advance(line: str) -> None:
-        nonlocal at, logged_at
-        at += 1
-        if at == steps or time.perf_counter() - logged_at > LOG_INTERVAL_S:
-            logged_at = time.perf_counter()
-            log(f"{(at - 1) / steps:.0%} done: {line}")
+        at = next(numbers)
+        throttled(f"{at / steps:.0%} done: {line}", at + 1 == steps)
 
     return advance

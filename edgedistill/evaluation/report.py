@@ -107,7 +107,7 @@ def disturbances(reports: list[Report]) -> list[str]:
     """Return what makes the times of reports doubtful, one fact each; none on a quiet machine."""
     noises, found = [report.get("noise") or {} for report in reports], list[str]()
     if max(each.get("between", 0) for each in noises) > NOISY:
-        found.append(f"p50 of the same bundle differed by more than {NOISY:.0%} between rounds")
+        found.append(f"p50 of the same graph differed by more than {NOISY:.0%} between rounds")
     if (same := max(each.get("resolution", 0) for each in noises)) > NOISY:
         found.append(f"the same bundle measured twice differed by up to {same:.0%}")
     for key, who in (("steal", "other guests of the host"), ("throttled", "the CPU quota of its group")):

@@ -14,6 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from edgedistill.errors import counted
 from edgedistill.evaluation.report import (
     Report,
     disturbances,
@@ -27,7 +28,7 @@ from edgedistill.evaluation.report import (
 from edgedistill.evaluation.suites.retrieval import by_cosine
 
 WIDTH = 100  # columns of the terminal
-LONGEST_WORD = 12  # of the head of a column in the terminal
+LONGEST_HEAD = 12  # of a column in the terminal
 SHOWN_TIES = 6  # pairs of bundles
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
 TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")
@@ -123,7 +124,7 @@ def conditions(report: Report) -> str:
     if report.get("device") == "cuda":
         parts.insert(0, (machine.get("gpu") or {}).get("name") or "cuda")
     if threads:
-        parts.append(f"{threads} thread{'' if threads == 1 else 's'}")
+        parts.append(counted(threads, "thread"))
     flags = machine.get("flags") or []
     parts.append(" ".join([flag for flag in TELLING_FLAGS if flag in flags][:2]))
     if runtime:
@@ -173,12 +174,12 @@ def plain(sheet: RenderableType, width: int = WIDTH) -> str:
 def _table(rows: list[tuple[Report, list[Cell]]]) -> Table:
     """Return a table whose first column takes what the others leave of WIDTH."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("bundle", no_wrap=True, vertical="bottom")
+    table.add_column("bundle", no_wrap=True)
     left = WIDTH - 3
     for at, cell in enumerate(rows[0][1]):
-        head = [shorten(word, LONGEST_WORD) for word in cell.head.split()]
-        table.add_column("\n".join(head), justify="right", no_wrap=True, vertical="bottom")
-        left -= 2 + max(map(len, [*head, *(row[at].shown for _, row in rows)]))
+        head = shorten(cell.head, LONGEST_HEAD)
+        table.add_column(head, justify="right", no_wrap=True)
+        left -= 2 + max(map(len, [head, *(row[at].shown for _, row in rows)]))
     for report, row in rows:
         name = report["bundle"]["name"]
         rest = shorten(title(report).removeprefix(name), max(12, left) - 8)
@@ -207,9 +208,12 @@ def _notes(reports: list[Report]) -> list[str]:
         notes.append("retained: share of the teacher's score.")
     if tied := tie_note(reports):
         notes += textwrap.wrap(tied, WIDTH)
-    if disturbed := disturbances(reports):
-        notes += textwrap.wrap(f"~ noisy machine: {'; '.join(disturbed)}.", WIDTH)
-    return notes
+    return notes + noise_note(disturbances(reports))
+
+
+def noise_note(disturbed: list[str]) -> list[str]:
+    """Return what the mark ~ means, in lines of at most WIDTH characters; none on a quiet machine."""
+    return textwrap.wrap(f"~ noisy machine: {'; '.join(disturbed)}.", WIDTH) if disturbed else []
 
 
 def tie_note(reports: list[Report]) -> str:

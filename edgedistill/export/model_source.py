@@ -75,10 +75,13 @@ def opened(given: str | Path | Source) -> Iterator[run.Run]:
             "was made from"
         )
     if not _is_model(found):
+        if isinstance(found, resolve.ModelFolder):
+            fact = "neither a run (no run.json) nor a model (no config.json)"
+            raise UserError(f"{source}: {fact}; give a run that edgedistill train has written, or a model")
         yield run.open_run(source, remote_code=remote_code)
         return
     if revision is None and isinstance(found, resolve.HubId):
-        raise UserError(f"{source}: no such folder here; if it is a hub id, add --revision")
+        raise UserError(f"{source}: no such folder here; if it is a hub id, add --revision main")
     teacher = {"model": source, "pooling": pooling, "revision": revision, "dtype": "fp32"}
     teacher = {key: value for key, value in teacher.items() if value is not None}
     content = {"name": name_of(source), "teacher": teacher, "student": {"kind": "teacher"}}

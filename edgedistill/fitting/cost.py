@@ -27,7 +27,7 @@ from edgedistill.fitting.candidates import (
     estimated_bytes,
     products,
 )
-from edgedistill.planning.cost import least_median_ms, size_and_latency
+from edgedistill.planning.cost import medians_ms, size_and_latency
 from edgedistill.precisions import PRECISIONS as ROWS
 from edgedistill.quantization.sample_texts import Reader, samples
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
@@ -90,14 +90,14 @@ def measured(student: PreparedStudent, texts: list[str]) -> Cost:
     """The cost of a student in every precision. The `texts` are timed."""
     reader = Reader(student.tokenizer, "", student.max_tokens)
     drawn, ids = samples(reader, []), reader.token_ids(texts)
-    sizes, p50_ms = size_and_latency(student.module, PRECISIONS, drawn, ids, threads=1)
+    sizes, rounds = size_and_latency(student.module, PRECISIONS, drawn, ids, threads=1)
     backend: Any = student.tokenizer.backend_tokenizer
     backend.no_padding()
     backend.enable_truncation(student.max_tokens)
-    size, ms = tokenizer_bytes(student.tokenizer, student.max_tokens), least_median_ms(backend.encode, texts)
+    size, ms = tokenizer_bytes(student.tokenizer, student.max_tokens), min(medians_ms(backend.encode, texts))
     return Cost(
         {name: each + size for name, each in sizes.items()},
-        {name: round(each + ms, 4) for name, each in p50_ms.items()},
+        {name: round(min(each) + ms, 4) for name, each in rounds.items()},
     )
 
 

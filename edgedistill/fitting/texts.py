@@ -16,7 +16,7 @@ from edgedistill import files, recipe
 from edgedistill.data import corpus, file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.input_file import KINDS
-from edgedistill.errors import UserError
+from edgedistill.errors import UserError, counted
 from edgedistill.fitting.candidates import MAX_TOKENS
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
@@ -82,7 +82,9 @@ def read(section: dict[str, Any], least: int, session: Session, seed: int = 0) -
         problems = (each.replace("corpus.column", "--column") for each in error.problems)
         raise UserError(*(each.replace("corpus: ", "--texts: ") for each in problems)) from None
     if len(built) < least:
-        raise UserError(f"--texts: {len(built)} distinct texts, at least {least} are needed; add texts")
+        raise UserError(
+            f"--texts: {counted(len(built), 'distinct text')}, at least {least} are needed; add texts"
+        )
     return built
 
 

@@ -15,7 +15,8 @@ from edgedistill import quantization, recipe
 from edgedistill.classification import classifier, finetune
 from edgedistill.classification.finetune import LabelledStage
 from edgedistill.errors import Problems
-from edgedistill.evaluation.tables import plain
+from edgedistill.evaluation import bootstrap, report
+from edgedistill.evaluation.tables import noise_note, plain, significant
 from edgedistill.planning import training_time
 from edgedistill.precisions import PRECISIONS
 from edgedistill.runtime import onnx_session
@@ -26,7 +27,7 @@ from edgedistill.training.open_recipe import Opened, open_recipe
 
 ROUNDS = 5  # the least of their medians counts: other work on the machine only ever adds
 QUERIES = 60  # of a round of each precision
-MOST_SECONDS = 0.15  # for each precision; a check answers at once
+MOST_SECONDS = 0.15  # for each precision, but for a call in each round; a check answers at once
 SAMPLES = 8  # texts that activations are measured on: what they hold changes no size and no latency
 TOKENS = 16  # of the timed query: about the median of a search query or a short sentence
 
@@ -62,13 +63,16 @@ def _cost(opened: Opened, labelled: LabelledStage | None, session: Session) -> d
     spec, student, corpus = opened.spec, opened.student.module, opened.texts
     found: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
     found["max_tokens"] = opened.student.max_tokens
+    noise: dict[str, Any] = {}
     measured = training_time.is_measured(student)
     if measured:
         random, tokens = np.random.default_rng(0), len(opened.student.tokenizer)
         samples = random.integers(0, tokens, (SAMPLES, TOKENS)).tolist()
         queries = random.integers(0, min(100, tokens), (QUERIES, TOKENS)).tolist()
-        sizes, p50_ms = size_and_latency(student, PRECISIONS, samples, queries, 0, MOST_SECONDS)
-        found["size_bytes"], found["p50_ms"] = sizes, {name: round(ms, 3) for name, ms in p50_ms.items()}
+        found["size_bytes"], rounds = size_and_latency(student, PRECISIONS, samples, queries, 0, MOST_SECONDS)
+        found["p50_ms"] = {name: round(min(medians), 3) for name, medians in rounds.items()}
+        # the first round is longer on every machine
+        noise["between"] = max(bootstrap.noise([*np.array(medians[1:])]) for medians in rounds.values())
     else:
         total = found["parameters"]["total"]
         found["size_bytes"] = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
@@ -84,7 +88,7 @@ def _cost(opened: Opened, labelled: LabelledStage | None, session: Session) -> d
         found["training_samples"] = samples
     if measured and (spec.distilling or missing):
         found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
-    return found | {"warnings": opened.warnings}
+    return found | {"noise": report.disturbances([{"noise": noise}]), "warnings": opened.warnings}
 
 
 def _finetuning(labelled: LabelledStage, student: Any, parameters: dict[str, int]) -> dict[str, Any]:
@@ -105,22 +109,24 @@ def size_and_latency(
     queries: Sequence[Sequence[int]],
     threads: int,
     limit: float = math.inf,
-) -> tuple[dict[str, int], dict[str, float]]:
-    """({precision: bytes of the graph}, {precision: its p50}) of a student's module.
+) -> tuple[dict[str, int], dict[str, list[float]]]:
+    """({precision: bytes of the graph}, {precision: medians of rounds in ms}) of a student's module.
 
     Activations are measured on `samples`, `queries` are timed; both are token ids. `threads` and `limit` are
-    as in `graph_p50_ms`.
+    as in `graph_medians_ms`.
     """
-    fp32, sizes, p50_ms = graph.build(student.eval()), dict[str, int](), dict[str, float]()
+    fp32, sizes, rounds = graph.build(student.eval()), dict[str, int](), dict[str, list[float]]()
     for name in precisions:
         # rounding by samples takes long, and changes neither the size nor the latency of w4
         model = quantization.convert(fp32, name, samples if name == "int8" else []).SerializeToString()
-        sizes[name], p50_ms[name] = len(model), graph_p50_ms(model, queries, threads, limit)
-    return sizes, p50_ms
+        sizes[name], rounds[name] = len(model), graph_medians_ms(model, queries, threads, limit)
+    return sizes, rounds
 
 
-def graph_p50_ms(model: bytes, ids: Sequence[Sequence[int]], threads: int, limit: float = math.inf) -> float:
-    """Milliseconds of a text in a graph, as `least_median_ms`. `ids` are the token ids of some texts. With 0
+def graph_medians_ms(
+    model: bytes, ids: Sequence[Sequence[int]], threads: int, limit: float = math.inf
+) -> list[float]:
+    """Milliseconds of a text in a graph, as `medians_ms`. `ids` are the token ids of some texts. With 0
     threads, onnxruntime chooses their number."""
     session = onnx_session.open_session(model, threads, "cpu")
 
@@ -128,24 +134,23 @@ def graph_p50_ms(model: bytes, ids: Sequence[Sequence[int]], threads: int, limit
         inputs = {"input_ids": row, "attention_mask": np.ones_like(row)}
         session.run(["sentence_embedding"], inputs, onnx_session.RUN_OPTIONS)
 
-    return least_median_ms(run, [np.array([row], np.int64) for row in ids], limit)
+    return medians_ms(run, [np.array([row], np.int64) for row in ids], limit)
 
 
-def least_median_ms(call: Callable[[Any], object], items: Sequence[Any], limit: float = math.inf) -> float:
-    """Milliseconds of a call: the least of ROUNDS medians over items. After `limit` seconds it ends with what
-    it has."""
-    medians, times = list[float](), list[float]()
-    for item in [*items] * ROUNDS:
-        start = time.perf_counter()
-        call(item)
-        times.append(time.perf_counter() - start)
-        limit -= times[-1]
-        if len(times) == len(items) or limit < 0:
-            medians.append(1e3 * float(np.median(times)))
-            times = []
-        if limit < 0:
-            break
-    return min(medians)
+def medians_ms(call: Callable[[Any], object], items: Sequence[Any], limit: float = math.inf) -> list[float]:
+    """The median milliseconds of a call in each of ROUNDS rounds over the items: over all, or over as many as
+    take `limit` seconds in all rounds together, and one at least."""
+    medians = list[float]()
+    for _ in range(ROUNDS):
+        times = list[float]()
+        for item in items:
+            start = time.perf_counter()
+            call(item)
+            times.append(time.perf_counter() - start)
+            if sum(times) * ROUNDS >= limit:
+                break
+        medians.append(1e3 * float(np.median(times)))
+    return medians
 
 
 def table(found: dict[str, Any]) -> str:
@@ -153,11 +158,12 @@ def table(found: dict[str, Any]) -> str:
     sheet = Table(title=found["name"], title_justify="left", show_header=False)
     for label, value in _rows(found):
         sheet.add_row(label, value)
-    lines = [plain(sheet)]
+    lines = [plain(sheet), *noise_note(found["noise"])]
     if "estimated_seconds" in found:
         seconds = found["estimated_seconds"]
         total = duration(sum(seconds.values()))
-        about = "" if total.startswith("less") else "about "
+        about = "~" if found["noise"] else "about "
+        about = "" if total.startswith("less") else about
         parts = ", ".join(f"{who} {duration(each)}" for who, each in seconds.items())
         without = ", without the fine-tuning" if "labelled" in found else ""
         lines.append(f"estimated training time on this machine: {about}{total} ({parts}){without}")
@@ -176,7 +182,10 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("graph", "  ".join(sizes)))
     latencies = "not measured: the student is too large or too deep for a check, as is its training time"
     if p50_ms:
-        each = "  ".join(f"{name} {ms:.2f} ms" for name, ms in p50_ms.items())
+        shown = (
+            (name, f"~{significant(ms, 2)}" if found["noise"] else f"{ms:.2f}") for name, ms in p50_ms.items()
+        )
+        each = "  ".join(f"{name} {ms} ms" for name, ms in shown)
         latencies = f"{each}  (a single text of {TOKENS} tokens)"
     rows.append(("p50, initial student", latencies))
     if "texts" in found:

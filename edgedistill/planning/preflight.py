@@ -11,6 +11,8 @@ from edgedistill.data import file_patterns
 from edgedistill.errors import Problems, UserError
 from edgedistill.evaluation import scoring
 
+STARTER = "starter"  # the recipe to begin with
+
 
 def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
     """Check several recipes. Raises one UserError with the problems of all of them."""
@@ -27,8 +29,18 @@ def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
 
 def check(spec: recipe.Recipe, data: Path | None) -> None:
     """Raises one UserError with all of these: globs that match no file, suites that cannot be read."""
-    problems = Problems()
-    for patterns, place in _patterns(spec):
+    problems, listed = Problems(), list(_patterns(spec))
+    relative = [each for patterns, _ in listed for each in patterns if file_patterns.is_relative(each)]
+    if data is None and relative:
+        more = f" and {len(relative) - 1} more" if relative[1:] else ""
+        way_out = "give --data DIR or set EDGEDISTILL_DATA"
+        if spec.name in files.shipped("recipe") and spec.name != STARTER:
+            way_out += (
+                f", with the files that bench/README.md lists; the recipe {STARTER} is for your own texts"
+            )
+        problems.found.append(f"{spec.name}: reads {relative[0]!r}{more} in a data folder; {way_out}")
+        listed = []
+    for patterns, place in listed:
         with problems.collect():
             file_patterns.matching_files(patterns, data, place)
     if spec.select is not None:

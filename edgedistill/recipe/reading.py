@@ -108,7 +108,14 @@ def checked(data: dict[str, Any], place: str, kind: type[S]) -> S:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        lines = [_line(place, problem, kind) for problem in error.errors()[:MOST_PROBLEMS]]
+        problems = error.errors()[:MOST_PROBLEMS]
+        # of the choices of `int | list[int]`, the one that the value is of has said what is wrong
+        named = {_place(each["loc"], kind).text for each in problems if each["type"] not in _EXPECTED}
+        lines = [
+            _line(place, each, kind)
+            for each in problems
+            if not (_is_choice(each) and _place(each["loc"], kind).text in named)
+        ]
         if error.error_count() > MOST_PROBLEMS:
             lines.append(f"{place}: {error.error_count():,} problems in all; correct these first")
         raise UserError(*dict.fromkeys(lines)) from None
@@ -223,9 +230,18 @@ def _line(place: str, problem: Any, root: type[Section]) -> str:
     if kind in _EXPECTED:
         return f"{where}: {_wrong_type(problem)}"
     fact = problem["msg"].removeprefix("Value error, ")
+    for words, ours in _WORDS.items():
+        fact = fact.replace(words, ours)
     plain = kind != "value_error" and not isinstance(problem["input"], dict | list)
     got = f", not {shown(problem['input'])}" if plain else ""
     return f"{where}: {fact[0].lower()}{fact[1:]}{got}"
+
+
+_WORDS = {  # pydantic's, and ours
+    "Input should be": "must be",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
 
 
 def _unknown_key(key: str, known: list[str]) -> str:
@@ -253,8 +269,12 @@ def _wrong_type(problem: Any) -> str:
     value, (expected, way_out) = problem["input"], _EXPECTED[problem["type"]]
     got = next((name for kind, (name, _) in ((dict, _MAPPING), (list, _LIST)) if isinstance(value, kind)), "")
     fact = "no value" if value is None else f"{got or shown(value)} is not {expected}"
-    # one choice of several, such as a number or a list
-    return fact if _NOT_WRITTEN.fullmatch(str(problem["loc"][-1])) else f"{fact}; {way_out}"
+    return fact if _is_choice(problem) else f"{fact}; {way_out}"
+
+
+def _is_choice(problem: Any) -> bool:
+    """Whether the value is not of one type of several that it may have, such as a number or a list."""
+    return problem["type"] in _EXPECTED and bool(_NOT_WRITTEN.fullmatch(str(problem["loc"][-1])))
 
 
 def own_name(key: str, known: list[str]) -> str | None:

@@ -119,6 +119,8 @@ def dump(data: Any) -> str:
 def _problem(error: yaml.YAMLError) -> str:
     """What and where, without the excerpt and the name of the string it was read from."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if problem and "'\\t'" in problem:
+        problem = "a tab, where spaces must indent"
     return (
         f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
         if mark and problem

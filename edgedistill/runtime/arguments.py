@@ -11,7 +11,7 @@ from edgedistill.errors import UserError, unknown_name
 
 LARGEST_BATCH_TOKENS, MOST_THREADS = 1 << 30, 1024
 # Parameters of sentence-transformers: ours; what always holds; and what to do in place of others.
-SAME = {"show_progress_bar": "progress", "truncate_dim": "dim"}
+SAME = {"show_progress_bar": "progress", "truncate_dim": "dim", "top_k": "k"}
 HOLDS = {"normalize_embeddings": True, "convert_to_numpy": True, "convert_to_tensor": False}
 IN_PLACE = {
     "batch_size": "a batch is bounded in tokens; give batch_tokens, or leave it out",
@@ -30,14 +30,14 @@ def positive(value: int, name: str, most: int = LARGEST_BATCH_TOKENS) -> int:
     return int(value)
 
 
-def listed(items: Iterable[Any], name: str, most_dimensions: int = 1) -> list[Any]:
+def listed(items: Iterable[Any], name: str, most_dimensions: int = 1, expected: str = "a list") -> list[Any]:
     """The items of any iterable that has an order and, where it is an array, one dimension, or as many as are
     allowed: what follows counts and reads the same ones."""
     if isinstance(items, str):
         raise UserError(f"{name}: one string; put it in a list")
     kind = type(items).__name__
     if isinstance(items, bytes | bytearray | Mapping) or not isinstance(items, Iterable):
-        raise UserError(f"{name}: {kind}, not a list of strings; give a list")
+        raise UserError(f"{name}: {kind}, not {expected} of strings; give {expected}")
     if isinstance(items, set | frozenset):
         raise UserError(f"{name}: {kind}, which has no order; give a list")
     dimensions = getattr(items, "ndim", 1)
@@ -46,12 +46,13 @@ def listed(items: Iterable[Any], name: str, most_dimensions: int = 1) -> list[An
     return list(items)
 
 
-def given_texts(texts: Iterable[str]) -> list[str]:
-    """The strings of any iterable that has an order. Raises UserError for anything else."""
-    found = listed(texts, "texts")
+def given_texts(texts: Iterable[str], name: str = "texts", expected: str = "a list") -> list[str]:
+    """The strings of any iterable that has an order. Raises UserError for anything else, which `name`
+    names."""
+    found = listed(texts, name, expected=expected)
     for at, text in enumerate(found):
         if not isinstance(text, str):
-            raise UserError(f"texts[{at}]: {type(text).__name__}, not a string; give strings")
+            raise UserError(f"{name}[{at}]: {type(text).__name__}, not a string; give strings")
     return found
 
 

@@ -169,7 +169,7 @@ class Bundle:
 
     @border()
     def search(
-        self, query: str | Iterable[str], documents: Iterable[str] | np.ndarray, k: int = 10
+        self, query: str | Iterable[str], documents: Iterable[str] | np.ndarray, k: int = 10, **others: Any
     ) -> tuple[np.ndarray, np.ndarray]:
         """The k documents most similar to a query, best first: their indices and cosines, both (k,), or all
         where there are fewer. Of an iterable of queries both are (q, k).
@@ -178,9 +178,14 @@ class Bundle:
         documents: texts, which are embedded, or their embeddings as `encode_document` returns them, in any
             precision.
         k: how many.
+        others: names of sentence-transformers, such as top_k; see `our_names`.
 
         Raises UserError as `encode`, and for embeddings of other dimensions.
         """
+        if others:
+            return self.search(query, documents, **our_names("search", others, {"k": k}))
+        if not isinstance(query, str):
+            query = given_texts(query, "query", "a string or a list")
         k, dim = positive(k, "k"), None
         if isinstance(documents, np.ndarray) and documents.dtype.kind in "fiu":
             width = documents.shape[1] if documents.ndim == 2 else 0
@@ -224,10 +229,13 @@ class Bundle:
     def embedding_dim(self, dim: int | None = None) -> int:
         """The dimensions of an embedding for `dim`, by default the largest. Raises UserError for one that is
         none of `dims`."""
-        if dim is None or dim in self.dims:
+        if dim is None or (dim in self.dims and dim is not True):
             return self.dims[0 if dim is None else self.dims.index(dim)]
-        fact = f"{self.manifest['name']} was trained for {', '.join(map(str, self.dims))} dimensions"
-        raise UserError(f"dim={dim!r}: {fact}; choose one of these")
+        name, known = self.manifest["name"], ", ".join(map(str, self.dims))
+        fact = f"{name} was trained for {known} dimensions; choose one of these"
+        if len(self.dims) == 1:
+            fact = f"{name} has {known} dimensions and cannot be cut; leave it out"
+        raise UserError(f"dim={dim!r}: {fact}")
 
     @property
     def fallback(self) -> str:
@@ -384,7 +392,11 @@ class PairBundle(Bundle):
 
 @border()
 def load(
-    name: str | Path, precision: str | None = None, threads: int | None = None, device: str = "cpu"
+    name: str | Path,
+    precision: str | None = None,
+    threads: int | None = None,
+    device: str = "cpu",
+    **others: Any,
 ) -> Bundle:
     """Open a bundle after checking the sha256 of every file that it reads; one of a pair of encoders as a
     `PairBundle`.
@@ -396,11 +408,15 @@ def load(
     threads: of onnxruntime; by default the processors that this process may use.
     device: "cpu", "cuda" (which needs onnxruntime-gpu), or another provider of the onnxruntime that is
         installed, such as "openvino" or "coreml".
+    others: parameters that there are not, which the error names.
 
     Raises UserError where there is no such bundle, precision or device, where CUDA does not start, or the
     bundle needs a newer edgedistill; CheckFailed where a file is missing, was changed or is too large, or a
     graph is one that no export writes.
     """
+    if others:
+        given = {"precision": precision, "threads": threads, "device": device}
+        return load(name, **our_names("load", others, given))
     if threads is not None:
         positive(threads, "threads", MOST_THREADS)
     folder, named = locate(name)

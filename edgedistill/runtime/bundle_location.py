@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from edgedistill.errors import UserError, unknown_name
 from edgedistill.precisions import INT8_PRODUCTS, PRECISIONS, fastest_first
 
 SCORES = files.PACKAGE / "shipped/bundles/scores.json"  # bench/documents.py writes it from the reports
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")  # ./x and /x are only folders
 SCORED = {"sts7": "STS", "retrieval": "search"}  # suites of every student, and their titles
 FOLDER = Path("bundles")  # where `edgedistill export` writes, and where plain names are looked up
 
@@ -100,6 +102,10 @@ def _not_found(name: str) -> str:
         return f"{name}: a model, not a bundle; export it first: edgedistill export {name} --out bundles/NAME"
     if Path(name).is_file():
         return f"{name}: a file; give a bundle's folder, or the name of one that ships"
+    owner, _, model = name.partition("/")
+    if model and HUB_ID.fullmatch(name) and owner not in ("bundles", "runs") and not Path(owner).exists():
+        way_out = f"edgedistill export {name} --revision main --out bundles/{model}"
+        return f"{name}: no bundle here, it looks like a hub id; make a bundle of that: {way_out}"
     known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("[!.]*/manifest.json"))}
     ways_out = "`edgedistill students` lists what ships, `edgedistill export MODEL` makes one"
     return f"{unknown_name('bundle', name, known)}; {ways_out}"
@@ -134,7 +140,7 @@ def shipped() -> list[dict[str, Any]]:
             "size_bytes": sum(each["size_bytes"] for each in manifest["precisions"].values())
             + (path.parent / "tokenizer.json").stat().st_size,
             "scores": scores,
-            "licences": list(dict.fromkeys(licences)),
+            "licences": list({each.lower(): each for each in licences}.values()),
         }
         found.append(student)
     return found

@@ -143,13 +143,11 @@ class RequestReader:
         return texts
 
     def _dim(self, asked: Any) -> int:
-        dims = self.bundle.dims
-        if asked is None:
-            return dims[0]
-        if type(asked) is not int or asked not in dims:
-            fact = f"{_shown(asked)}; {self.bundle.manifest['name']} gives {', '.join(map(str, dims))}"
-            raise Refusal(400, f"dimensions: {fact}, choose one of these", "dimensions")
-        return asked
+        try:
+            return self.bundle.embedding_dim(asked)
+        except UserError as error:
+            message = f"dimensions: {str(error).removeprefix('dim=')}"
+            raise Refusal(400, message, "dimensions") from None
 
     def _dtype(self, asked: Any, dim: int) -> str:
         if not isinstance(asked, str) or asked not in DTYPES:

@@ -388,7 +388,8 @@ async def http_error(request: Request, error: Exception) -> Response:
     """Unknown paths and methods, in the shape of OpenAI's errors."""
     assert isinstance(error, HTTPException)
     paths = "POST /v1/embeddings, GET /v1/models, /health or /metrics"
-    message = f"{request.method} {request.url.path[:80]}: {error.detail}; ask for {paths}"
+    fact = "no such path" if error.status_code == 404 else "not with this method"
+    message = f"{request.method} {request.url.path[:80]}: {fact}; ask for {paths}"
     return refused(Refusal(error.status_code, message, headers=error.headers))
 
 

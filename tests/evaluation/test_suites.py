@@ -229,7 +229,7 @@ def test_pairs_are_classified_by_their_difference(tmp_path: Path) -> None:
             lambda f: write_split(f, "test", [("2", "5")] * 4),
             "set: label '2' has 4 rows, 10 folds need one each",
         ),
-        (", folds: 2", lambda f: None, "tasks[0].folds: input should be greater than or equal to 3, not 2"),
+        (", folds: 2", lambda f: None, "tasks[0].folds: must be at least 3, not 2"),
         (
             ", folds: 5, refit: true",
             lambda f: None,

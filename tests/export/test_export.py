@@ -567,7 +567,7 @@ def test_precisions_that_are_not(tmp_path: Path, precisions: list[str], message:
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    assert "not a run (no run.json); create one with edgedistill train" in refused(
+    assert "neither a run (no run.json) nor a model (no config.json); give a run" in refused(
         tmp_path, tmp_path, ["fp32"], UserError
     )
 

@@ -160,7 +160,7 @@ def test_a_bundles_name_is_no_model(tmp_path: Path) -> None:
 
 def test_a_hub_id_needs_a_revision(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match="^owner/name: no such folder here; if it is a hub id, add --revision$"
+        UserError, match="^owner/name: no such folder here; if it is a hub id, add --revision main$"
     ):
         bundle_writer.export("owner/name", ["fp32"], tmp_path / "b", quiet)
 

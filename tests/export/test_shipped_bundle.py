@@ -65,7 +65,8 @@ def test_it_is_listed(shipped: bundle.Bundle) -> None:
     assert "en" in found["languages"] and all(len(each) == 2 for each in found["languages"])
     assert (len(found["languages"]) > 1) == (found["name"] == "multi")
     teacher = "mit" if found["name"] == "multi" else "apache-2.0"
-    assert {teacher, *shipped.manifest["recipe"]["corpus"]["licences"].values()} == {*found["licences"]}
+    licences = {teacher, *shipped.manifest["recipe"]["corpus"]["licences"].values()}
+    assert {each.lower() for each in licences} == {each.lower() for each in found["licences"]}
     (said,) = [
         row["quality"]
         for row in REPORTS

@@ -223,7 +223,7 @@ def test_text_stays_text(text: str) -> None:
             "student.head_bias=yes",
             "student.head_bias: 'yes' is not true or false; write one of them, without quotes",
         ),
-        ("stages.0.epochs=.inf", "stages[0].epochs: input should be less than or equal to 1000000, not inf"),
+        ("stages.0.epochs=.inf", "stages[0].epochs: must be at most 1000000, not inf"),
         (
             "stages.0.weight_decay=1e300",
             "stages[0].weight_decay: 1e+300 is too large; give at most 1,000,000,000",

@@ -88,9 +88,12 @@ def test_all_the_problems_at_once() -> None:
     assert "extra: no key 'extra'" in text
     assert "student.widht: no key 'widht'; did you mean 'width'?" in text
     assert "stages[0].objective: missing" in text
-    assert "stages[0].batch: input should be greater than or equal to 1, not 0" in text
+    assert "stages[0].batch: must be at least 1, not 0" in text
     assert problems(student={"kind": "bert", "layers": "two"}) == [
         f"recipes/x.yaml: student.layers: 'two' is not a {choice}" for choice in ("whole number", "list")
+    ]
+    assert problems(student={"kind": "bert", "layers": 99}) == [
+        "recipes/x.yaml: student.layers: must be at most 64, not 99"
     ]
 
 
@@ -113,7 +116,7 @@ def test_all_the_problems_at_once() -> None:
         ),
         (
             {"weights": "nano", "max_tokens": 2},
-            "student.max_tokens: input should be greater than or equal to 3, not 2",
+            "student.max_tokens: must be at least 3, not 2",
         ),
         ({"kind": "finished"}, "student.weights: missing; this key is required"),
         ({"kind": "finished", "weights": "nano", "layers": 2}, "student.layers: no key 'layers'"),
@@ -154,16 +157,16 @@ def test_all_the_problems_at_once() -> None:
         ),
         (
             {"kind": "static", "embeddings": {"weighting": "freq"}},
-            "student.embeddings.weighting: input should be 'none' or 'frequency', not 'freq'",
+            "student.embeddings.weighting: must be 'none' or 'frequency', not 'freq'",
         ),
         (
             {"kind": "static", "embeddings": {"count_exponent": 0}},
-            "student.embeddings.count_exponent: input should be greater than 0",
+            "student.embeddings.count_exponent: must be greater than 0",
         ),
         ({"kind": "static", "dims": 4}, "`dims` is the output of a head; set `head: linear` or leave it out"),
         (
             {"kind": "static", "token_weights": "idf"},
-            "student.token_weights: input should be 'sif' or 'equal', not 'idf'",
+            "student.token_weights: must be 'sif' or 'equal', not 'idf'",
         ),
         ({"kind": "bilstm", "embeddings": {"from": "glove"}}, "`file` goes with `from: glove`"),
         ({"kind": "bilstm", "head": "none", "dims": 4}, "`dims` is the output of a head"),
@@ -173,11 +176,11 @@ def test_all_the_problems_at_once() -> None:
         ),
         (
             {"kind": "bert", "layers": 1, "width": 8, "trim": {"min_count": 0}},
-            "student.trim.min_count: input should be greater than or equal to 1",
+            "student.trim.min_count: must be at least 1",
         ),
-        ({"kind": "recurrent", "layers": 0}, "input should be greater than or equal to 1"),
+        ({"kind": "recurrent", "layers": 0}, "must be at least 1"),
         ({"kind": "recurrent", "layers": []}, "`layers` is empty; the shared block needs at least one"),
-        ({"kind": "recurrent", "repeats": 0}, "student.repeats: input should be greater than or equal to 1"),
+        ({"kind": "recurrent", "repeats": 0}, "student.repeats: must be at least 1"),
         ({"kind": "recurrent", "embeddings": {"of": "outputs"}}, "`embeddings` are the source's or random"),
         ({"kind": "recurrent", "dims": 4}, "`dims` is the output of a head"),
     ],

@@ -270,6 +270,18 @@ def test_names_of_sentence_transformers(
 # Search
 
 
+def test_parameters_by_other_names(folder: Path) -> None:
+    with pytest.raises(UserError, match="^load: quantized=True: no parameter 'quantized'; choose one: "):
+        bundle.load(folder, quantized=True)
+    opened = bundle.load(folder)
+    assert opened.search(TEXTS[1], TEXTS, top_k=1)[0].tolist() == [1]
+    with pytest.raises(UserError, match="^search: tops=1: no parameter 'tops'"):
+        opened.search(TEXTS[1], TEXTS, tops=1)
+    wrong: Any = None
+    with pytest.raises(UserError, match="^query: NoneType, not a string or a list of strings; give a "):
+        opened.search(wrong, TEXTS)
+
+
 def test_a_bundle_searches_texts_and_embeddings(copy: Path) -> None:
     rewrite(copy, query_prompt="the dog ", dims=[24, 8])
     opened, queries = bundle.load(copy), sentences(3, seed=8)
@@ -334,7 +346,7 @@ def test_ids_must_fit(folder: Path, length: int) -> None:
 
 def test_matryoshka_embeddings_are_cut_and_normalized(copy: Path) -> None:
     whole = bundle.load(copy).encode(TEXTS)
-    with pytest.raises(UserError, match="dim=8: run was trained for 24 dimensions; choose one of these"):
+    with pytest.raises(UserError, match="dim=8: run has 24 dimensions and cannot be cut; leave it out"):
         bundle.load(copy).encode(TEXTS, dim=8)
     rewrite(copy, dims=[24, 8])
     opened = bundle.load(copy)

@@ -259,8 +259,12 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
             400,
             "input[1]: 1001 characters, at most 1000 are allowed; 32 tokens are read, send less",
         ),
-        ({"input": "a", "dimensions": 5}, 400, "dimensions: 5; tiny gives 24, 8, choose one of these"),
-        ({"input": "a", "dimensions": True}, 400, "dimensions: true; "),
+        (
+            {"input": "a", "dimensions": 5},
+            400,
+            "dimensions: 5: tiny was trained for 24, 8 dimensions; choose one of these",
+        ),
+        ({"input": "a", "dimensions": True}, 400, "dimensions: True: "),
         ({"input": "a", "encoding_format": "int8"}, 400, 'encoding_format: "int8"; choose float or base64'),
         (
             {"input": "a", "output_dtype": "uint8"},
@@ -674,7 +678,7 @@ def test_a_failed_batch_fails_its_requests_and_no_others(
         (["BUNDLE:int8"], "int8"),
         (["BUNDLE", "--host", "192.0.2.1"], "192.0.2.1:8000: "),
         (["BUNDLE", "--port", "70000"], "--port 70000: not a whole number from 0 to 65,535"),
-        (["BUNDLE", "--device", "cdua"], "device: no device 'cdua'; did you mean 'cuda'?"),
+        (["BUNDLE", "--device", "cdua"], "--device cdua: no such device; did you mean 'cuda'?"),
         (["BUNDLE", "--threads", "0"], "--threads 0: not a whole number from 1"),
         (["BUNDLE", "--api-key", " "], "--api-key: empty; give a key, or leave it out"),
         (["LABELS"], ": a classifier (label 0, label 1, "),

@@ -207,7 +207,7 @@ def test_weights_are_above_zero_and_so_is_their_sum(world: World, wide: Path, we
         recipe.parse(joined(world, wide, targets=targets), "r.yaml")
     assert len(caught.value.problems) == 2
     assert all(
-        f"r.yaml: targets.parts[{at}].weight: input should be" in each
+        f"r.yaml: targets.parts[{at}].weight: must be" in each
         for at, each in enumerate(caught.value.problems)
     )
 

@@ -90,7 +90,7 @@ export class Bundle {
   chosenDim(dim = this.dims[0]) {
     const { name } = this.manifest;
     if (this.dims.includes(dim)) return dim;
-    if (this.dims.length === 1) throw new UserError(`dim=${dim}: ${name} has ${this.dims[0]} dimensions and cannot be cut; leave dim out`);
+    if (this.dims.length === 1) throw new UserError(`dim=${dim}: ${name} has ${this.dims[0]} dimensions and cannot be cut; leave it out`);
     throw new UserError(`dim=${dim}: ${name} was trained for ${this.dims.join(", ")} dimensions; choose one of these`);
   }
 
