@@ -242,15 +242,15 @@ def build(spec: Spec, session: Session, seed: int) -> Corpus:
     folder = session.cache / "corpora" / name
 
     def write(temporary: Path) -> None:
-        session.log(f"reading texts from {len(sources)} source(s)")
+        session.log(f"reading texts: {sources[0].name}" + (", …" if len(sources) > 1 else ""))
         digests = deduplicate.excluded_digests(excluded)
         spool = _spool(spec, sources, digests, temporary / "spool", session.progress)
         meta = _write_split(spec, [source.name for source in sources], spool, digests, seed, temporary)
         spool.path.unlink()
         files.write_json(temporary / "corpus.json", meta)
         held_out = meta["texts"] - meta["trained"]
-        fact = f"{meta['texts']:,} texts of {meta['read']:,} read, {held_out:,} held out"
-        session.log(f"corpus {meta['fingerprint'][:12]}: {fact}")
+        fact = f"{meta['texts']:,} distinct ones kept or made of them, {held_out:,} held out"
+        session.log(f"{meta['read']:,} texts read; {fact}")
 
     return Corpus(cached_folder(folder, write, session.log))
 
