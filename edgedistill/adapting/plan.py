@@ -33,7 +33,7 @@ AFTER_TRAINING = 0.12  # of the minutes: export, comparison, and steps that take
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where not all are taken
 # The weight of what the student is to embed as before, and its initial weights' share of the result, so that
 # little is forgotten: see bench/LOG.md.
-REHEARSAL, INITIAL_SHARE = 0.5, 0.45
+REHEARSAL, INITIAL_SHARE = 0.5, 0.3
 # So that nine texts in ten are read to their end; longer ones take too long to learn from.
 TOKENS_PER_WORD, MOST_TOKENS = 1.4, 256
 
