@@ -21,7 +21,7 @@ from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
 from edgedistill.runtime import bundle, manifest
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import finite_weights, graph, kinds
-from edgedistill.students.output import Output
+from edgedistill.students.output import own
 
 # cosine of the student read back to its graph, which quantizes activations too, on random ids
 LEAST_AGREEMENT = 0.9
@@ -85,10 +85,8 @@ class BundleRun(run.Run):
             raise CheckFailed(f"{self.folder}: its constants do not fit together; {GET_AGAIN}") from None
         # first: sizes are checked here
         weights = graph.read_back(constants, self.shape, str(self.folder))
-        module = kinds.KINDS[self.kind].build(self.shape)
-        module.load_state_dict(weights)
-        if self.shape.get("blocks"):
-            module = Output(module, None, self.shape["blocks"])
+        module = self.unweighted()
+        own(module).load_state_dict(weights)
         agreement = graph.compare(
             finite_weights.checked(module, self.folder).eval(), model, self.max_tokens, self.vocabulary_size
         )

@@ -18,6 +18,7 @@ FLAGS = (  # instruction sets that decide how fast a quantized graph runs
     "avx2 fma f16c avx512f avx512bw avx_vnni avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16 "
     "asimd asimdhp asimddp i8mm bf16 sve sve2 sme"
 ).split()
+MEGAHERTZ = r"^cpu MHz\s*:\s*([\d.]+)"
 RUNNING = ("edgedistill", "onnxruntime", "tokenizers", "numpy")  # the packages that run a bundle
 
 
@@ -33,7 +34,7 @@ def here(device: str = "cpu") -> dict[str, Any]:
         "usable_cores": _usable_cores(),
         "cgroup_quota_cores": min(quotas(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")), default=None),
         "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
-        "megahertz": _megahertz(),
+        "megahertz": [float(each) for each in re.findall(MEGAHERTZ, _text("/proc/cpuinfo"), re.MULTILINE)],
         "container": _container(),
         "memory_bytes": memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
@@ -167,13 +168,6 @@ def joules(zones: Path = Path("/sys/class/powercap")) -> float | None:
     packages = [zone for zone in zones.glob("intel-rapl:*") if zone.name.count(":") == 1]
     found = [_text(zone / "energy_uj").strip() for zone in packages]
     return sum(map(int, found)) / 1e6 if found and all(map(str.isdecimal, found)) else None
-
-
-def _megahertz() -> list[float]:
-    """The present frequency of each processor; none where the system does not tell."""
-    return [
-        float(each) for each in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _text("/proc/cpuinfo"), re.MULTILINE)
-    ]
 
 
 def _container() -> str | None:

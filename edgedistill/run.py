@@ -30,8 +30,8 @@ from edgedistill.errors import UserError
 from edgedistill.resolve import unfinished_run
 from edgedistill.runtime import prompts
 from edgedistill.runtime.prompts import Prompts
-from edgedistill.students import finite_weights, kinds, sentence_transformer
-from edgedistill.students.model_folder import opening
+from edgedistill.students import finite_weights, kinds, model_folder, sentence_transformer
+from edgedistill.students.model_folder import ModelFolder, opening
 from edgedistill.students.output import Affine, Output, read_maps
 
 M = TypeVar("M", bound=nn.Module)
@@ -109,6 +109,11 @@ class Run(Shaped):
         return {"run": self.folder.name, "sha256": files.sha256_file(self.folder / "student.safetensors")}
 
     @property
+    def source(self) -> ModelFolder | None:
+        """The files of a student that is a whole model."""
+        return model_folder.read(self.model_folder) if self.model_folder.is_dir() else None
+
+    @property
     def tokenizer_folder(self) -> Path:
         return self.folder / "tokenizer"
 
@@ -129,10 +134,12 @@ class Run(Shaped):
                 if self.kind == "teacher":
                     return teacher
                 return reduced_teacher(teacher, read_maps(self.folder / "targets"), self.shape["blocks"])
-            module = kinds.KINDS[self.kind].build(self.shape)
-            if self.shape.get("blocks"):
-                module = Output(module, None, self.shape["blocks"])
-            return _load(module, self.folder / "student.safetensors").eval()
+            return _load(self.unweighted(), self.folder / "student.safetensors").eval()
+
+    def unweighted(self) -> nn.Module:
+        """The student that its shape describes, with weights drawn from torch's generator."""
+        module = kinds.KINDS[self.kind].build(self.shape)
+        return Output(module, None, self.shape["blocks"]) if self.shape.get("blocks") else module
 
 
 def _load(module: M, file: Path) -> M:

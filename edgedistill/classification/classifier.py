@@ -48,10 +48,6 @@ class Classifier(nn.Module):
             x = pair_features(x, self.encoder(ids_2, mask_2))
         return self.out(self.dropout(self.hidden(self.dropout(x)).relu()))
 
-    def head_state(self) -> dict[str, Tensor]:
-        """The state dict of the classifier head, without the encoder."""
-        return {name: value for name, value in self.state_dict().items() if not name.startswith("encoder.")}
-
 
 def head_shape(run: Run) -> dict[str, Any]:
     """{labels, pair, hidden} of a classifier's run."""

@@ -55,7 +55,7 @@ class ClassifierWriter(Writer):
         return {"labels": self.run.labels, "inputs": inputs, "output": "logits"}
 
     def card(self, final: dict[str, Any]) -> str:
-        return model_card.classifier_card(final)
+        return model_card.filled("classifier", final)
 
 
 def _by_torch(run: Run, classifier: Classifier) -> Golden:

@@ -290,7 +290,10 @@ def _write_classifier(folder: Path, module: Classifier, labels: list[str]) -> No
     shape = {"labels": labels, "pair": module.pair, "hidden": module.hidden.out_features}
     files.write_json(folder / run.HEAD_SHAPE, shape)
     with files.new_file(folder / run.HEAD_WEIGHTS) as temporary:
-        run.save_weights(module.head_state(), temporary)
+        weights = {
+            name: value for name, value in module.state_dict().items() if not name.startswith("encoder.")
+        }
+        run.save_weights(weights, temporary)
 
 
 def _training_rows(labelled: LabelledStage, student: PreparedStudent, running: RunInProgress) -> TrainingRows:

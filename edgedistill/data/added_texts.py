@@ -17,6 +17,8 @@ from edgedistill import files, recipe
 from edgedistill.data import readers
 from edgedistill.data.deduplicate import Spool, digest, sample_evenly
 
+MIN_WORDS = 4  # of a sentence; a shorter one is joined to the next
+LONGEST_RUN = 4  # sentences
 # White space behind the end of a sentence, or none behind a full stop of Chinese or Japanese. Abbreviations
 # end sentences too: a passage that is too short is joined to the next, and the teacher embeds any passage.
 _END = re.compile(r"(?<=[.!?…][)\"'”’])\s+(?=\S)|(?<=[.!?…])\s+(?=[^\s,;:])|(?<=[。！？])")
@@ -92,11 +94,11 @@ class PassageCutter:
     def _cut(self, text: str) -> Iterator[str]:
         """The sentences of a text that has several, then a run of neighbouring ones for every four of
         them."""
-        parts = sentences(text, self.spec.min_words)
+        parts = sentences(text, MIN_WORDS)
         if len(parts) > 1:
             yield from parts
         for _ in range(-(-len(parts) // 4) if len(parts) > 2 else 0):
-            length = int(self.random.integers(2, min(self.spec.longest_run, len(parts) - 1), endpoint=True))
+            length = int(self.random.integers(2, min(LONGEST_RUN, len(parts) - 1), endpoint=True))
             start = int(self.random.integers(0, len(parts) - length, endpoint=True))
             yield " ".join(parts[start : start + length])
 

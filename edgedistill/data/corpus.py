@@ -240,11 +240,17 @@ def build(spec: Spec, session: Session, seed: int) -> Corpus:
     content = [source.content_id for source in sources] + [input_file.content_id(path) for path in others]
     name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=content)
     folder = session.cache / "corpora" / name
+    most = spec.max_words or readers.MAX_TEXT_CHARACTERS
+
+    def usable(row: deduplicate.Row) -> bool:
+        return row[0] != "" and spec.min_words <= row[0].count(" ") + 1 <= most
 
     def write(temporary: Path) -> None:
         session.log(f"reading texts: {sources[0].name}" + (", …" if len(sources) > 1 else ""))
         digests = deduplicate.excluded_digests(excluded)
-        spool = _spool(spec, sources, digests, temporary / "spool", session.progress)
+        rows = (((readers.normalize(text),) for text in source.texts) for source in sources)
+        with progress_bar(None, session.progress, "reading") as advance:
+            spool = deduplicate.gather(rows, usable, digests, temporary / "spool", advance)
         meta = _write_split(spec, [source.name for source in sources], spool, digests, seed, temporary)
         spool.path.unlink()
         files.write_json(temporary / "corpus.json", meta)
@@ -286,18 +292,6 @@ def _texts(path: Path, columns: list[str], unit: str) -> Iterator[str]:
     """The texts of a file, those of one column after the other."""
     for column in columns[:1] if readers.is_text_file(path) else columns:
         yield from readers.texts_in(path, column, "corpus.column", unit)
-
-
-def _spool(spec: Spec, sources: list[Source], excluded: set[bytes], path: Path, progress: bool) -> Spool:
-    """Every usable text of the sources. Raises UserError where a limit is none of a source's."""
-    most = spec.max_words or readers.MAX_TEXT_CHARACTERS
-
-    def usable(row: deduplicate.Row) -> bool:
-        return row[0] != "" and spec.min_words <= row[0].count(" ") + 1 <= most
-
-    rows = (((readers.normalize(text),) for text in source.texts) for source in sources)
-    with progress_bar(None, progress, "reading") as advance:
-        return deduplicate.gather(rows, usable, excluded, path, advance)
 
 
 def _kept(spec: Spec, names: list[str], spool: Spool) -> np.ndarray:

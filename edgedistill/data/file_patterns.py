@@ -82,11 +82,8 @@ def from_here(patterns: list[str]) -> list[str]:
 def texts_below(folder: Path) -> list[Path]:
     """What a folder stands for: its files that are text, and those of the folders in it."""
     paths = [below / name for below in _folders(folder) for name in sorted(os.listdir(below))]
-    return [path for path in paths if _is_text(path.name) and path.is_file()]
-
-
-def _is_text(name: str) -> bool:
-    return name.lower().removesuffix(".gz").endswith(input_file.WHOLE_TEXT) and not name.startswith(".")
+    plain = [path for path in paths if not path.name.startswith(".") and path.is_file()]
+    return [each for each in plain if each.name.lower().removesuffix(".gz").endswith(input_file.WHOLE_TEXT)]
 
 
 def _expanded(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import corpus, deduplicate, input_file
-from edgedistill.data.added_texts import sentences
+from edgedistill.data.added_texts import MIN_WORDS, sentences
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import SIDES, ParallelCorpus, write_rows
@@ -19,7 +19,6 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session
 
 FORMAT = 2  # part of every cache key: raise it when what is written changes
-MIN_WORDS = 4  # of a sentence; a shorter one is joined to the next
 CHUNK = 4_096  # texts read at a time
 
 

@@ -376,7 +376,12 @@ def _accuracy(
             else:
                 found = {suite.name: scoring.evaluate(suite, encode, search.precisions, samples=True)}
             if search.precisions:
-                found[suite.name]["embeddings"] = _beside_float32(found[suite.name], opened.embedding_dim())
+                scored, dim = found[suite.name], opened.embedding_dim()
+                averages = {"float32": scored["average"], **scored["embeddings"]}
+                scored["embeddings"] = {}
+                for name, average in averages.items():  # of binary+int8 both are stored
+                    size = sum(layout(each, dim).bytes for each in name.split("+"))
+                    scored["embeddings"][name] = {"average": average, "bytes": size}
             target.quality.update({name: {**each, "unknown": unknown} for name, each in found.items()})
             if unknown["texts"] > UNKNOWN_SHARE * len(suite.texts):
                 session.log(
@@ -387,13 +392,6 @@ def _accuracy(
         if expected is not None and target is not teacher:
             found = teacher_agreement.agreement(opened.encoders[0].encode(texts), expected)
             target.agreement = {**found, "source": f"texts of {', '.join(suite.name for suite in suites)}"}
-
-
-def _beside_float32(found: dict[str, Any], dim: int) -> dict[str, dict[str, float]]:
-    """Return the average and the bytes of an embedding, by precision; binary+int8 stores both."""
-    averages = {"float32": found["average"], **found["embeddings"]}
-    sizes = {name: sum(layout(each, dim).bytes for each in name.split("+")) for name in averages}
-    return {name: {"average": average, "bytes": sizes[name]} for name, average in averages.items()}
 
 
 def _compare_scores(measured: list[Measured], plan: speed.MeasurementPlan) -> None:

@@ -88,9 +88,23 @@ def data(reports: list[Report]) -> dict[str, Any]:
     `embeddings` the rows of embeddings in fewer bytes, `precisions` what each is.
     """
     names, noise = suites(reports), disturbances(reports)
+    kinds = {name: found["kind"] for report in reports for name, found in report["quality"].items()}
     return {
-        "suites": [_suite(reports, name) for name in names],
-        "reports": [_report(report, names, noise) for report in reports],
+        "suites": [
+            {"name": name, "kind": kind, "averaged": FAMILIES[kind].averaged, "measure": FAMILIES[kind].title}
+            for name, kind in kinds.items()
+        ],
+        "reports": [
+            {
+                **without_samples(report),
+                "samples_ms": _thinned(report["single"].get("samples_ms")),
+                "variant": title(report).removeprefix(f"{report['bundle']['name']}:"),
+                "teacher": is_teacher(report),
+                "short": tables.shorten(report["bundle"]["name"], 28),
+                "cells": [cell._asdict() for cell in tables.cells(report, names, True, noise)],
+            }
+            for report in reports
+        ],
         "embeddings": [
             {"report": reports.index(report), "cells": [cell._asdict() for cell in row]}
             for report, row in tables.embeddings(reports)
@@ -107,25 +121,3 @@ def _thinned(rounds: list[list[float]] | None) -> list[float] | None:
     times = sorted(time for each in rounds or () for time in each)
     step = max(1, (len(times) - 1) // SHOWN_SAMPLES)
     return [*times[::step], *times[-1:]] or None
-
-
-def _suite(reports: list[Report], name: str) -> dict[str, str]:
-    measured = next(report["quality"][name] for report in reports if name in report["quality"])
-    family = FAMILIES[measured["kind"]]
-    return {
-        "name": name,
-        "kind": measured["kind"],
-        "averaged": family.averaged,
-        "measure": family.title,
-    }
-
-
-def _report(report: Report, names: list[str], noise: list[str]) -> dict[str, Any]:
-    return {
-        **without_samples(report),
-        "samples_ms": _thinned(report["single"].get("samples_ms")),
-        "variant": title(report).removeprefix(f"{report['bundle']['name']}:"),
-        "teacher": is_teacher(report),
-        "short": tables.shorten(report["bundle"]["name"], 28),
-        "cells": [cell._asdict() for cell in tables.cells(report, names, True, noise)],
-    }

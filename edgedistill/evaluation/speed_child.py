@@ -51,7 +51,13 @@ def main(request: Request) -> int:
     """Measure one bundle. The last line of stdout is compact JSON: the result (exit 0), or {problems} (exit 2
     UserError, 1 CheckFailed)."""
     code, result = 0, dict[str, Any]()
-    measures = {"time": _time, "memory": _memory, "start": _start, "server": _server, "products": _products}
+    measures = {
+        "time": _time,
+        "memory": _memory,
+        "start": lambda asked: {"start_ms": _load(asked)[2]},
+        "server": _server,
+        "products": _products,
+    }
     try:
         result = measures[request["what"]](request)
     except UserError as error:
@@ -73,10 +79,6 @@ def _load(request: Request) -> tuple[Any, Calls, float]:
         calls = Calls(opened.tokenize_items, opened.logits_ids, opened.logits)  # type: ignore[attr-defined]
     calls.run([["a first text", "another"] if opened.pair else "a first text"])
     return opened, calls, (time.perf_counter_ns() - request["started_ns"]) / 1e6
-
-
-def _start(request: Request) -> dict[str, Any]:
-    return {"start_ms": _load(request)[2]}
 
 
 def _time(request: Request) -> dict[str, Any]:
@@ -115,8 +117,7 @@ def _by_length(opened: Any, request: Request) -> dict[str, dict[str, float]]:
     from edgedistill.runtime import manifest, onnx_session
     from edgedistill.runtime.batching import pad
 
-    file = opened.folder / opened.manifest["precisions"][opened.precision]["file"]
-    session = onnx_session.open_session(file, opened.threads, request["device"])
+    session = onnx_session.open_session(opened.graph_file, opened.threads, request["device"])
     outputs = [["sentence_embedding"], ["last_hidden_state"]]
     outputs = outputs[: 1 + any(each.name == "last_hidden_state" for each in session.get_outputs())]
     words, found = _words(request, LENGTHS[-1]), dict[str, dict[str, float]]()
@@ -223,7 +224,6 @@ def _products(request: Request) -> dict[str, Any]:
     if request["device"] != "cpu":
         return {}
     opened = bundle.load(request["bundle"], request["precision"], request["threads"])
-    file = opened.folder / opened.manifest["precisions"][opened.precision]["file"]
     seconds = request["seconds"] / 2
     peaks = {dtype: peak(dtype, opened.threads, seconds) for dtype in PEAKS}
     text, found = " ".join(_words(request, 1024)), dict[str, dict[str, Any]]()
@@ -234,11 +234,11 @@ def _products(request: Request) -> dict[str, Any]:
         asked = [opened.manifest["output"]], inputs, onnx_session.RUN_OPTIONS
         with tempfile.TemporaryDirectory() as folder:
             profile = str(Path(folder) / "profile")
-            session = onnx_session.open_in_memory(file, 1, onnx_session.SERVING, profile=profile)
+            session = onnx_session.open_in_memory(opened.graph_file, 1, onnx_session.SERVING, profile=profile)
             for _ in range(PROFILED_RUNS):
                 session.run(*asked)
             counts, share = products(json.loads(Path(session.end_profiling()).read_text()))
-        session = onnx_session.open_in_memory(file, opened.threads, onnx_session.SERVING)
+        session = onnx_session.open_in_memory(opened.graph_file, opened.threads, onnx_session.SERVING)
         spent, joules, calls = fastest(partial(session.run, *asked), seconds)
         found[title] = {
             "multiply_adds": {dtype: count // PROFILED_RUNS for dtype, count in counts.items()},

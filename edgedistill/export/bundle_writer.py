@@ -121,7 +121,7 @@ class Writer:
     def card(self, final: dict[str, Any]) -> str:
         """The model card of the final manifest."""
         names = library_files.libraries(self.content.module, list(final["precisions"]))
-        return model_card.encoder_card(final, names)
+        return model_card.filled("encoder", final, libraries=names)
 
     def write(self, precisions: list[str]) -> tuple[dict[str, Any], dict[str, CheckFailed]]:
         """Write the bundle; returns the manifest's entries of the precisions that passed their checks, and
@@ -220,7 +220,7 @@ def _check_operators(model: onnx.ModelProto, student: Any) -> None:
 
 def _log_similarity(run: Run, log: Log) -> None:
     """Report a model whose embeddings another similarity compares than the cosine of a bundle's."""
-    source = model_folder.read(run.model_folder) if run.model_folder.is_dir() else None
+    source = run.source
     if source and not source.is_unit and source.similarity != "cosine":
         log(
             f"{run.recipe.name}: the model's embeddings are of any length and compared by "

@@ -26,11 +26,6 @@ STATIC = "0_StaticEmbedding"  # where model2vec and sentence-transformers look
 MARK = "\u2402\u2403"
 
 
-def is_encoder(student: Any) -> bool:
-    """Whether the student is a transformer without an `Output`, which other libraries can open."""
-    return hasattr(getattr(student, "model", None), "config")
-
-
 def libraries(student: Any, precisions: list[str]) -> list[str]:
     """The other libraries that open the bundle, by the names that the card explains.
 
@@ -39,7 +34,7 @@ def libraries(student: Any, precisions: list[str]) -> list[str]:
     need a transformer that they know.
     """
     found = ["fastembed", "transformers.js model"]
-    if is_encoder(student):
+    if graph_writer.is_encoder(student):
         found += ["sentence-transformers", "optimum"]
         if graph_writer.pools_to_embedding(student):
             found += ["transformers.js pipeline", "text-embeddings-inference"]
@@ -57,7 +52,11 @@ def is_static(student: Any, precisions: list[str]) -> bool:
 def vocabulary_size(student: Any) -> int:
     """Rows of the embedding table: token ids must be below."""
     student = own(student)
-    return int(student.model.config.vocab_size if is_encoder(student) else student.embedding.num_embeddings)
+    return int(
+        student.model.config.vocab_size
+        if graph_writer.is_encoder(student)
+        else student.embedding.num_embeddings
+    )
 
 
 def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
@@ -66,7 +65,7 @@ def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
     Weights beside the graphs are as exact as the best of `precisions`.
     """
     write_tokenizer(folder, run)
-    if not is_encoder(student):
+    if not graph_writer.is_encoder(student):
         pad = {"pad_token_id": run.shape.get("pad") or 0}  # fastembed pads with it
         files.write_json(
             folder / "config.json", {"model_type": f"edgedistill-{run.kind}", **run.shape, **pad}
@@ -124,7 +123,7 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     files.write_json(
         folder / "sentence_bert_config.json", {"max_seq_length": run.max_tokens, "do_lower_case": False}
     )
-    source = model_folder.read(run.model_folder) if run.model_folder.is_dir() else None
+    source = run.source
     files.write_json(folder / "config_sentence_transformers.json", _sentence_settings(run, source))
     pooling = {
         "word_embedding_dimension": width,
@@ -217,7 +216,9 @@ def _static(folder: Path, run: Run, student: StaticStudent) -> None:
     """
     tokenizer: Any = run.tokenizer()
     inner: Any = Tokenizer.from_file(str(run.tokenizer_folder / "tokenizer.json"))
-    table = _rows(student)[: len(tokenizer)]  # as many rows as tokens, or model2vec refuses
+    rows = student.weighted_table()
+    table = rows if student.head is None else student.head(rows).detach()
+    table = table[: len(tokenizer)]  # as many rows as tokens, or model2vec refuses
     added = list(tokenizer("", truncation=True, max_length=run.max_tokens)["input_ids"])
     limit = run.max_tokens - len(added)
     if added:
@@ -234,12 +235,3 @@ def _static(folder: Path, run: Run, student: StaticStudent) -> None:
     files.write_text(folder / STATIC / "tokenizer.json", inner.to_str())
     settings = {"normalize": True, "max_length": limit}  # what model2vec reads
     files.write_json(folder / "config_sentence_transformers.json", {**_sentence_settings(run), **settings})
-
-
-def _rows(student: StaticStudent) -> torch.Tensor:
-    """The embedding table with token weights and head applied to each row: (V, d) float32, whose mean over a
-    text is its embedding."""
-    ids = torch.arange(student.embedding.num_embeddings)
-    with torch.inference_mode():
-        rows = student.embedding(ids) * student.weights.unsqueeze(-1)
-        return rows if student.head is None else student.head(rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,37 +25,20 @@ LICENCES = {**dict.fromkeys(SHOWN, "those of the files above"), DOCUMENTATION: "
 DTYPES = {name: row.dtype for name, row in PRECISIONS.items() if row.dtype}
 
 
-def encoder_card(manifest: dict[str, Any], libraries: list[str]) -> str:
-    """The card of an encoder as Markdown. `libraries` are the other libraries that open the bundle, as
-    `library_files.libraries` names them."""
-    return _filled(
-        "encoder.md.jinja",
-        manifest,
-        libraries=libraries,
-        dtypes=DTYPES,
-        ranked=partial(fastest_first, manifest["precisions"]),
-        sources=_sources(manifest),
-    )
+def filled(template: str, manifest: dict[str, Any], **values: Any) -> str:
+    """The card of a bundle as Markdown. `values` are what its template reads besides the manifest.
 
-
-def classifier_card(manifest: dict[str, Any]) -> str:
-    """The card of a classifier as Markdown."""
-    return _filled("classifier.md.jinja", manifest)
-
-
-def pair_card(manifest: dict[str, Any], sides: list[dict[str, Any]], graphs: list[str] | None) -> str:
-    """The card of a pair bundle as Markdown. `sides` are the manifests of its encoders of queries and of
-    documents; `graphs` are as `pair_bundle.export` finds them for sentence-transformers."""
-    return _filled("pair.md.jinja", manifest, query=sides[0], document=sides[1], graphs=graphs)
-
-
-def _filled(template: str, manifest: dict[str, Any], **values: Any) -> str:
-    """A template filled in. Whatever it leaves out leaves empty lines, of which one is kept."""
+    Of an encoder: the `libraries` that open it, as `library_files.libraries` names them. Of a pair: the
+    manifests of `query` and `document`, and `graphs` as `pair_bundle.export` finds them for
+    sentence-transformers.
+    """
     folder = FileSystemLoader(Path(__file__).with_name("card"))
     templates = Environment(loader=folder, trim_blocks=True, lstrip_blocks=True, autoescape=False)
     templates.filters |= {"number": "{:,}".format, "cell": _cell, "json": json.dumps}
-    templates.globals |= {"rows": PRECISIONS, "shown": SHOWN, "licences": LICENCES}
-    text = templates.get_template(template).render(manifest, **values)
+    templates.globals |= {"rows": PRECISIONS, "shown": SHOWN, "licences": LICENCES, "dtypes": DTYPES}
+    templates.globals |= {"ranked": fastest_first, "sources": _sources}
+    text = templates.get_template(f"{template}.md.jinja").render(manifest, manifest=manifest, **values)
+    # whatever a template leaves out leaves empty lines
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 

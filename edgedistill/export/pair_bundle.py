@@ -37,7 +37,11 @@ def export(
         for side, source in zip(SIDES, (query, document), strict=True):
             _write_side(source, precisions, folder / side, log)
         opened = [bundle.load(folder / side) for side in SIDES]
-        cosine = _checked_space(opened, (query.name, document.name))
+        texts = sample_texts.suite_sentences()[:TEXTS]
+        cosine, fact = teacher_agreement.space(*(each.encode_query(texts) for each in opened))
+        if fact is not None:
+            way_out = "pair a student with its teacher, or with another student of that teacher"
+            raise UserError(f"{query.name} for {document.name}: {fact}; {way_out}")
         pair = {
             "schema": manifests.SCHEMA,
             "name": out.name,
@@ -48,7 +52,10 @@ def export(
         pair |= {"documents": manifests.MEAN} if mean else {}
         graphs = None if mean else _write_router(folder, opened)
         sides = [each.manifest for each in opened]
-        files.write_text(folder / "README.md", model_card.pair_card(pair, sides, graphs))
+        files.write_text(
+            folder / "README.md",
+            model_card.filled("pair", pair, **dict(zip(SIDES, sides, strict=True)), graphs=graphs),
+        )
         bundle_writer.seal(folder, pair)
         bundle.load(folder)
         if out.exists():
@@ -86,18 +93,6 @@ def _write_side(source: Source, precisions: list[str], folder: Path, log: Log) -
     for name in (*about["files"], "manifest.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(found.folder / name, folder / name)
-
-
-def _checked_space(opened: list[bundle.Bundle], names: tuple[str, str]) -> float:
-    """The mean cosine of the two encoders' embeddings of the same sentences, as queries. Raises UserError for
-    encoders of two spaces."""
-    texts = sample_texts.suite_sentences()[:TEXTS]
-    query, document = (each.encode_query(texts) for each in opened)
-    cosine, fact = teacher_agreement.space(query, document)
-    if fact is not None:
-        way_out = "pair a student with its teacher, or with another student of that teacher"
-        raise UserError(f"{names[0]} for {names[1]}: {fact}; {way_out}")
-    return cosine
 
 
 def _write_router(folder: Path, opened: list[bundle.Bundle]) -> list[str] | None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -49,8 +47,13 @@ def fit(
     _check_request(request)
     _check_folder(out, resume)
     new = record.read(out) is None
-    with files.full_disk_as_user_error(out), files.held(out, "works on this fit"), _nothing_left_of(out, new):
-        return _find(request, out, session, pace, started)
+    with files.full_disk_as_user_error(out), files.held(out, "works on this fit"):
+        try:
+            return _find(request, out, session, pace, started)
+        except UserError:
+            if new and not (out / record.TRIALS).exists():  # other settings can be given
+                shutil.rmtree(out)
+            raise
 
 
 def _check_request(request: FitRequest) -> None:
@@ -80,19 +83,6 @@ def _check_folder(out: Path, resume: bool) -> None:
         raise UserError(f"{out}: exists already and is not a fit; give another --out")
 
 
-@contextmanager
-def _nothing_left_of(out: Path, new: bool) -> Iterator[None]:
-    """Remove a new fit's folder where an error ends it before anything is trained, so that other settings can
-    be given.
-    """
-    try:
-        yield
-    except UserError:
-        if new and not (out / record.TRIALS).exists():
-            shutil.rmtree(out)
-        raise
-
-
 def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started: float) -> dict[str, Any]:
     """Plan, race and choose, from where an earlier process came. Writes fit.json and the page."""
     if session.device == "cuda" and not torch.cuda.is_available():
@@ -100,7 +90,9 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
     gpu = session.device in ("auto", "cuda") and torch.cuda.is_available()
     settings = request.settings()
     state = record.read(out) or State(settings)
-    record.agree(state.settings, settings, out)
+    minutes = max(state.settings["minutes"], request.minutes)  # only these may grow
+    if fact := files.difference({**state.settings, "minutes": minutes}, settings):
+        raise UserError(f"{out}: a fit with other settings ({fact}); give another --out, or delete it")
     done, more = record.result(out), state.settings != settings
     if done is not None and not more:
         session.log(f"{out}: finished already")
@@ -188,8 +180,7 @@ def _certified(at_work: Fit, finalist: Candidate, precision: str) -> dict[str, A
     bundle_writer.export(at_work.folder / RUN, [precision], folder, at_work.session.log)
     verify.verify(str(folder))
     opened = bundle.load(folder, precision=precision, threads=1)
-    graph = folder / opened.manifest["precisions"][precision]["file"]
-    graph_bytes = graph.stat().st_size
+    graph_bytes = opened.graph_file.stat().st_size
     size = graph_bytes + (folder / "tokenizer.json").stat().st_size
     if budget.excess(size, 0) > 0:
         raise CheckFailed(f"{size / 1e6:.3f} MB with tokenizer.json, the budget is {budget.max_mb:g}")
@@ -198,7 +189,7 @@ def _certified(at_work: Fit, finalist: Candidate, precision: str) -> dict[str, A
     for _ in range(ATTEMPTS):  # where it is over the budget, other work on the machine may be why
         if budget.excess(0, p50) > 0:
             tokenizing = min(medians_ms(lambda text: opened.tokenize([text]), at_work.timed_texts))
-            p50 = min(p50, min(graph_medians_ms(graph.read_bytes(), ids, threads=1)) + tokenizing)
+            p50 = min(p50, min(graph_medians_ms(opened.graph_file.read_bytes(), ids, threads=1)) + tokenizing)
     if budget.excess(0, p50) > 0:
         raise CheckFailed(f"p50 {p50:.3f} ms, the budget is {budget.max_p50_ms:g}")
     suite, teacher = scoring.suite(at_work.request.suite, at_work.request.data), at_work.teacher

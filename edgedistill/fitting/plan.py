@@ -265,8 +265,7 @@ def _schedule(fit: Fit, started: float) -> None:
 
 def enter(fit: Fit, choice: Choice, schedule: Schedule) -> None:
     """Add a candidate to the race. Its steps are timed here."""
-    spec = recipe.parse(fit.recipe(choice), choice.name)
-    epoch_steps = fit.corpus.training_count / spec.distilling[0].batch
+    epoch_steps = fit.corpus.training_count / fit.recipe(choice)["stages"][0]["batch"]
     steps = pace.steps(schedule, _step_seconds(fit, choice), epoch_steps, fit.pace)
     add(fit, choice, choice.name, fit.recipe(choice, steps), [])
 
@@ -289,11 +288,11 @@ def _step_seconds(fit: Fit, choice: Choice) -> float:
 
 def _setup_seconds(fit: Fit, choice: Choice) -> float:
     """Seconds from the start of a run to its first step, measured on one candidate."""
-    spec = recipe.parse(fit.recipe(choice), choice.name)
-    for each in teacher_cache.passes(fit.opened(choice), fit.session):
+    opened = fit.opened(choice)
+    for each in teacher_cache.passes(opened, fit.session):
         each.run()  # once for all candidates
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
         session = replace(fit.session, log=silent)
-        training_data.build(open_recipe(spec, session, Path(folder)), session, Path(folder))
+        training_data.build(open_recipe(opened.spec, session, Path(folder)), session, Path(folder))
     return time.perf_counter() - started

@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from edgedistill import files, recipe
-from edgedistill.errors import UserError
 from edgedistill.evaluation import page
 from edgedistill.fitting.candidates import Choice
 from edgedistill.fitting.cost import Budget, Cost
@@ -123,13 +122,6 @@ def result(folder: Path) -> dict[str, Any] | None:
     """The result of a finished fit, None where it is not finished."""
     path = folder / RESULT
     return dict(files.read_json(path)) if path.exists() else None
-
-
-def agree(known: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
-    """Raise UserError where a fit was begun with other settings. Only its minutes may grow."""
-    more = max(known["minutes"], settings["minutes"])
-    if fact := files.difference({**known, "minutes": more}, settings):
-        raise UserError(f"{folder}: a fit with other settings ({fact}); give another --out, or delete it")
 
 
 def empty(folder: Path) -> None:

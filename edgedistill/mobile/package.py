@@ -83,7 +83,7 @@ class _Package:
 
     def write(self, ids: bool) -> dict[str, Any]:
         about = self.opened.manifest
-        source = self.opened.folder / about["precisions"][self.opened.precision]["file"]
+        source = self.opened.graph_file
         encoder = onnx.load(source)
         self._refuse_small_types(encoder)
         (self.folder / IDS_MODEL).write_bytes(source.read_bytes())

@@ -24,7 +24,6 @@ from edgedistill.mobile.tokenizer_equality import LINES, TextTokenizer, changed_
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import eight_bits, w4
 from edgedistill.runtime.golden_file import Golden
-from edgedistill.runtime.prompts import ROLES
 from edgedistill.session import Log
 
 FILE, READER = "student.bin", "student.py"
@@ -92,7 +91,7 @@ def write(name: str, precision: str | None, out: Path, log: Log, lines: int = LI
 
 def _texts(golden: Golden) -> list[tuple[str, str]]:
     """(role, text) of each."""
-    return list(zip(golden.roles or [ROLES[0]] * len(golden.texts), golden.texts, strict=True))
+    return list(zip(golden.all_roles, golden.texts, strict=True))
 
 
 def _compared(

@@ -49,7 +49,7 @@ def tokenizer_graph(text: TextTokenizer) -> StringGraph:
     if text.prompt:
         value = graph.replace(value, "^", text.prompt.replace("\\", "\\\\"))
     for token, mark in lines.mark_of.items():
-        value = graph.replace(value, _quoted(token), f" {mark} ")
+        value = graph.replace(value, "".join(f"\\x{{{ord(each):x}}}" for each in token), f" {mark} ")
     value = graph.replace(value, "$", f" {lines.end_of_text}")
     value = graph.strings("StringJoin", value, graph.text(" "), graph.integers([0]))
     kept = {each: result for each, result in changed.items() if each not in lines.marks}
@@ -186,11 +186,6 @@ def _split_into_words(graph: StringGraph, text: str, changed: dict[str, str], al
     mapping = "\n".join(f"{each}\t{new}" for each, new in replaced.items())
     mapped = graph.strings("StringMapping", parts, map=mapping)
     return graph.strings("StringJoin", mapped, graph.text(""), graph.integers([1]))
-
-
-def _quoted(text: str) -> str:
-    """A text as an RE2 pattern that matches nothing else."""
-    return "".join(f"\\x{{{ord(each):x}}}" for each in text)
 
 
 def _padded_batch(graph: StringGraph, flat: str, end_of_text: int, text: TextTokenizer) -> None:

@@ -48,18 +48,15 @@ def _of_one_view(loss: Callable[[Tensor, Tensor], Tensor]) -> nn.Module:
     return Stateless(lambda views, teacher: loss(views[0], teacher))
 
 
-def _of_two_views(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> nn.Module:
+def _of_both(loss: Callable[[Tensor, Tensor, Any], Tensor]) -> nn.Module:
+    """A loss between two views of a batch, or its queries and its documents, guided by what the teacher
+    gives."""
     return Stateless(lambda views, teacher: loss(views[0], views[1], teacher))
 
 
 def _of_pairs(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> nn.Module:
     """A loss between the two sides of a batch, guided by the teacher's embeddings of the source sides."""
     return Stateless(lambda views, teacher: loss(views[0], views[1], teacher[:, 0]))
-
-
-def _of_tuples(loss: Callable[[Tensor, Tensor, Ranking], Tensor]) -> nn.Module:
-    """A loss between the queries and the documents of a batch, guided by its ranking."""
-    return Stateless(lambda views, ranking: loss(views[0], views[1], ranking))
 
 
 class WeightedSum(nn.Module):
@@ -115,7 +112,7 @@ class LossTargets(NamedTuple):
 
 def _mse(spec: recipe.Mse, targets: LossTargets) -> nn.Module:
     scale = targets.dims**0.5 if targets.unit_length and not spec.normalize else 1.0
-    return _of_one_view(lambda student, teacher: mse(student, teacher, spec.normalize, scale))
+    return _of_one_view(partial(mse, unit_length=spec.normalize, scale=scale))
 
 
 def _ckd(spec: recipe.Ckd, targets: LossTargets) -> nn.Module:
@@ -131,23 +128,19 @@ def _seed(spec: recipe.Seed, targets: LossTargets) -> nn.Module:
 
 
 def _mcl_ce(spec: recipe.MclCe, targets: LossTargets) -> nn.Module:
-    return _of_pairs(
-        lambda source, target, teacher: mcl_ce(source, target, teacher, 1 / spec.temperature, spec.reduction)
-    )
+    return _of_pairs(partial(mcl_ce, scale=1 / spec.temperature, reduction=spec.reduction))
 
 
 def _info_nce(spec: recipe.InfoNce, targets: LossTargets) -> nn.Module:
     scale = 1 / spec.temperature
-    return _of_tuples(
+    return _of_both(
         lambda queries, documents, given: info_nce(queries, documents, given.positives, scale, given.answers)
     )
 
 
 def _listwise(spec: recipe.Listwise, targets: LossTargets) -> nn.Module:
-    scales = 1 / spec.temperature, 1 / spec.teacher_temperature
-    return _of_tuples(
-        lambda queries, documents, ranking: listwise(queries, documents, ranking, *scales, spec.positive)
-    )
+    scale, teacher_scale = 1 / spec.temperature, 1 / spec.teacher_temperature
+    return _of_both(partial(listwise, scale=scale, teacher_scale=teacher_scale, own=spec.positive))
 
 
 # A new loss: its function in one of the files here, and one line in this table (and in COORDINATE_FREE, if it
@@ -161,9 +154,9 @@ KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
     "seed": _seed,
     "info_nce": _info_nce,
     "listwise": _listwise,
-    "margin_mse": lambda spec, targets: _of_tuples(partial(margin_mse, scale=spec.scale)),
-    "dual_l2": lambda spec, targets: _of_two_views(dual_l2),
-    "skd": lambda spec, targets: _of_two_views(skd),
+    "margin_mse": lambda spec, targets: _of_both(partial(margin_mse, scale=spec.scale)),
+    "dual_l2": lambda spec, targets: _of_both(dual_l2),
+    "skd": lambda spec, targets: _of_both(skd),
     "mcl": lambda spec, targets: _of_pairs(mcl),
     "mcl_bool": lambda spec, targets: _of_pairs(mcl_bool),
     "mcl_ce": _mcl_ce,

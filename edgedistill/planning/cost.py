@@ -45,18 +45,15 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
     names = [f"{spec.name}: " if len(specs) > 1 else "" for spec in specs]
     for spec, name in zip(specs, names, strict=True):
         with problems.collect(name):
-            whole.append(_open(spec, session))
+            labels = spec.finetuning is not None
+            whole.append(
+                finetune.open_recipe(spec, session) if labels else (open_recipe(spec, session), None)
+            )
     problems.raise_any()
     for (opened, _), name in zip(whole, names, strict=True):
         for warning in opened.warnings:
             session.log(f"warning: {name}{warning}")
     return [_cost(opened, labelled, session) for opened, labelled in whole]
-
-
-def _open(spec: recipe.Recipe, session: Session) -> tuple[Opened, LabelledStage | None]:
-    if spec.finetuning is not None:
-        return finetune.open_recipe(spec, session)
-    return open_recipe(spec, session), None
 
 
 def _cost(opened: Opened, labelled: LabelledStage | None, session: Session) -> dict[str, Any]:
@@ -78,7 +75,12 @@ def _cost(opened: Opened, labelled: LabelledStage | None, session: Session) -> d
         found["size_bytes"] = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
         found["p50_ms"] = {}
     if labelled is not None:
-        found |= _finetuning(labelled, student, found["parameters"])
+        head = labelled.new_classifier(student)
+        found["parameters"] = classifier.parameters(found["parameters"], head)
+        task = labelled.task
+        found["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
+        if labelled.tagger is not None:  # the most that the transfer set can hold
+            found["labelled"]["transfer"] = labelled.rows
     missing = teacher_cache.passes(opened, session)
     if corpus is not None:
         found["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
@@ -89,17 +91,6 @@ def _cost(opened: Opened, labelled: LabelledStage | None, session: Session) -> d
     if measured and (spec.distilling or missing):
         found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
     return found | {"noise": report.disturbances([{"noise": noise}]), "warnings": opened.warnings}
-
-
-def _finetuning(labelled: LabelledStage, student: Any, parameters: dict[str, int]) -> dict[str, Any]:
-    """The parameters with the classifier head, and the labelled rows; `transfer` is the most that the
-    transfer set can hold."""
-    task = labelled.task
-    rows = {"train": len(task.train.items), "dev": len(task.dev.items)}
-    if labelled.tagger is not None:
-        rows["transfer"] = labelled.rows
-    whole = classifier.parameters(parameters, labelled.new_classifier(student))
-    return {"parameters": whole, "labelled": rows}
 
 
 def size_and_latency(

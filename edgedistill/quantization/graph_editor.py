@@ -54,9 +54,6 @@ class GraphFacts:
             rank = self._rank(node)
             self._ranks |= dict.fromkeys(node.output, rank)
 
-    def is_matrix(self, name: str) -> bool:
-        return name in self.constants and len(self.constants[name].dims) == 2
-
     def writer(self, name: str) -> onnx.NodeProto | None:
         """The node that computes a value, reshaping left out; None for inputs and constants."""
         node = self._writers.get(name)

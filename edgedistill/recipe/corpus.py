@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.section import HubData, Section, by_kind
+from edgedistill.recipe.section import HubData, Revision, Section, by_kind
 
 
 class Paragraphs(Section):
@@ -33,19 +33,20 @@ class Paragraphs(Section):
         return self
 
 
-LICENCES = "File name: the licence of its texts. The model card lists them."
-
-
 class Passages(Section):
-    """Also train on passages of longer texts: their sentences, and runs of neighbouring sentences."""
+    """Also train on passages of longer texts: their sentences, and runs of two to four neighbouring ones."""
 
     texts: int | None = Field(
         None, ge=1, description="At most this many passages, drawn at random. Default: all."
     )
-    min_words: int = Field(4, ge=1, description="A sentence of fewer words is joined to the next.")
-    longest_run: int = Field(
-        4, ge=2, description="Most sentences of a run; each text gives a run for every four of its sentences."
-    )
+
+
+MinWords = Annotated[
+    int,
+    Field(ge=1, description="Rows with fewer words are left out. Chinese has no spaces: keep 1."),
+]
+MaxWords = Annotated[int | None, Field(ge=1, description="Texts with more words are left out.")]
+LICENCES = "File name: the licence of its texts. The model card lists them."
 
 
 class _Sampled(Section):
@@ -53,9 +54,7 @@ class _Sampled(Section):
 
     kind: str
     limit: int | None = Field(None, ge=1, description="At most this many rows in total, sampled evenly.")
-    min_words: int = Field(
-        1, ge=1, description="Rows with fewer words are left out. Chinese has no spaces: keep 1."
-    )
+    min_words: MinWords = 1
     held_out: int = Field(
         0,
         ge=0,
@@ -73,7 +72,7 @@ class _Sampled(Section):
 class Texts(_Sampled):
     """What all corpora of single texts share."""
 
-    max_words: int | None = Field(None, ge=1, description="Texts with more words are left out.")
+    max_words: MaxWords = None
     paragraphs: Paragraphs | None = Field(
         None,
         description="Also train on paragraphs joined from consecutive lines; a student that has only seen "
@@ -137,8 +136,8 @@ class Documentation(Texts):
     on every machine."""
 
     kind: Literal["documentation"]
-    min_words: int = Field(4, ge=1, description=Texts.model_fields["min_words"].description)
-    max_words: int | None = Field(64, ge=1, description=Texts.model_fields["max_words"].description)
+    min_words: MinWords = 4
+    max_words: MaxWords = 64
 
 
 class Pairs(Section):
@@ -150,7 +149,7 @@ class Pairs(Section):
     )
     files: list[str] = Field([], description="Paths or globs. Relative ones start from --data.")
     dataset: str | None = Field(None, description="Instead of `files`: a hub id (needs `revision`).")
-    revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
+    revision: Revision = None
     config: str | None = Field(None, description="Configuration of a hub data set, such as en-de.")
     split: str = Field("train", description="Split of a hub data set.")
     columns: tuple[str | int, str | int] = Field(

@@ -9,7 +9,7 @@ from pydantic import Field, Tag, model_validator
 from edgedistill.recipe.corpus import Corpus, Parallel
 from edgedistill.recipe.finetuning import Finetune
 from edgedistill.recipe.objectives import Ranking, leaves
-from edgedistill.recipe.section import Precision, Section, by_kind
+from edgedistill.recipe.section import Patience, Precision, Section, by_kind
 from edgedistill.recipe.stages import Stage, stage_of_pairs
 from edgedistill.recipe.students import BuiltStudent, Finished, Static, Student, TeacherItself, drops_head
 from edgedistill.recipe.targets import Projected, SingleTeacher, Split, Targets
@@ -26,9 +26,7 @@ class Select(Section):
 
     suite: str = Field("sts-dev", description="A shipped suite, or the path of one.")
     every: int = Field(500, ge=1, description="Optimizer steps between evaluations.")
-    patience: int | None = Field(
-        None, ge=1, description="Stop after this many evaluations without improvement."
-    )
+    patience: Patience = None
     languages_without_dev: list[str] = Field(
         [], description="Languages of the corpus that the suite may lack."
     )
@@ -168,16 +166,6 @@ class Recipe(Section):
         if last.start is not None and (self.distilling or isinstance(self.student, TeacherItself)):
             what = "the stages before it define" if self.distilling else "the teacher itself is"
             raise ValueError(f"stages[{at}].start: {what} its start; leave `start` out")
-        if (
-            isinstance(self.student, Static)
-            and self.student.token_weights == "sif"
-            and not self.distilling
-            and last.start is None
-        ):
-            raise ValueError(
-                "student.token_weights: sif counts tokens in the distillation texts, and there are none; set "
-                "token_weights: equal"
-            )
         if isinstance(self.targets, Split) or (
             self.targets is not None and isinstance(self.student, TeacherItself)
         ):

@@ -9,8 +9,14 @@ from pydantic import Field, Tag, model_validator
 from edgedistill.recipe.section import (
     LARGEST_BATCH,
     MOST_EPOCHS,
+    Clip,
     HubData,
+    Patience,
     Section,
+    Steps,
+    TrainingDtype,
+    TrainingTokens,
+    Warmup,
     by_kind,
 )
 
@@ -144,7 +150,7 @@ class Finetune(Section):
     epochs: float = Field(
         5.0, gt=0, le=MOST_EPOCHS, description="Passes over the training rows; may be fractional."
     )
-    steps: int | None = Field(None, ge=1, description="Optimizer steps, instead of `epochs`.")
+    steps: Steps = None
     batch: int = Field(32, ge=1, le=LARGEST_BATCH, description="Batch size in rows.")
     learning_rate: float = Field(3e-4, gt=0, le=100, description="Adam's learning rate.")
     learning_rates: list[float] | None = Field(
@@ -153,11 +159,11 @@ class Finetune(Section):
         description="Try each of these from the same start and keep the best on dev. The paper uses 2e-4, "
         "3e-4, 5e-4 and 1e-3.",
     )
-    warmup: float = Field(0.0, ge=0, lt=1, description="Share of the steps with linear warm-up.")
+    warmup: Warmup = 0.0
     schedule: Literal["linear", "constant"] = Field(
         "constant", description="Learning rate after the warm-up; linear decays to 0."
     )
-    clip: float | None = Field(None, gt=0, description="Maximum gradient norm; null: no clipping.")
+    clip: Clip = None
     metric: Literal["accuracy", "f1"] = Field(
         "accuracy",
         description="The dev score that selects the weights; f1 is that of the last of two labels.",
@@ -165,15 +171,9 @@ class Finetune(Section):
     every: int | None = Field(
         None, ge=1, description="Steps between evaluations on dev. Default: once per epoch."
     )
-    patience: int | None = Field(
-        None, ge=1, description="Stop after this many evaluations without improvement."
-    )
-    max_tokens: int = Field(
-        128, ge=3, le=8192, description="Longer texts are truncated to this many tokens in training."
-    )
-    dtype: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="auto: bf16 where the hardware computes in bf16, else fp32."
-    )
+    patience: Patience = None
+    max_tokens: TrainingTokens = 128
+    dtype: TrainingDtype = "auto"
 
     @property
     def sorting_window(self) -> int:

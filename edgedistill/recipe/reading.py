@@ -221,7 +221,11 @@ def _line(place: str, problem: Any, root: type[Section]) -> str:
     if kind == "union_tag_not_found":
         return f"{where}.kind: missing; choose one: ({', '.join(sorted(at.choices))})"
     if kind == "extra_forbidden":
-        return f"{where}: {_unknown_key(str(loc[-1]), _place(loc[:-1], root).keys)}"
+        key, known = str(loc[-1]), _place(loc[:-1], root).keys
+        ours = ALIASES.get(key.lower().replace("-", "_"))
+        if ours in known:
+            return f"{where}: no key {key!r}; did you mean {ours!r}?"
+        return f"{where}: {unknown_name('key', key, known)}"
     if kind == "missing":
         return f"{where}: missing; this key is required"
     if kind == "string_pattern_mismatch":
@@ -242,13 +246,6 @@ _WORDS = {  # pydantic's, and ours
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }
-
-
-def _unknown_key(key: str, known: list[str]) -> str:
-    """Name the key to use instead where other tools call it so, else the nearest one."""
-    if name := own_name(key, known):
-        return f"no key {key!r}; did you mean {name!r}?"
-    return unknown_name("key", key, known)
 
 
 # pydantic's errors about types: what was expected, in words, and what to write
@@ -275,9 +272,3 @@ def _wrong_type(problem: Any) -> str:
 def _is_choice(problem: Any) -> bool:
     """Whether the value is not of one type of several that it may have, such as a number or a list."""
     return problem["type"] in _EXPECTED and bool(_NOT_WRITTEN.fullmatch(str(problem["loc"][-1])))
-
-
-def own_name(key: str, known: list[str]) -> str | None:
-    """Our name of a key known from other tools; None where that is not among the known keys."""
-    alias = ALIASES.get(key.lower().replace("-", "_"))
-    return alias if alias in known else None

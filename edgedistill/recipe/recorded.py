@@ -51,7 +51,8 @@ def check_confined(task: TaskFiles | TaskHub, data: Path | None, place: str) -> 
             "command itself"
         )
     path = str(task.test)
-    if _leaves(path) and not (data is not None and _is_inside(path, data)):
+    inside = data is not None and ".." not in Path(path).parts and Path(path).is_relative_to(data.resolve())
+    if _leaves(path) and not inside:
         raise UserError(f"{place}: {path!r} is outside the data folder; give the file to the command itself")
 
 
@@ -60,8 +61,3 @@ def _leaves(text: str) -> bool:
     paths = (PurePosixPath(text), PureWindowsPath(text))
     outside = ("~", *(f"{each}://" for each in PROTOCOLS))
     return any(path.anchor != "" or ".." in path.parts for path in paths) or text.startswith(outside)
-
-
-def _is_inside(text: str, data: Path) -> bool:
-    """Whether an absolute path lies in a folder; one with `..` never counts."""
-    return ".." not in Path(text).parts and Path(text).is_relative_to(data.resolve())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationInfo, field_validator
 
@@ -15,6 +15,21 @@ if TYPE_CHECKING:
 else:
     Precision = Literal[tuple(PRECISIONS)]
 Head = Literal["none", "linear", "linear_tanh"]
+# Keys that several sections have.
+Steps = Annotated[int | None, Field(ge=1, description="Optimizer steps, instead of `epochs`.")]
+Warmup = Annotated[float, Field(ge=0, lt=1, description="Share of the steps with linear warm-up.")]
+Clip = Annotated[float | None, Field(gt=0, description="Maximum gradient norm; null: no clipping.")]
+Patience = Annotated[
+    int | None, Field(ge=1, description="Stop after this many evaluations without improvement.")
+]
+TrainingTokens = Annotated[
+    int, Field(ge=3, le=8192, description="Longer texts are truncated to this many tokens in training.")
+]
+TrainingDtype = Annotated[
+    Literal["auto", "fp32", "bf16"],
+    Field(description="auto: bf16 where the hardware computes in bf16, else fp32."),
+]
+Revision = Annotated[str | None, Field(description="Commit, tag or branch of a hub id.")]
 LONGEST_PROMPT = 10_000  # characters
 # The largest sizes that a field takes; what fits this machine is another question (see initial_weights).
 LARGEST_VOCABULARY, LARGEST_BATCH, MOST_EPOCHS, MOST_LAYERS, WIDEST = 1_000_000, 1 << 17, 1e6, 64, 16_384

@@ -23,7 +23,17 @@ from edgedistill.recipe.objectives import (
     reads_second_view,
     terms_of,
 )
-from edgedistill.recipe.section import LARGEST_BATCH, MOST_EPOCHS, Section, check_sorted_rows
+from edgedistill.recipe.section import (
+    LARGEST_BATCH,
+    MOST_EPOCHS,
+    Clip,
+    Section,
+    Steps,
+    TrainingDtype,
+    TrainingTokens,
+    Warmup,
+    check_sorted_rows,
+)
 from edgedistill.recipe.students import Bert, Recurrent, Student
 from edgedistill.recipe.tuples import Scores, TupleCorpus, Tuples
 from edgedistill.recipe.views import View
@@ -82,10 +92,10 @@ class Stage(Section):
         None, description="Train only on the `corpus.pairs` with these names. Default: all."
     )
     epochs: float = Field(1.0, gt=0, le=MOST_EPOCHS, description="Passes over the corpus; may be fractional.")
-    steps: int | None = Field(None, ge=1, description="Optimizer steps, instead of `epochs`.")
+    steps: Steps = None
     batch: int = Field(256, ge=1, le=LARGEST_BATCH, description="Batch size in texts, pairs or tuples.")
     learning_rate: float = Field(1e-3, gt=0, le=100, description="Peak learning rate.")
-    warmup: float = Field(0.05, ge=0, lt=1, description="Share of the steps with linear warm-up.")
+    warmup: Warmup = 0.05
     schedule: Literal["linear", "cosine", "constant"] = Field(
         "linear", description="Learning rate after the warm-up; linear and cosine decay to 0."
     )
@@ -105,7 +115,7 @@ class Stage(Section):
         "layers, AdamW for all else; "
         "needs torch 2.9.",
     )
-    clip: float | None = Field(1.0, gt=0, description="Maximum gradient norm; null: no clipping.")
+    clip: Clip = 1.0
     initial_share: float = Field(
         0.0,
         ge=0,
@@ -121,9 +131,7 @@ class Stage(Section):
         "before the stage, a quarter as many sequences of them as a batch has texts (pseudorehearsal, Robins "
         "1995), so that a finished student forgets less.",
     )
-    max_tokens: int = Field(
-        64, ge=3, le=8192, description="Longer texts are truncated to this many tokens in training."
-    )
+    max_tokens: TrainingTokens = 64
     skip_longer_than: int | None = Field(
         None, ge=3, description="Leave out texts with more tokens than this. Default: keep all."
     )
@@ -135,15 +143,13 @@ class Stage(Section):
         "100; 1 for objectives whose negatives come from the batch (ckd, congen, info_nce, mcl), all "
         "of the text's own length otherwise.",
     )
-    dtype: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="auto: bf16 where the hardware computes in bf16, else fp32."
-    )
+    dtype: TrainingDtype = "auto"
 
     @model_validator(mode="after")
     def _inputs_match_objective(self) -> Stage:
         kinds = sorted({leaf.kind for leaf in leaves(self.objective)})
         compared = sorted({leaf.kind for leaf in leaves(self.objective) if among_the_batch(leaf)})
-        if self.rehearsal and self.match is not None and self.match.layer == "embeddings":
+        if self.rehearsal and self.only_embeddings:
             raise ValueError(
                 "`rehearsal` is of whole students, and `match` of their embeddings; leave it out"
             )
@@ -200,6 +206,11 @@ class Stage(Section):
         return self
 
     @property
+    def only_embeddings(self) -> bool:
+        """Whether it trains only the student's embedding layer."""
+        return self.match is not None and self.match.layer == "embeddings"
+
+    @property
     def group(self) -> int | None:
         """How many tuples in a row of a batch are similar to each other; None: they are drawn at random."""
         return group_of_similar_tuples(self.objective)
@@ -251,19 +262,13 @@ def stage_of_pairs(
         )
     if stage.match is not None and stage.match.of == "assistant" and not assisted:
         raise ValueError(f"{place}.match: needs an assistant, and the recipe has none; set assistant.model")
-    if (
-        stage.match is not None
-        and stage.match.layer == "embeddings"
-        and not isinstance(student, Bert | Recurrent)
-    ):
+    if stage.only_embeddings and not isinstance(student, Bert | Recurrent):
         raise ValueError(
             f"{place}.match: a {student.kind} student has no embedding layer to match; choose bert or "
             "recurrent"
         )
-    if (
-        stage.match is not None
-        and stage.match.layer == "embeddings"
-        and any(isinstance(leaf, Mcl | MclBool | MclCe) for leaf in leaves(stage.objective))
+    if stage.only_embeddings and any(
+        isinstance(leaf, Mcl | MclBool | MclCe) for leaf in leaves(stage.objective)
     ):
         raise ValueError(
             f"{place}.objective: {stage.objective.kind} compares whole texts; match embedding layers with "

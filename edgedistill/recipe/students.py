@@ -89,6 +89,13 @@ class Unigram(Section):
 
 
 Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)] | Annotated[list[int], Field(max_length=MOST_LAYERS)]
+HeadKind = Annotated[
+    Head,
+    Field(
+        description="Layer from the pooled embedding to `dims`: none, linear, or linear_tanh (with a tanh)."
+    ),
+]
+HeadBias = Annotated[bool, Field(description="Whether the head has a bias.")]
 DropoutRate = Annotated[float, Field(ge=0, lt=1, description="Dropout probability in training.")]
 
 
@@ -149,11 +156,8 @@ class BuiltStudent(Section):
     trim: Trim | None = Field(
         None, description="Keep only the tokens that the corpus uses. {}: every token used at least once."
     )
-    head: Head = Field(
-        "none",
-        description="Layer from the pooled embedding to `dims`: none, linear, or linear_tanh (with a tanh).",
-    )
-    head_bias: bool = Field(True, description="Whether the head has a bias.")
+    head: HeadKind = "none"
+    head_bias: HeadBias = True
     head_kept: bool = Field(
         True,
         description="false: the head is used in training only and dropped from the finished student.",
@@ -292,8 +296,8 @@ class BiLSTM(BuiltStudent):
     readout: Literal["last", "max", "mean"] = Field(
         "last", description="last: the final state of each direction; max, mean: over all states."
     )
-    head: Head = Field("linear_tanh", description=BuiltStudent.model_fields["head"].description)
-    head_bias: bool = Field(False, description=BuiltStudent.model_fields["head_bias"].description)
+    head: HeadKind = "linear_tanh"
+    head_bias: HeadBias = False
     dropout: DropoutRate = 0.0
 
 
@@ -341,7 +345,10 @@ class Recurrent(Transformer):
 
 
 class Static(BuiltStudent):
-    """A token embedding and a learned weight for each token; a text's embedding is their weighted mean."""
+    """A token embedding and a learned weight for each token; a text's embedding is their weighted mean.
+
+    Token weights start as a / (a + the token's relative frequency in the corpus), SIF.
+    """
 
     kind: Literal["static"]
     width: int = Field(
@@ -353,12 +360,7 @@ class Static(BuiltStudent):
     embeddings: Annotated[
         Embeddings, Field(description="Default: the teacher's sentence embedding of each token alone.")
     ] = Embeddings(of="outputs")
-    token_weights: Literal["sif", "equal"] = Field(
-        "sif",
-        description="Initial token weights. sif: a / (a + the token's relative frequency in the corpus); "
-        "equal: 1.",
-    )
-    head_bias: bool = Field(False, description=BuiltStudent.model_fields["head_bias"].description)
+    head_bias: HeadBias = False
 
 
 class TeacherItself(Section):

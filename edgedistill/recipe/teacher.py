@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from edgedistill.recipe.section import Pooling, Section
+from edgedistill.recipe.section import Pooling, Revision, Section
 
 
 class Teacher(Section):
@@ -33,7 +33,7 @@ class Teacher(Section):
         "hold their hashes, 64-bit integers, as `cache --parquet` writes them.",
     )
     embedding_column: str = Field("embedding", description="The column of embeddings in the .parquet.")
-    revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
+    revision: Revision = None
     pooling: Pooling | None = Field(
         None,
         description="Only for a plain transformers model; a sentence-transformers model defines its own "

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.section import HubData, Section, by_kind
+from edgedistill.recipe.section import HubData, Revision, Section, by_kind
 from edgedistill.recipe.teacher import Teacher
 
 LONGEST_LIST = 64  # documents of a tuple
@@ -19,7 +19,11 @@ QUERY_COLUMNS = Field(
 
 
 class Negatives(Section):
-    """Texts that do not answer a query, drawn from all documents by the scores of the teacher."""
+    """Texts that do not answer a query, drawn from all documents by the scores of the teacher.
+
+    A document with more than 0.95 of the positive's cosine is left out: it may answer the query too
+    (NV-Retriever, Moreira et al. 2024).
+    """
 
     count: int = Field(7, ge=1, le=LONGEST_LIST - 1, description="How many for each query.")
     ranks: int = Field(
@@ -27,13 +31,6 @@ class Negatives(Section):
         ge=2,
         description="They are drawn from so many best documents of the query, one from each of `count` parts "
         "of the range of their scores (stratified sampling); the nearest alone teach less.",
-    )
-    most_share: float = Field(
-        0.95,
-        gt=0,
-        le=1,
-        description="A document with more than this share of the positive's cosine is left out: it may "
-        "answer the query too (NV-Retriever, Moreira et al. 2024).",
     )
 
 
@@ -47,7 +44,7 @@ class CrossEncoder(Section):
     """A model that reads query and document together and gives one score."""
 
     model: str = Field(description="A model folder, or a hub id (which also needs `revision`).")
-    revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
+    revision: Revision = None
     max_tokens: int = Field(256, ge=3, le=8192, description="Longer pairs are truncated.")
 
 

@@ -238,6 +238,11 @@ class Bundle:
         raise UserError(f"dim={dim!r}: {fact}")
 
     @property
+    def graph_file(self) -> Path:
+        """Where its graph is."""
+        return self.folder / str(self.manifest["precisions"][self.precision]["file"])
+
+    @property
     def fallback(self) -> str:
         """Which int8 products of its graph run on the processor, since CUDA has no kernel for them; nothing
         on other devices. To be logged wherever a bundle is run on a device that the user named."""

@@ -38,6 +38,11 @@ class Golden(NamedTuple):
     rows: np.ndarray
     roles: Sequence[str] = ()
 
+    @property
+    def all_roles(self) -> list[str]:
+        """The role of each text."""
+        return list(self.roles or [ROLES[0]] * len(self.texts))
+
     def name(self, at: int) -> str:
         """A text in a message: its number from 1, and its beginning."""
         text = self.texts[at] if isinstance(self.texts[at], str) else self.texts[at][0]
@@ -81,8 +86,7 @@ def read(folder: Path, manifest: dict[str, Any]) -> Golden:
 
 def different_ids(opened: Bundle, golden: Golden) -> Iterator[tuple[int, list[Any], list[Any]]]:
     """(index, the bundle's token ids, the expected ones) of each text whose ids differ."""
-    roles = list(golden.roles or [ROLES[0]] * len(golden.texts))
-    found = opened.golden_ids(golden.texts, roles)
+    found = opened.golden_ids(golden.texts, golden.all_roles)
     for at, (ids, expected) in enumerate(zip(found, golden.ids, strict=True)):
         if ids != expected:
             yield at, ids, expected
@@ -103,7 +107,10 @@ def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]
         return
     count, most, labels = len(texts), manifest["max_tokens"], manifest.get("labels")
     columns = len(manifest.get("inputs", INPUTS[:2])) // 2  # texts of an item
-    if not all(_are_texts(_columns(item, labels), columns) for item in texts):
+    items = [item if labels and isinstance(item, list) else [item] for item in texts]
+    if not all(len(item) == columns for item in items) or not all(
+        is_text(text, LONGEST_TEXT) for item in items for text in item
+    ):
         yield f"texts: an item that is not {'a pair of texts' if columns == 2 else 'a text'}"
     if not isinstance(ids, list) or len(ids) != count:
         yield f"ids: not a list of {count}, one for each text"
@@ -119,15 +126,6 @@ def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]
         not isinstance(roles, list) or [each in ROLES for each in roles] != [True] * count
     ):
         yield f"roles: not a list of {count}, each of {', '.join(ROLES)}"
-
-
-def _columns(item: Any, labels: Any) -> list[Any]:
-    """The texts of an item; that of an encoder is a text itself."""
-    return item if labels and isinstance(item, list) else [item]
-
-
-def _are_texts(texts: list[Any], columns: int) -> bool:
-    return len(texts) == columns and all(is_text(text, LONGEST_TEXT) for text in texts)
 
 
 def _are_ids(rows: Any, columns: int, most: int) -> bool:

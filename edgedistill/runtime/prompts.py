@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from edgedistill.errors import UserError, unknown_name
 
 ROLES = ("text", "query", "document")
+OF_ROLES = ("query_prompt", "document_prompt")  # in shapes, manifests and recipes
 
 
 class Prompts(NamedTuple):
@@ -26,13 +27,12 @@ class Prompts(NamedTuple):
     @property
     def own(self) -> dict[str, str]:
         """The prompts that differ from that of a text without a role, as shapes and manifests name them."""
-        fields = {"query_prompt": self.query, "document_prompt": self.document}
-        return {name: prompt for name, prompt in fields.items() if prompt != self.text}
+        return {name: prompt for name, prompt in zip(OF_ROLES, self[1:], strict=True) if prompt != self.text}
 
 
 def read(fields: Mapping[str, Any]) -> Prompts:
     """The prompts of a shape or a manifest, or of a recipe's student; where a role has none, that of a text
     without a role."""
     text = str(fields.get("prompt") or "")
-    roles = (fields.get(f"{role}_prompt") for role in ROLES[1:])
+    roles = map(fields.get, OF_ROLES)
     return Prompts(text, *(text if prompt is None else str(prompt) for prompt in roles))

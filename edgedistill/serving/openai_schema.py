@@ -77,7 +77,11 @@ class RequestReader:
 
     def read(self, body: bytes | bytearray) -> EmbeddingRequest:
         """Raises Refusal for what is not JSON in UTF-8, and for keys and values that are not understood."""
-        asked = parse_json(body)
+        try:
+            asked = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            message = f"body: not JSON ({error}); send JSON in UTF-8"
+            raise Refusal(400, message, None, "invalid_json") from None
         if not isinstance(asked, dict):
             raise Refusal(400, f'body: {TYPES[type(asked)]}, not an object; send {{"input": …, "model": …}}')
         for key in asked:
@@ -165,15 +169,6 @@ class RequestReader:
             raise Refusal(
                 404, f"model: no {_shown(asked)} here; this server has {name}", "model", "model_not_found"
             )
-
-
-def parse_json(body: bytes | bytearray) -> Any:
-    """The value of a JSON text. Raises Refusal."""
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        message = f"body: not JSON ({error}); send JSON in UTF-8"
-        raise Refusal(400, message, None, "invalid_json") from None
 
 
 def response(model: str, asked: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:

@@ -167,7 +167,9 @@ class RequestQueue:
                 job = self._jobs.popleft()
                 start = job.taken
                 while job.taken < len(job.texts) and tokens < self.batch_tokens:
-                    tokens += _cost_tokens(job.texts[job.taken], max_tokens)
+                    length = len(job.texts[job.taken])
+                    tokens += 2 + min(length // CHARACTERS_PER_TOKEN, max_tokens)
+                    tokens += length // CHARACTERS_TO_TOKENIZE
                     job.taken += 1
                 parts.append(Part(job, start, job.taken))
                 self.waiting_texts -= job.taken - start
@@ -199,10 +201,6 @@ class RequestQueue:
         with self._changed:
             rate = rate_texts_s * len(self.bundles)
             self.rate_texts_s = 0.9 * self.rate_texts_s + 0.1 * rate if self.rate_texts_s else rate
-
-
-def _cost_tokens(text: str, max_tokens: int) -> int:
-    return 2 + min(len(text) // CHARACTERS_PER_TOKEN, max_tokens) + len(text) // CHARACTERS_TO_TOKENIZE
 
 
 def _finish(jobs: list[Job]) -> None:

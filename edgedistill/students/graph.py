@@ -129,7 +129,9 @@ def compare(module: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabula
     random, worst = np.random.default_rng(0), np.ones(1)
     for batch, length in SHAPES:
         tokens = min(length or max_tokens, max_tokens)
-        ids, mask = random.integers(0, vocabulary_size, (batch, tokens)), _mask(random, batch, tokens)
+        ids = random.integers(0, vocabulary_size, (batch, tokens))
+        lengths = random.integers(1, tokens + 1, (batch, 1))  # right-padded rows
+        mask = (np.arange(tokens) < lengths).astype(np.int64)
         with torch.inference_mode():
             embeddings = module(torch.from_numpy(ids), torch.from_numpy(mask))
             expected = torch.nn.functional.normalize(embeddings, dim=-1).numpy()
@@ -149,11 +151,6 @@ def compare(module: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabula
 def _pooled(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """The mean of each text's token embeddings (B, T, d), at unit length: (B, d)."""
     return unit_rows((tokens * mask[:, :, None]).sum(1))
-
-
-def _mask(random: np.random.Generator, batch: int, tokens: int) -> np.ndarray:
-    """An attention mask (B, T) of right-padded rows, each with a random length of at least 1."""
-    return (np.arange(tokens) < random.integers(1, tokens + 1, (batch, 1))).astype(np.int64)
 
 
 def _run(session: InferenceSession, output: str, inputs: dict[str, np.ndarray]) -> np.ndarray:

@@ -91,7 +91,11 @@ class Lexical(nn.Module):
         longer = writer.add("Div", tokens, writer.constant(np.float32(LEXICAL_TOKENS), "length"))
         longer = writer.add("Sqrt", writer.add("Sqrt", longer))
         lengths = length(writer, rows[0]), writer.add("Div", length(writer, pooled), longer)
-        each = [lengths] if len(rows) == 1 else [lengths, [_per_token(writer, one) for one in lengths]]
+        each = (
+            [lengths]
+            if len(rows) == 1
+            else [lengths, [writer.add("Unsqueeze", one, writer.constant([1], "axis")) for one in lengths]]
+        )
         scaled = zip(rows, [pooled, found], each, strict=False)
         pairs = [(writer.add("Div", a, of[0]), writer.add("Div", b, of[1])) for a, b, of in scaled]
         added = writer.linear_each([words for _, words in pairs], self.projection)
@@ -101,11 +105,6 @@ class Lexical(nn.Module):
 def _before(rows: Tensor) -> Tensor:
     """(B, T, d): each token's place holds what the one before it had, the first 0."""
     return pad(rows, (0, 0, 1, -1))
-
-
-def _per_token(writer: GraphWriter, lengths: str) -> str:
-    """(B, 1) -> (B, 1, 1)."""
-    return writer.add("Unsqueeze", lengths, writer.constant([1], "axis"))
 
 
 class Headed(nn.Module):

@@ -12,7 +12,7 @@ from edgedistill import files, recipe, run
 from edgedistill.errors import UserError
 from edgedistill.resolve import MODEL_FILES, is_run
 from edgedistill.runtime import prompts
-from edgedistill.runtime.prompts import Prompts
+from edgedistill.runtime.prompts import OF_ROLES, Prompts
 from edgedistill.session import Session
 from edgedistill.students.bert import BertStudent
 from edgedistill.teacher import encoder
@@ -57,8 +57,7 @@ class RunTeacher(TeacherEncoder):
 
 def _prompts(spec: recipe.Teacher, own: Prompts) -> Prompts:
     """The recipe's prompts, and those of the run where it gives none."""
-    given = {"query_prompt": spec.query_prompt, "document_prompt": spec.document_prompt}
-    named = {name: prompt for name, prompt in given.items() if prompt is not None}
+    named = spec.model_dump(include=set(OF_ROLES), exclude_none=True)
     return prompts.read({"prompt": spec.prompt or own.text, **own.own, **named})
 
 

@@ -46,12 +46,6 @@ class Embeds(Protocol):
     def embed(self, texts: list[str], device: str, unit: bool) -> np.ndarray: ...
 
 
-def encoder_key(teacher: Embeds, unit: bool) -> str:
-    """The hash of everything of a teacher that determines its embeddings: corpora with equal encoder keys
-    share the embeddings of the texts they share. `unit` is that of `TeacherPass`."""
-    return files.cache_key(format=FORMAT, unit=unit, **teacher.identity())
-
-
 def text_hashes(texts: Iterable[str]) -> np.ndarray:
     """A 64-bit hash of each text, (n,) uint64."""
     hashes = b"".join(
@@ -99,7 +93,9 @@ class TeacherPass(CorpusPass):
         unit: bool = True,
         name: str = "teacher",
     ) -> None:
-        folder = session.cache / "teachers" / encoder_key(teacher, unit) / corpus.fingerprint[:24]
+        # of all that determines its embeddings: corpora share those of the texts they share
+        key = files.cache_key(format=FORMAT, unit=unit, **teacher.identity())
+        folder = session.cache / "teachers" / key / corpus.fingerprint[:24]
         super().__init__(name, corpus, session, folder)
         self.teacher, self.unit = teacher, unit
         self.embedded = 0  # texts

@@ -24,6 +24,7 @@ from edgedistill.session import Session, progress_bar
 from edgedistill.teacher.targets import EmbeddingRows
 
 FORMAT = 2  # part of every cache key: raise it when what is written changes
+MOST_SHARE = 0.95  # of the positive's cosine; a nearer document may answer the query too
 CHUNK = 512  # queries scored at a time
 MOMENTS = 20_000  # documents, spread evenly, from which the mean and deviation of a query's scores are taken
 
@@ -189,7 +190,7 @@ class _Draw(NamedTuple):
                 scores = self.ranked(queries, documents)
                 cosine = scores if self.ranked is self.near else self.near(queries, documents)
                 nearest = cosine[np.arange(len(rows)), self.rows[rows, 1]][:, None]
-                scores = np.where(cosine > self.spec.most_share * nearest, -np.inf, scores)
+                scores = np.where(cosine > MOST_SHARE * nearest, -np.inf, scores)
                 for row, query in enumerate(queries.tolist()):
                     scores[row, answers[query]] = -np.inf
                 found += [stratified(row, self.spec, random) for row in scores]

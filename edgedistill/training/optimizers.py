@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from edgedistill import recipe
 
@@ -70,16 +70,3 @@ def learning_rate_factor(stage: recipe.Stage | recipe.Finetune, step: int, steps
         return 1.0
     done = (step - warmup) / max(1, steps - warmup)
     return 1 - done if stage.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-
-
-def interpolated(start: dict[str, Tensor], end: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """share · start + (1 − share) · end, weight by weight; what is no float, such as PQ codes, is that of
-    `end`.
-
-    Wortsman et al. 2022, Robust fine-tuning of zero-shot models: between a model and the same one fine-tuned,
-    both do well.
-    """
-    return {
-        name: torch.lerp(value, start[name], share) if value.is_floating_point() else value
-        for name, value in end.items()
-    }

@@ -26,7 +26,6 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.inputs.text_batches import Batches
 from edgedistill.training.optimizers import (
-    interpolated,
     learning_rate_factor,
     optimizers,
     set_learning_rate,
@@ -36,7 +35,6 @@ from edgedistill.training.stages import NumberedStage, check_loss, check_weights
 from edgedistill.training.trained_module import (
     Accelerator,
     TrainedModule,
-    only_embeddings,
     use_plain_attention,
 )
 
@@ -89,7 +87,7 @@ def stages_done(student: PreparedStudent, run: RunInProgress, selection: Selecti
     if "handed_over" in found.tensors:
         student.module.load_state_dict(found.tensors["handed_over"])
     if selection is not None and found.state["selection"]:
-        selection.best = found.state["selection"]["best"]
+        vars(selection).update(found.state["selection"])
     return int(found.state["stage"])
 
 
@@ -116,7 +114,7 @@ class StageInProgress:
         self.batches = batches
         self.run, self.metrics, self.selection = run, run.metrics, selection
         # A suite needs layers that can use new embeddings.
-        self.selects = selection is not None and not only_embeddings(stage.spec)
+        self.selects = selection is not None and not stage.spec.only_embeddings
         self._diverged = (
             f"{stage.place}.learning_rate: {self.spec.name} diverged at {self.spec.learning_rate:g}"
         )
@@ -130,8 +128,8 @@ class StageInProgress:
         torch.manual_seed(self.seed)
         device = run.accelerator.device
         self.module = self._trained_module(queued).to(device)
-        self.student.requires_grad_(not only_embeddings(self.spec))
-        if only_embeddings(self.spec):
+        self.student.requires_grad_(not self.spec.only_embeddings)
+        if self.spec.only_embeddings:
             bare: Any = own(self.student)
             bare.model.embeddings.requires_grad_(True)
         self.optimizers = optimizers(self.module, self.spec, device.type)
@@ -173,8 +171,7 @@ class StageInProgress:
         self.module.load_state_dict(tensors["module"])
         checkpoint.load_optimizer(self.optimizers, tensors.get("optimizer", {}))
         if self.selection:
-            self.selection.best = state["selection"]["best"]
-            self.selection.misses = state["selection"]["misses"]
+            vars(self.selection).update(state["selection"])
         self.step, self.metrics.stages = state["step"], state["stages"]
         self.metrics.truncate(state["metrics_bytes"])
         checkpoint.set_random_state(tensors["random"])
@@ -289,9 +286,11 @@ class StageInProgress:
         check_weights(self.module, self._diverged, self.step)
         if self.selection and self.selects:
             self.student.load_state_dict(self.selection.weights())
-        if self.initial:
-            share = self.spec.initial_share
-            self.student.load_state_dict(interpolated(self.initial, self.student.state_dict(), share))
+        # Wortsman et al. 2022, Robust fine-tuning of zero-shot models: between a model and the same one
+        # fine-tuned, both do well. What is no float, such as PQ codes, stays.
+        for name, start in self.initial.items():
+            if start.is_floating_point():
+                self.student.state_dict()[name].lerp_(start, self.spec.initial_share)
         self.student.eval()
         ended = {"name": self.spec.name, "steps": self.step, "texts": self.step * self.spec.batch}
         self.metrics.stages.append(ended | objectives.learned_temperature(self.module.objective))

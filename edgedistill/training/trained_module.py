@@ -54,7 +54,7 @@ class TrainedModule(nn.Module):
         """`target_dims` is None where nothing in the stage depends on them; `unit` says whether the targets
         are of unit length."""
         super().__init__()
-        self.student, self.only_embeddings = student.module, only_embeddings(stage)
+        self.student, self.only_embeddings = student.module, stage.only_embeddings
         self.processes = processes
         width = kinds.dims(student.module)
         dims = width if target_dims is None else target_dims
@@ -90,11 +90,6 @@ class TrainedModule(nn.Module):
         ids, mask, before = self.rehearsal.at(step, device)
         now = self.processes.embedded(embed, ids, mask).float()
         return self.rehearsal.weight * objectives.cosine(now, before)
-
-
-def only_embeddings(stage: recipe.Stage) -> bool:
-    """Whether a stage trains only the student's embedding layer."""
-    return stage.match is not None and stage.match.layer == "embeddings"
 
 
 def use_plain_attention(student: nn.Module, accelerator: Accelerator) -> None:

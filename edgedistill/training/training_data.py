@@ -69,21 +69,25 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
         else:
             batches.append(text_batches.of_texts(stage, texts, tokens[0], tokenizer))
         batches[-1].trained_and_queued(stage)  # raises where too few texts remain
-    matched = _matched(opened, session, folder)
+
+    @cache
+    def of_texts() -> EmbeddingRows:
+        assert isinstance(texts, Corpus)
+        return target_embeddings(spec, models, texts, student, session, folder)
+
+    matched = _matched(opened, of_texts, session, folder)
     if student.new_head and not checkpoint.exists(folder) and isinstance(texts, Corpus):
-        found = target_embeddings(spec, models, texts, student, session, folder)
-        finished_student.fit_head(student, found, texts, spec.seed, session)
+        finished_student.fit_head(student, of_texts(), texts, spec.seed, session)
     wanted = [matched(*each) for each in zip(distillation_stages(spec), opened.stages, strict=True)]
-    bare, section = own(student.module), spec.student
+    bare = own(student.module)
 
     def counts() -> torch.Tensor:
         return torch.from_numpy(token_counts(tokens, corpora, len(student.tokenizer)))
 
-    weighed = isinstance(section, recipe.Static) and section.token_weights == "sif"
-    if weighed and isinstance(bare, static.StaticStudent):
+    if isinstance(spec.student, recipe.Static) and isinstance(bare, static.StaticStudent):
         static.set_sif_weights(bare, counts())
     channel = bare.lexical_channel if isinstance(bare, Headed) else None
-    if channel is not None and isinstance(section, recipe.Finished) and section.lexical is not None:
+    if channel is not None and getattr(spec.student, "lexical", None) is not None:
         occurrences = counts()
         stems, continues = initial_embeddings.stems(student.tokenizer, occurrences.numpy())
         channel.set_words(stems, continues, occurrences, sum(each.training_count for each in corpora))
@@ -91,17 +95,12 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
 
 
 def _matched(
-    opened: Opened, session: Session, folder: Path
+    opened: Opened, of_texts: Callable[[], EmbeddingRows], session: Session, folder: Path
 ) -> Callable[[NumberedStage[recipe.Stage], StageRows], Any]:
     """What the rows of a stage are compared with; None where that is nothing of a teacher's."""
-    spec, models, texts, student = opened.spec, opened.models, opened.texts, opened.student
+    spec, models, texts = opened.spec, opened.models, opened.texts
     assert models is not None and texts is not None
     of_pairs = pair_batches.targets_of(texts, models, session) if isinstance(texts, ParallelCorpus) else None
-
-    @cache
-    def of_texts() -> EmbeddingRows:
-        assert isinstance(texts, Corpus)
-        return target_embeddings(spec, models, texts, student, session, folder)
 
     def mapped(embeddings: Callable[[recipe.Teacher | None], EmbeddingRows]) -> EmbeddingRows:
         """What the recipe's `targets` make of the embeddings of other texts than the corpus'."""

@@ -86,7 +86,11 @@ def trim(
             [NamedTexts(each.name, partial(_read, each, prompts, advance)) for each in given]
             for given in (texts, report_texts)
         )
-        trimmed = trim_tokenizer.trimmed(tokenizer, sources, reported, corpus.min_count, _fixed_ids(config))
+        # ids that must not change: the padding id, and all below it where positions are counted from it
+        pad = config.get("pad_token_id")
+        start = 0 if config.get("model_type") in COUNTED_FROM_PADDING else pad
+        fixed = range(0) if pad is None else range(start, pad + 1)
+        trimmed = trim_tokenizer.trimmed(tokenizer, sources, reported, corpus.min_count, fixed)
     with files.new_folder(out) as temporary:
         inside = temporary / transformer.relative_to(folder)
         _copy(folder, temporary, transformer)
@@ -158,15 +162,6 @@ def _read(source: _Files, prompts: list[str], advance: Callable[[int], None]) ->
     for chunk in trim_tokenizer.chunks(texts):
         yield from (prompt + text for text in chunk for prompt in prompts)
         advance(len(chunk))
-
-
-def _fixed_ids(config: dict[str, Any]) -> range:
-    """Ids that must not change: the padding id, and where positions are counted from it, all ids below it
-    too."""
-    pad = config.get("pad_token_id")
-    if pad is None:
-        return range(0)
-    return range(pad + 1) if config.get("model_type") in COUNTED_FROM_PADDING else range(pad, pad + 1)
 
 
 def _copy(folder: Path, out: Path, transformer: Path) -> None:

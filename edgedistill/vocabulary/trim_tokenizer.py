@@ -93,7 +93,11 @@ def trimmed(
         if unknown is not None:
             always.add(unknown)
         before.seek(0)
-        old_ids = _order(model, ids, required(model, used) | byte_tokens(model) | always)
+        # the model's tokens in their old order, then added tokens that the model lacks: they always come last
+        own = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else model["vocab"]
+        always |= BYTES.intersection(own) if model.get("byte_fallback") else set()
+        kept = sorted(required(model, used) | always, key=lambda token: (token not in own, ids[token]))
+        old_ids = np.array([ids[token] for token in kept], np.int64)
         smaller = _tokenizer(tokenizer, _reduced(data, old_ids, ids))
         sources, examples = _compare(tokenizer, smaller, old_ids, [*texts, *report_texts], before, len(texts))
         return TrimmedTokenizer(
@@ -219,15 +223,6 @@ def _count(backend: Tokenizer, sources: list[NamedTexts], tokenized: IO[bytes]) 
     return counts
 
 
-def _order(model: dict[str, Any], ids: dict[str, int], wanted: set[str]) -> np.ndarray:
-    """Old ids by new id: the model's tokens in their old order, then added tokens that the model lacks (they
-    always come last)."""
-    own = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else model["vocab"]
-    return np.array(
-        [ids[token] for token in sorted(wanted, key=lambda token: (token not in own, ids[token]))], np.int64
-    )
-
-
 def _reduced(data: dict[str, Any], old_ids: np.ndarray, ids: dict[str, int]) -> dict[str, Any]:
     """The data of tokenizer.json with the tokens of `old_ids` only, renumbered."""
     new_ids = {old: new for new, old in enumerate(old_ids.tolist())}
@@ -306,8 +301,3 @@ REQUIRED: dict[str, Callable[[Model, set[str]], set[str]]] = {
     "WordPiece": _wordpiece,
     "Unigram": _unigram,
 }
-
-
-def byte_tokens(model: Model) -> set[str]:
-    """The tokens that stand for single bytes, of a model with byte fallback."""
-    return BYTES & {token for token, _ in model["vocab"]} if model.get("byte_fallback") else set()

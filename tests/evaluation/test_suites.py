@@ -12,7 +12,7 @@ import pytest
 
 from edgedistill import files
 from edgedistill.errors import UserError
-from edgedistill.evaluation import page, scoring
+from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites import FAMILIES, transfer
 from edgedistill.evaluation.suites.cosines import Encode
 from tests.evaluation.test_scoring import encode, write_suite
@@ -281,14 +281,8 @@ def test_every_kind_has_a_measure_and_a_shipped_suite() -> None:
 
 
 def test_the_page_reads_the_number_that_was_averaged() -> None:
-    found = {
-        "kind": "bitext",
-        "average": 0.5,
-        "tasks": {"en-de": {"accuracy": 0.5, "forward": 0.4, "backward": 0.6}},
-    }
-    titles = page._suite([{"quality": {"b": found}}], "b")
-    measure = {"averaged": "accuracy", "measure": "accuracy × 100"}
-    assert titles == {"name": "b", "kind": "bitext", **measure}
+    family = FAMILIES["bitext"]
+    assert (family.averaged, family.title) == ("accuracy", "accuracy × 100")
 
 
 @pytest.mark.parametrize(("rows", "count"), [("a\tb\t3\nc\td\t3\n", 2), ("a\tb\t3\n", 1)])

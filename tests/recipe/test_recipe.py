@@ -164,10 +164,6 @@ def test_all_the_problems_at_once() -> None:
             "student.embeddings.count_exponent: must be greater than 0",
         ),
         ({"kind": "static", "dims": 4}, "`dims` is the output of a head; set `head: linear` or leave it out"),
-        (
-            {"kind": "static", "token_weights": "idf"},
-            "student.token_weights: must be 'sif' or 'equal', not 'idf'",
-        ),
         ({"kind": "bilstm", "embeddings": {"from": "glove"}}, "`file` goes with `from: glove`"),
         ({"kind": "bilstm", "head": "none", "dims": 4}, "`dims` is the output of a head"),
         (

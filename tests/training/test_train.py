@@ -340,7 +340,7 @@ def test_a_dropped_head_is_not_in_the_run(world: World, tmp_path: Path) -> None:
             "embeddings": {"from": "random"},
         },
         {"kind": "static", "width": 12, "head": "linear"},
-        {"kind": "static", "width": 32, "token_weights": "equal"},
+        {"kind": "static", "width": 32},
         {
             "kind": "static",
             "width": 16,

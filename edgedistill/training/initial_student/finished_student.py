@@ -130,10 +130,9 @@ def _shape(student: recipe.Finished, source: run.Run) -> dict[str, Any]:
         embedding_tables.check(None, student.pq_bytes, shape["width"])
         shape["pq_bytes"] = student.pq_bytes
     shape |= {} if student.lexical is None else {"lexical": student.lexical}
-    given = {"query_prompt": student.query_prompt, "document_prompt": student.document_prompt}
-    shape |= {name: prompt for name, prompt in given.items() if prompt is not None}
+    shape |= student.model_dump(include=set(prompts.OF_ROLES), exclude_none=True)
     roles = prompts.read(shape).own
-    return {name: value for name, value in shape.items() if name not in given} | roles
+    return {name: value for name, value in shape.items() if name not in prompts.OF_ROLES} | roles
 
 
 def _with_longer_positions(weights: dict[str, Tensor], module: Any) -> dict[str, Tensor]:

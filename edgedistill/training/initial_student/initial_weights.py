@@ -57,7 +57,7 @@ def build(
         assert models.finished is not None
         student = finished_student.build(spec, models.finished, tokenizer, dims, fitted)
     else:
-        student = _new_student(spec, models, tokenizer, session, texts, fitted)
+        student = _new_student(spec, models, tokenizer, dims, session, texts, fitted)
     if isinstance(spec.targets, recipe.Split):
         blocks, width = spec.targets.blocks, kinds.dims(student.module)
         if width != spec.targets.width:
@@ -73,6 +73,7 @@ def _new_student(
     spec: recipe.Recipe,
     models: Models,
     tokenizer: PreTrainedTokenizerBase,
+    dims: int,
     session: Session,
     texts: Corpus | ParallelCorpus | None,
     fitted: bool,
@@ -86,7 +87,6 @@ def _new_student(
     pairs = texts if isinstance(texts, ParallelCorpus) and student.embeddings.of == "translations" else None
     embeddings = _token_embeddings(spec, models, tokenizer, source, session, pairs, fitted)
     weights, batch = corpus_sample(spec, tokenizer, texts, session)
-    dims = spec.targets.width if spec.targets else models.teacher.dims
     start = Start(tokenizer, dims, embeddings, token_weights=weights, batch=batch, shape_only=not fitted)
     earlier: list[dict[str, Any]] = []
     if source is not None:

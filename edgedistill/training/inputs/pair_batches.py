@@ -120,7 +120,7 @@ def check_tokenizers(spec: recipe.Recipe, models: Models, tokenizer: PreTrainedT
     if getattr(spec.student, "weights", None) == "assistant":
         raise UserError(f"student.weights: the assistant's layers read the assistant's own tokens, {way_out}")
     for number, stage in enumerate(spec.distilling):
-        if stage.match is not None and stage.match.layer == "embeddings":
+        if stage.only_embeddings:
             raise UserError(
                 f"stages[{number}].match: embedding layers are compared over the same tokens, {way_out}"
             )

@@ -63,7 +63,7 @@ def of_texts(
     """The texts of a corpus and their tokens, with a second view of each text where the stage has one;
     without targets. `tokenizer` has the student's own limit."""
     spec, limited = stage.spec.view, tokenizer.limited(stage.spec.max_tokens)
-    views = [_of_tokens(tokens, limited.max_tokens)]
+    views: list[View] = [lambda rows, passes: tokens.batch(rows, limited.max_tokens)]
     if isinstance(spec, recipe.Identity | recipe.Dropout):
         views.append(views[0])
     elif spec is not None:
@@ -99,10 +99,6 @@ class ColumnTokens:
     def view(self, at: int, max_tokens: int) -> View:
         """The texts of one column."""
         return lambda rows, passes: self.columns[at].batch(self.index[rows, at], max_tokens)
-
-
-def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:
-    return lambda rows, passes: tokens.batch(rows, max_tokens)
 
 
 def _of_changed_texts(spec: WordEdit, seed: int, texts: Corpus, tokenizer: StudentTokenizer) -> View:

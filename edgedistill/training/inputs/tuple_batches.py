@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from edgedistill.data.token_cache import TokenPass
 from edgedistill.runtime.bundle import SIDES
 from edgedistill.session import Session
 from edgedistill.teacher import tuple_scores
-from edgedistill.teacher.embedder import AnyTeacher
 from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.teacher.tuple_scores import Embedded, ScoredTuples
@@ -151,19 +149,14 @@ def targets_of(
     teachers = list[Embedded]()
     if needs_cosines(spec):
         named: list[recipe.Teacher | None] = [None, *of.teachers]
-        teachers = [
-            Embedded(embedded(0)(each), embedded(1)(each), _identity(models.of(each))) for each in named
-        ]
+        for each in named:
+            identity = {role: models.of(each).in_role(role).identity() for role in SIDES}
+            teachers.append(Embedded(embedded(0)(each), embedded(1)(each), identity))
     found = tuple_scores.build(spec.tuples, tuples, teachers, scored, session, f"{stage.place}.tuples")
     similar_by = embedded(1)(None) if spec.group is not None else None
     if not vectors:
         return TupleTargets(found, None, None, similar_by)
     return TupleTargets(found, mapped(embedded(0)), mapped(embedded(1)), similar_by)
-
-
-def _identity(teacher: AnyTeacher) -> dict[str, Any]:
-    """What decides a teacher's embeddings of queries and documents."""
-    return {role: teacher.in_role(role).identity() for role in SIDES}
 
 
 def needs_cosines(stage: recipe.Stage) -> bool:
