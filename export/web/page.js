@@ -10,7 +10,7 @@ const MOST_BYTES = 5e6; // of a text file
 const MOST_MARKED = 5_000; // characters of a line in which words are marked
 const NEAREST = 8; // lines shown at first
 const MORE = 20; // lines that one press adds
-const CLOSE = 0.2; // of the way from the median line's cosine to 1, which the best goes at least; on the example, by three students
+const CLOSE = 0.2; // of the way from the median cosine to 1, which the best goes at least; on the example, by three students
 const HERE = /^(localhost|127(\.\d+){3}|\[::1\])(:\d+)?(\/|$)/iu; // an address without its http://
 const HOST = /^([\w-]+(\.[\w-]+)+(:\d+)?|[\w-]+:\d+)(\/|$)/u; // one without its https://
 const BACKENDS = ["auto", "webgpu", "wasm"];
@@ -25,9 +25,11 @@ const WIDE = 1024; // pixels from which style.css puts lines and search side by 
 let encoder = null; // the opened bundle
 let source = null; // {from, options}: what it was loaded from, for other settings
 let rowOf = new Map(); // line -> its embedding
-let embedded = { lines: [], of: [] }; // what is searched, all that was to be, and numbers, index (BM25), joined, words once there are some
+let embedded = { lines: [], of: [] }; // what is searched, all that was to be, and noun, numbers, index (BM25), joined, words once there are some
 let example = exampleOf([]); // in the languages of the open bundle
+let unrelated = []; // the example's embeddings: what a query's cosine is with lines that it was not made for
 let own = ""; // the visitor's lines, while the example is shown
+let cleared = ""; // the lines that Clear took, until others are there
 let halted = ""; // why lines wait for a press of the button: "stopped" or "failed"
 let pause; // a timer, while lines are typed
 let limit = NEAREST; // results shown
@@ -68,12 +70,15 @@ async function open(from, options = {}) {
   $("bytes").removeAttribute("value");
   try {
     const loaded = await load(from, { ...options, signal, progress: showProgress });
-    if (signal.aborted) return;
+    const examples = exampleOf(loaded.languages);
+    const rows = signal.aborted ? [] : await loaded.encodeDocument(examples);
+    if (signal.aborted) return loaded.close();
     const toFill = isExample() || (isShipped(from) && !lines().length);
     closeBundle();
     source = { from, options };
     encoder = globalThis.encoder = loaded; // also for the console
-    example = exampleOf(loaded.languages);
+    [example, unrelated] = [examples, rows];
+    rowOf = new Map(example.map((line, at) => [line, rows[at]]));
     if (toFill) fillExample($("query").value || QUERY);
     showBundle();
     show(...WORK);
@@ -183,7 +188,8 @@ const check = () => busy($("check"), $("golden"), "checking…", async () => sho
 const time = () =>
   busy($("time"), $("speed"), "measuring for three seconds…", async () => {
     const { query_p50_ms, texts_s, tokens_mean } = await encoder.time();
-    const line = `a query ${query_p50_ms.toPrecision(3)} ms (p50) · ${whole(texts_s)} texts/s`;
+    const digits = query_p50_ms < 10 ? 1 + Number(query_p50_ms < 1 && crossOriginIsolated) : 0; // what the browser's clock resolves
+    const line = `a query ${query_p50_ms.toFixed(digits)} ms (p50) · ${whole(texts_s)} texts/s`;
     $("speed").replaceChildren(line, note(`texts of ${tokens_mean.toFixed(0)} tokens, tokenization included`));
   });
 
@@ -205,11 +211,19 @@ const isExample = () => same(lines(), example);
 function countLines() {
   const texts = lines();
   const named = counted(texts.length, "line");
+  const isTheirs = isExample();
+  $("heading").textContent = isTheirs ? "Example lines" : "Your lines";
+  document.body.classList.toggle("example", isTheirs);
   $("count").textContent = texts.length ? named : "";
   $("embed").hidden = !halted || !texts.length || same(texts, embedded.lines);
   $("embed").textContent = `Make ${named} searchable`;
-  const leave = own ? "Back to your lines" : "Use my own";
-  $("example").textContent = isExample() ? leave : "Use an example";
+  $("example").textContent = isTheirs ? "Back to your lines" : "Use an example";
+  $("example").hidden = !encoder || (isTheirs && !own);
+  if (texts.length) cleared = "";
+  $("clear").hidden = isTheirs ? Boolean(own) : !texts.length && !cleared;
+  const clear = isTheirs ? "Clear and use my own" : "Clear";
+  $("clear").textContent = cleared ? "Undo Clear" : clear;
+  $("clear").className = isTheirs ? "small" : "quiet";
   showStale(halted && !same(texts, embedded.of) ? "These results are of your lines before you changed them." : "");
 }
 
@@ -223,18 +237,45 @@ function fillExample(query = QUERY) {
   $("query").value = query;
 }
 
+/** No lines, or again those that the last press took. */
+function clearLines() {
+  $("taken").textContent = "";
+  const [before, after] = [isExample() ? "" : $("texts").value, cleared];
+  if (isExample()) $("query").value = "";
+  $("texts").value = after;
+  cleared = after ? "" : before;
+  $("texts").focus();
+  linesChanged();
+}
+
 /** The example and its query in place of the visitor's lines, or these again. */
 function switchExample() {
   $("taken").textContent = "";
   if (isExample()) {
     $("texts").value = own;
     $("query").value = "";
-    if (!own) $("texts").focus();
   } else {
     own = $("texts").value.trim();
     fillExample();
   }
-  embedLines({ stay: !lines().length });
+  embedLines();
+}
+
+/** Embed the lines that a visitor changed, where a bundle is open. */
+function linesChanged() {
+  countLines();
+  return encoder && embedLines({ stay: true });
+}
+
+/** Select a result's line among all; nothing where it is no longer there. */
+function showInLines(line, number) {
+  const all = $("texts").value.split("\n");
+  const at = all[number - 1]?.trim() === line ? number - 1 : all.findIndex((each) => each.trim() === line);
+  if (at < 0) return;
+  const start = all.slice(0, at).join("\n").length + (at && 1);
+  $("texts").setSelectionRange(start, start + all[at].length);
+  $("texts").blur();
+  $("texts").focus(); // the browser scrolls to what is selected
 }
 
 /** The lines of text files, [path, file] each, below those that are there; embedded where a bundle is open, and else when one has opened. */
@@ -297,6 +338,7 @@ async function embedLines({ stay = false } = {}) {
   const isLong = waiting.length > FEW;
   busyEmbedding(isLong);
   if (isLong) showStale("Making your lines searchable…");
+  if (!embedded.lines.length) showNearest();
   try {
     for (let at = 0; at < waiting.length && !signal.aborted; at += PORTION) {
       $("done").value = at / waiting.length;
@@ -311,11 +353,13 @@ async function embedLines({ stay = false } = {}) {
     if (stop.signal !== signal || rows !== rowOf) return;
     const [kept, numbers] = [ready.map(({ line }) => line), ready.map(({ number }) => number)];
     rowOf = new Map(kept.map((text) => [text, rows.get(text)]));
-    embedded = { lines: kept, numbers, of: texts, index: new BM25(kept), joined, words };
+    const noun = same(kept, example) ? "example line" : "line";
+    embedded = { lines: kept, noun, numbers, of: texts, index: new BM25(kept), joined, words };
     if (signal.aborted) halted = "stopped";
     showEmbedded(stay);
-    const searchable = `${counted(kept.length, "line")} searchable`;
-    const done = texts.length ? `${searchable}, in ${seconds(performance.now() - started)}` : "";
+    const searchable = `${counted(kept.length, noun)} searchable`;
+    const took = noun === "line" ? `, in ${seconds(performance.now() - started)}` : ""; // the example's were embedded at opening
+    const done = texts.length ? searchable + took : "";
     $("count").textContent = signal.aborted ? `Stopped: ${searchable}` : done;
   } catch (error) {
     if (stop.signal !== signal || rows !== rowOf) return;
@@ -325,6 +369,7 @@ async function embedLines({ stay = false } = {}) {
     $("count").textContent = error.message.replace(/^texts\[(\d+)\]/u, named);
     if (!stay) $("texts").focus();
     busyEmbedding(false);
+    if (!embedded.lines.length) showNearest();
   }
 }
 
@@ -344,6 +389,7 @@ function showEmbedded(stay) {
   limit = NEAREST;
   search();
   if (!ready || stay) return;
+  if (innerWidth < WIDE && embedded.noun !== "line") return; // the example is read from the top
   if (innerWidth < WIDE) $("search").scrollIntoView();
   $("query").focus({ preventScroll: innerWidth < WIDE });
 }
@@ -375,7 +421,7 @@ async function search() {
   searching = false;
 }
 
-/** The lines nearest to a query and its embedding, by cosine or by cosine and words; the median and best cosine of all; which words lines have. */
+/** The lines nearest to a query and its embedding, by cosine or by cosine and words; the best cosine, the median of all with the example's; which words lines have. */
 function nearest(query, row) {
   const { lines, numbers, index, joined } = embedded;
   const cosines = lines.map((line) => similarity(row, rowOf.get(line)));
@@ -383,25 +429,28 @@ function nearest(query, row) {
   const scores = joined(cosines, bm25);
   const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]);
   const found = order.slice(0, limit).map((at) => ({ cosine: cosines[at], hasWords: bm25[at] > 0, line: lines[at], number: numbers[at] }));
-  const sorted = cosines.toSorted((a, b) => a - b);
-  return { found, median: sorted[(sorted.length - 1) >> 1], best: sorted.at(-1), known: index.known(query) };
+  const sorted = [...cosines, ...unrelated.map((each) => similarity(row, each))].sort((a, b) => a - b);
+  return { found, median: sorted[(sorted.length - 1) >> 1], best: cosines.reduce((a, b) => Math.max(a, b)), known: index.known(query) };
 }
 
-/** The nearest lines in their order, each with a bar for its cosine, from the median to the best. */
+/** The nearest lines in their order, each with a bar for its cosine, from the median to the best; without bars where none is close. */
 function showNearest({ found, median, best, known } = { found: [] }, ms = 0) {
-  const isFar = embedded.lines.length > NEAREST && best - median < CLOSE * (1 - median) && !found[0].hasWords;
+  const { length } = embedded.lines;
+  const isFar = found.length > 0 && best - median < CLOSE * (1 - median) && !found[0].hasWords;
   $("results").className = isFar ? "far" : "";
-  const share = (cosine) => (best > median ? Math.max(0, (cosine - median) / (best - median)) : 1);
+  const share = (cosine) => (best > median ? Math.max(0, (cosine - median) / (best - median)) : 0);
   $("results").replaceChildren(...found.map((each) => resultOf(each, share(each.cosine), known)));
-  const left = embedded.lines.length - found.length;
+  const left = length - found.length;
   $("more").hidden = !found.length || !left;
   $("more").textContent = `Show ${whole(Math.min(MORE, left))} more`;
   $("meaning").hidden = !found.length;
-  const nearest = `${isFar ? "Nothing close. " : ""}${whole(found.length)} nearest of ${counted(embedded.lines.length, "line")}`;
-  const waiting = embedded.lines.length ? "" : "Add some lines, then search them here.";
-  $("found").textContent = found.length ? `${nearest}, in ${ms.toFixed(0)} ms` : waiting;
+  const verdict = isFar ? "Nothing close." : "";
+  const nearest = `${whole(found.length)} nearest${isFar ? " anyway," : ""} of ${counted(length, embedded.noun)}`;
+  const toCome = $("done").hidden ? "Add some lines, then search them here." : "Making your lines searchable…";
+  const waiting = length ? "" : toCome;
+  $("found").replaceChildren(element("strong", "", verdict), found.length ? `${nearest}, in ${ms.toFixed(0)} ms` : waiting);
   clearTimeout(announcing);
-  announcing = setTimeout(() => ($("announced").textContent = found.length ? nearest : ""), 500); // not at each key
+  announcing = setTimeout(() => ($("announced").textContent = found.length ? `${verdict} ${nearest}`.trim() : ""), 500); // not at each key
 }
 
 let announcing;
@@ -417,9 +466,11 @@ function resultOf({ line, number, cosine, hasWords }, share, known) {
   const copy = element("button", "quiet", "Copy");
   const copied = (word) => () => (copy.textContent = word);
   copy.addEventListener("click", () => navigator.clipboard.writeText(line).then(copied("Copied"), copied("Not copied: the browser forbids it")));
+  const show = element("button", "quiet", `Show in ${embedded.noun === "line" ? "your" : "the example"} lines`);
+  show.addEventListener("click", () => showInLines(line, number));
   const why = element("span", "", "cosine ", value, hasWords ? " · lifted by words of the query" : "");
-  const more = element("p", "opened", why, copy);
-  const summary = element("summary", "", text, element("span", "share", bar, note(`line ${whole(number)}`)));
+  const more = element("p", "opened", why, show, copy);
+  const summary = element("summary", "", text, note(`line ${whole(number)}`), bar);
   return element("li", "", element("details", "", summary, more));
 }
 
@@ -506,6 +557,11 @@ $("texts").addEventListener("paste", (event) => {
 });
 $("texts").addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && embedLines());
 $("example").addEventListener("click", switchExample);
+$("clear").addEventListener("click", clearLines);
+$("edit").addEventListener("click", () => {
+  $("bundle").scrollIntoView();
+  $("texts").focus({ preventScroll: true });
+});
 $("file").addEventListener("change", async ({ target }) => {
   await taking(() => takeLines(Array.from(target.files, (file) => [file.name, file])));
   target.value = ""; // the same file can be chosen again
