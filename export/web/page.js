@@ -3,6 +3,7 @@
 import { BundleError, load, missingFeature, similarity } from "./encoder.js";
 import { droppedFiles } from "./dropped.js";
 import { QUERY, exampleOf } from "./example.js";
+import { tableLines } from "./tables.js";
 
 const $ = (id) => document.getElementById(id);
 const MOST_LINES = 20_000;
@@ -280,17 +281,26 @@ function showInLines(line, number) {
 
 /** The lines of text files, [path, file] each, below those that are there; embedded where a bundle is open, and else when one has opened. */
 async function takeLines(files) {
-  const [texts, tables] = [[], []];
-  for (const [path, file] of files) {
-    const text = await readText(path, file);
-    texts.push(text);
-    if (/\.(csv|tsv|jsonl)$/iu.test(path)) tables.push(path);
-  }
+  const taken = [];
+  for (const [path, file] of files) taken.push(linesOf(path, await readText(path, file)));
   if (isExample()) [$("texts").value, $("query").value] = [own, ""];
-  $("texts").value = [$("texts").value, ...texts].filter(Boolean).join("\n");
-  $("taken").textContent = tables.length ? `Each row of ${tables.join(", ")} is a line now, with all its columns.` : "";
-  if (!encoder) return $("loading").hidden && show("open");
-  await embedLines();
+  $("texts").value = [$("texts").value, ...taken.map(({ text }) => text)].filter(Boolean).join("\n");
+  $("taken").textContent = taken.flatMap(({ said }) => said).join(" ");
+  countLines();
+  if (encoder) await embedLines();
+}
+
+/** {text, said}: what of a file's text goes below the lines, and what the page says of it, in a list. */
+function linesOf(path, text) {
+  const type = /\.(csv|tsv|jsonl)$/iu.exec(path)?.[1].toLowerCase();
+  if (!type) return { text, said: [] };
+  if (type === "jsonl") return { text, said: [`Each row of ${path} is a line now, with all that is in it.`] };
+  const [top] = text.split("\n", 1);
+  const comma = top.split(";").length > top.split(",").length ? ";" : ",";
+  const { lines, header, left } = tableLines(text, type === "tsv" ? "\t" : comma);
+  const columns = header.length ? `, of the column${header.length > 1 ? "s" : ""} ${few(header)}` : "";
+  const out = left.length ? `; without ${few(left)}, where no cell has a word` : "";
+  return { text: lines.join("\n"), said: [`Each row of ${path} is a line now${columns}${out}.`] };
 }
 
 /** The text of a file. Raises BundleError for one that is of another type, too large, empty or no text. */
@@ -493,6 +503,7 @@ const seconds = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFi
 const whole = (number) => number.toLocaleString("en", { maximumFractionDigits: 0 });
 const sentence = (text) => text && text[0].toUpperCase() + text.slice(1) + (/[.!?]$/u.test(text) ? "" : ".");
 const same = (a, b) => a.length === b.length && a.every((each, at) => each === b[at]);
+const few = (names) => [...names.slice(0, 5), ...(names.length > 5 ? [`${names.length - 5} more`] : [])].join(", ");
 const counted = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 const backendName = ({ backend, threads }) => (backend === "webgpu" ? "WebGPU" : `WASM, ${counted(threads, "thread")}, SIMD`);
 
