@@ -21,6 +21,8 @@ const LONG_PASTE = 10_000; // characters, from which the page pastes in the brow
 const FEW = 64; // lines that are embedded before anybody could press Stop
 const TYPES = [".txt", ".md", ".csv", ".tsv", ".log", ".jsonl"]; // of text files, beside all that the browser calls text/
 const WORK = ["bundle", "lines", "search", "more-about"]; // the sections while a bundle is open
+const START = ["lines", "open"]; // and before
+const BUNDLED = /(^|\/)manifest\.json$|\.onnx$/u; // what a bundle has, and no folder of texts
 const WIDE = 1024; // pixels from which style.css puts lines and search side by side
 
 let encoder = null; // the opened bundle
@@ -42,21 +44,27 @@ let opening = new AbortController(); // of the newest bundle, which alone is sho
 function show(...sections) {
   for (const id of ["error", "open", "loading", ...WORK]) $(id).hidden = !sections.includes(id);
   document.body.classList.toggle("at-work", sections.includes("bundle"));
-  const kept = lines().length;
-  $("kept").textContent = kept && !encoder ? `${counted(kept, "line")} kept; pick an encoder to search them` : "";
+  if (encoder && $("bundle").nextElementSibling === $("lines")) $("bundle").after($("open"), $("loading")); // no longer the next step
+  showKept();
   const isChoosing = sections.includes("open");
   $("another").ariaExpanded = String(isChoosing);
-  $("another").textContent = isChoosing ? `Keep ${encoder?.name}` : "Change encoder";
+  $("another").textContent = isChoosing ? "Close" : "Change encoder";
   nameStudents();
 }
 
-/** The buttons of the students that ship: the open one is told from the others. */
+/** What becomes of lines that are there before an encoder. */
+function showKept() {
+  const kept = encoder ? 0 : lines().length;
+  $("kept").textContent = kept ? `Pick an encoder to search your ${counted(kept, "line")}` : "";
+}
+
+/** A button for each student that ships, but for the open one. */
 function nameStudents() {
-  for (const [at, button] of $("students").querySelectorAll("button").entries()) {
-    const isOpen = Boolean(encoder) && source.from === button.value;
+  for (const [at, { children }] of [...$("students").children].entries()) {
+    const [button, openNow] = children;
+    button.hidden = Boolean(encoder) && source.from === button.value;
+    openNow.hidden = !button.hidden;
     button.className = at || encoder ? "" : "primary";
-    button.ariaCurrent = isOpen ? "true" : null;
-    button.textContent = `${isOpen ? "Using" : "Try"} ${button.name}`;
   }
 }
 
@@ -65,7 +73,7 @@ async function open(from, options = {}) {
   opening.abort();
   const { signal } = (opening = new AbortController());
   const stay = $("about").contains(document.activeElement); // a setting was changed
-  show("loading", ...(encoder ? WORK : []));
+  show("loading", ...(encoder ? WORK : ["lines"]));
   if (!stay) $("stage").focus(); // the button that opens it may be gone
   $("stage").textContent = "Opening…";
   $("bytes").removeAttribute("value");
@@ -93,6 +101,7 @@ async function open(from, options = {}) {
 
 /** Open what a visitor typed, or what stands in the page's address. */
 function openTyped(typed, options) {
+  if (!typed) return show(...(encoder ? WORK : START));
   try {
     open(addressOf(typed), options);
   } catch (error) {
@@ -129,7 +138,8 @@ function showError(error, refused = encoder ? `Not opened; ${encoder.name} stays
   const cannot = Boolean(missingFeature());
   $("refusal").textContent = cannot ? "The encoder cannot run here" : refused;
   if (encoder) showSettings(); // as they were
-  const rest = encoder ? WORK : ["open"];
+  const rest = encoder ? WORK : START;
+  $("dismiss").hidden = cannot;
   show("error", ...(cannot ? [] : rest));
   $("refusal").focus();
 }
@@ -153,7 +163,7 @@ function showSettings() {
 
 function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, cosine_at_least }) {
   const { precision, size_bytes } = encoder;
-  $("facts").textContent = `${precision} · ${megabytes(size_bytes)} · ${ok ? "✓ checked" : "✗ golden texts differ"}`;
+  $("facts").textContent = `${precision} · ${megabytes(size_bytes)} · ${ok ? "✓ same as in Python" : "✗ golden texts differ"}`;
   const digits = cosine_at_least < 0.999 ? 4 : 6;
   const worst = Math.min(cosine_min, batched_min).toFixed(digits);
   const bound = `${texts} texts whose embeddings come with the bundle; worst cosine ${worst}, at least ${cosine_at_least.toFixed(digits)}`;
@@ -215,6 +225,7 @@ function countLines() {
   const isTheirs = isExample();
   $("heading").textContent = isTheirs ? "Example lines" : "Your lines";
   document.body.classList.toggle("example", isTheirs);
+  showKept();
   $("count").textContent = texts.length ? named : "";
   $("embed").hidden = !halted || !texts.length || same(texts, embedded.lines);
   $("embed").textContent = `Make ${named} searchable`;
@@ -246,7 +257,7 @@ function clearLines() {
   $("texts").value = after;
   cleared = after ? "" : before;
   $("texts").focus();
-  linesChanged();
+  embedLines({ stay: true });
 }
 
 /** The example and its query in place of the visitor's lines, or these again. */
@@ -262,12 +273,6 @@ function switchExample() {
   embedLines();
 }
 
-/** Embed the lines that a visitor changed, where a bundle is open. */
-function linesChanged() {
-  countLines();
-  return encoder && embedLines({ stay: true });
-}
-
 /** Select a result's line among all; nothing where it is no longer there. */
 function showInLines(line, number) {
   const all = $("texts").value.split("\n");
@@ -279,15 +284,33 @@ function showInLines(line, number) {
   $("texts").focus(); // the browser scrolls to what is selected
 }
 
+/** Open files that are a bundle's, and else take the lines of all, of a folder those of its text files. Raises BundleError where it has none. */
+async function takeFiles(files) {
+  const all = [...files];
+  const [folder] = all.find(([path]) => path.includes("/"))?.[0].split("/") ?? [];
+  if (all.some(([path]) => BUNDLED.test(path))) return open(files);
+  if (folder === undefined) return takeLines(all);
+  const shown = all.filter(([path]) => !/(^|\/)\./u.test(path)); // no hidden ones
+  const texts = shown.filter(([path, { size }]) => hasTextEnding(path) && size > 0);
+  const fact = "not a bundle (no manifest.json), and no text files in it";
+  if (!texts.length) throw new BundleError(`${folder}: ${fact}; choose the folder that edgedistill export wrote, or ${TYPES.join(", ")}`);
+  const size = texts.reduce((sum, [, file]) => sum + file.size, 0);
+  if (size > MOST_BYTES) throw new BundleError(`${folder}: ${megabytes(size)} of texts, and ${AT_MOST}; give a part of it`);
+  await takeLines(
+    texts,
+    shown.filter((each) => !texts.includes(each)).map(([path]) => path.split("/").at(-1)),
+  );
+}
+
 /** The lines of text files, [path, file] each, below those that are there; embedded where a bundle is open, and else when one has opened. */
-async function takeLines(files) {
+async function takeLines(files, left = []) {
   const taken = [];
   for (const [path, file] of files) taken.push(linesOf(path, await readText(path, file)));
   if (isExample()) [$("texts").value, $("query").value] = [own, ""];
   $("texts").value = [$("texts").value, ...taken.map(({ text }) => text)].filter(Boolean).join("\n");
-  $("taken").textContent = taken.flatMap(({ said }) => said).join(" ");
-  countLines();
-  if (encoder) await embedLines();
+  const leftOut = left.length ? [`Left out, as no text: ${few(left)}.`] : [];
+  $("taken").textContent = [...taken.flatMap(({ said }) => said), ...leftOut].join(" ");
+  await embedLines();
 }
 
 /** {text, said}: what of a file's text goes below the lines, and what the page says of it, in a list. */
@@ -306,19 +329,22 @@ function linesOf(path, text) {
 /** The text of a file. Raises BundleError for one that is of another type, too large, empty or no text. */
 async function readText(path, file) {
   if (!isText(path, file)) throw new BundleError(`${path}: not a text file; give ${TYPES.join(", ")}, with one text a line`);
-  const size = `${megabytes(file.size)}, and the page takes files of at most ${megabytes(MOST_BYTES)}`;
-  if (file.size > MOST_BYTES) throw new BundleError(`${path}: ${size}; give a part of it`);
+  if (file.size > MOST_BYTES) throw new BundleError(`${path}: ${megabytes(file.size)}, and ${AT_MOST}; give a part of it`);
   const text = decoded(path, await file.arrayBuffer());
   if (!text.trim()) throw new BundleError(`${path}: no lines in it; give a text file with one text a line`);
   return text;
 }
 
-/** Do what takes files, and show why nothing was taken. */
+/** Do what takes files, and show above the lines why nothing was taken. */
 async function taking(call) {
+  $("refused").hidden = true;
   try {
     await call();
   } catch (error) {
-    showError(error, "Nothing was taken");
+    if (!(error instanceof BundleError)) console.error(error);
+    $("refused-why").textContent = error.message;
+    $("refused").hidden = false;
+    $("refused").scrollIntoView({ block: "nearest" });
   }
 }
 
@@ -334,6 +360,7 @@ function decoded(path, bytes) {
 
 /** Embed the lines that have no embedding yet; what is embedded when the visitor stops is searched. `stay`: leave the focus where it is. */
 async function embedLines({ stay = false } = {}) {
+  if (!encoder) return countLines();
   clearTimeout(pause);
   halted = "";
   $("error").hidden = true;
@@ -497,7 +524,9 @@ function marked(line, known) {
 // ---- words
 
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
-const isText = (path, { type }) => type.startsWith("text/") || TYPES.some((ending) => path.toLowerCase().endsWith(ending));
+const AT_MOST = `the page takes at most ${megabytes(MOST_BYTES)}`;
+const hasTextEnding = (path) => TYPES.some((ending) => path.toLowerCase().endsWith(ending));
+const isText = (path, { type }) => type.startsWith("text/") || hasTextEnding(path);
 const isShipped = (from) => typeof from === "string" && from.startsWith("shipped/");
 const seconds = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
 const whole = (number) => number.toLocaleString("en", { maximumFractionDigits: 0 });
@@ -507,10 +536,10 @@ const few = (names) => [...names.slice(0, 5), ...(names.length > 5 ? [`${names.l
 const counted = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 const backendName = ({ backend, threads }) => (backend === "webgpu" ? "WebGPU" : `WASM, ${counted(threads, "thread")}, SIMD`);
 
-function whyThreads({ backend }) {
+function whyThreads({ backend, threads }) {
   if (backend === "webgpu") return "";
   if (!crossOriginIsolated) return "more need two headers, which this page came without";
-  return `half of ${counted(navigator.hardwareConcurrency ?? 1, "processor")}, at most four: the rest stays free for the page`;
+  return `on ${threads} of this machine’s ${counted(navigator.hardwareConcurrency ?? 1, "processor")}, so that the page stays quick`;
 }
 
 /** An element with a class and children, which are elements or text. */
@@ -531,15 +560,17 @@ function fill(select, values, chosen) {
 
 // ---- events
 
-$("folder").addEventListener("change", ({ target }) => target.files.length && open([...target.files]));
+$("folder").addEventListener("change", async ({ target }) => {
+  await taking(() => takeFiles(new Map(Array.from(target.files, (file) => [file.webkitRelativePath || file.name, file]))));
+  target.value = "";
+});
 $("address").addEventListener("submit", (event) => {
   event.preventDefault();
   openTyped($("url").value.trim());
 });
 const choose = () => {
   opening.abort();
-  $("folder").value = "";
-  show("open", ...(encoder ? WORK : []));
+  show("open", ...(encoder ? WORK : START));
   if (!encoder) ($("students").querySelector("button") ?? $("folder")).focus();
 };
 const goBack = () => {
@@ -550,6 +581,14 @@ const goBack = () => {
 };
 $("another").addEventListener("click", () => ($("open").hidden ? choose() : goBack()));
 $("cancel").addEventListener("click", () => (encoder ? goBack() : choose()));
+$("dismiss").addEventListener("click", () => {
+  $("error").hidden = true;
+  $(encoder ? "bundle-name" : "texts").focus();
+});
+$("refused-dismiss").addEventListener("click", () => {
+  $("refused").hidden = true;
+  $("texts").focus();
+});
 $("check").addEventListener("click", check);
 $("time").addEventListener("click", time);
 $("texts").addEventListener("input", ({ inputType }) => {
@@ -611,14 +650,7 @@ addEventListener("drop", async (event) => {
   event.preventDefault();
   document.body.classList.remove("dragging");
   if (missingFeature()) return;
-  await taking(async () => {
-    const files = await droppedFiles(event.dataTransfer);
-    const paths = [...files.keys()];
-    const isBundle = paths.some((path) => /(^|\/)manifest\.json$/.test(path));
-    const isFolder = paths.some((path) => path.includes("/")) && ![...files].every((each) => isText(...each)); // a bundle was meant
-    if (isBundle || isFolder) await open(files);
-    else await takeLines(files);
-  });
+  await taking(async () => takeFiles(await droppedFiles(event.dataTransfer)));
 });
 
 // ---- start
@@ -629,7 +661,7 @@ const shipped = new Set(); // the names of the bundles that the page's server ha
 function addressOf(typed) {
   if (shipped.has(typed)) return `shipped/${typed}/`;
   if (shipped.size && /^[\w-]+$/u.test(typed)) {
-    throw new BundleError(`${typed}: no encoder is named ${typed}; here are ${[...shipped].join(", ")}`);
+    throw new BundleError(`${typed}: no such encoder; here are ${[...shipped].join(", ")}`);
   }
   if (HERE.test(typed)) return `http://${typed}`;
   return HOST.test(typed) ? `https://${typed}` : typed;
@@ -644,17 +676,20 @@ async function offerShipped() {
     shipped.add(name);
     const button = element("button");
     [button.name, button.value] = [name, `shipped/${name}/`];
-    button.addEventListener("click", () => (button.ariaCurrent ? goBack() : open(button.value)));
+    button.textContent = `Try ${name}`;
+    button.addEventListener("click", () => open(button.value));
     const facts = [word, languages.length > 1 || !word ? languages.map((code) => named.of(code)).join(", ") : "", megabytes(size_bytes)];
-    return element("li", "", button, note(facts.filter(Boolean).join(" · ")));
+    return element("li", "", button, element("strong", "", `${name}, open now`), note(facts.filter(Boolean).join(" · ")));
   });
   $("students").replaceChildren(...buttons);
   nameStudents();
   $("shipped").hidden = !buttons.length;
+  if (buttons.length) $("own").open = false;
 }
 
 $("unserved").remove();
-$("texts").placeholder = matchMedia("(pointer: coarse)").matches ? "Type or paste, one text a line" : "Type, paste or drop texts, one a line";
+const orDrop = matchMedia("(pointer: coarse)").matches ? "" : ", or drop a text file"; // nothing is dropped by a finger
+$("texts").placeholder = `Type or paste, one text a line${orDrop}`;
 keepLines();
 const address = new URLSearchParams(location.search);
 const missing = missingFeature();
@@ -662,11 +697,11 @@ if (missing) showError(new BundleError(missing));
 else {
   const offered = offerShipped();
   try {
-    if (address.has("bundle")) {
+    if (address.get("bundle")) {
       const options = optionsOf(address);
       await offered;
-      openTyped(address.get("bundle"), options);
-    } else show("open");
+      openTyped(address.get("bundle").trim(), options);
+    } else show(...START);
   } catch (error) {
     showError(error);
   }
