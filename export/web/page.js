@@ -232,6 +232,7 @@ function countLines() {
   $("example").textContent = isTheirs ? "Back to your lines" : "Use an example";
   $("example").hidden = !encoder || (isTheirs && !own);
   if (texts.length) cleared = "";
+  else $("taken").textContent = "";
   $("clear").hidden = isTheirs ? Boolean(own) : !texts.length && !cleared;
   const clear = isTheirs ? "Clear and use my own" : "Clear";
   $("clear").textContent = cleared ? "Undo Clear" : clear;
@@ -321,9 +322,9 @@ function linesOf(path, text) {
   const [top] = text.split("\n", 1);
   const comma = top.split(";").length > top.split(",").length ? ";" : ",";
   const { lines, header, left } = tableLines(text, type === "tsv" ? "\t" : comma);
-  const columns = header.length ? `, of the column${header.length > 1 ? "s" : ""} ${few(header)}` : "";
-  const out = left.length ? `; without ${few(left)}, where no cell has a word` : "";
-  return { text: lines.join("\n"), said: [`Each row of ${path} is a line now${columns}${out}.`] };
+  const columns = header.length ? [`Columns: ${few(header)}.`] : [];
+  const without = left.length ? [`Left out, as without words: ${few(left)}.`] : [];
+  return { text: lines.join("\n"), said: [`Each row of ${path} is a line now.`, ...columns, ...without] };
 }
 
 /** The text of a file. Raises BundleError for one that is of another type, too large, empty or no text. */
@@ -482,7 +483,8 @@ function showNearest({ found, median, best, known } = { found: [] }, ms = 0) {
   $("more").textContent = `Show ${whole(Math.min(MORE, left))} more`;
   $("meaning").hidden = !found.length;
   const verdict = isFar ? "Nothing close." : "";
-  const nearest = `${whole(found.length)} nearest${isFar ? " anyway," : ""} of ${counted(length, embedded.noun)}`;
+  const those = `${whole(found.length)}${isFar ? "" : " nearest"} of ${counted(length, embedded.noun)}`;
+  const nearest = isFar ? `The nearest anyway: ${those}` : those;
   const toCome = $("done").hidden ? "Add some lines, then search them here." : "Making your lines searchable…";
   const waiting = length ? "" : toCome;
   $("found").replaceChildren(element("strong", "", verdict), found.length ? `${nearest}, in ${ms.toFixed(0)} ms` : waiting);
@@ -691,6 +693,7 @@ $("unserved").remove();
 const orDrop = matchMedia("(pointer: coarse)").matches ? "" : ", or drop a text file"; // nothing is dropped by a finger
 $("texts").placeholder = `Type or paste, one text a line${orDrop}`;
 keepLines();
+countLines();
 const address = new URLSearchParams(location.search);
 const missing = missingFeature();
 if (missing) showError(new BundleError(missing));
