@@ -594,6 +594,7 @@ $("refused-dismiss").addEventListener("click", () => {
 $("check").addEventListener("click", check);
 $("time").addEventListener("click", time);
 $("texts").addEventListener("input", ({ inputType }) => {
+  $("taken").textContent = "";
   countLines();
   clearTimeout(pause);
   const isPaste = inputType === "insertFromPaste";
