@@ -508,7 +508,7 @@ function resultOf({ line, number, cosine, hasWords }, share, known) {
   const show = element("button", "quiet", `Show in ${embedded.noun === "line" ? "your" : "the example"} lines`);
   show.addEventListener("click", () => showInLines(line, number));
   const why = element("span", "", "cosine ", value, hasWords ? " · lifted by words of the query" : "");
-  const more = element("p", "opened", why, show, copy);
+  const more = element("p", "opened", why, copy, show);
   const summary = element("summary", "", text, note(`line ${whole(number)}`), bar);
   return element("li", "", element("details", "", summary, more));
 }

@@ -633,7 +633,7 @@ export const cases = {
 
   async phone_width() {
     const on = await page("/", { viewport: { width: 360, height: 740 }, isMobile: true, hasTouch: true });
-    await shown(on, "open");
+    await on.waitForSelector("#students button");
     assert.deepEqual([await on.isVisible(".invite"), await on.isVisible("#drop .button")], [false, false]);
     await on.click("#own summary");
     assert.equal(await on.isVisible("#drop .button"), true);
