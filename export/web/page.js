@@ -3,6 +3,7 @@
 import { BundleError, load, missingFeature, similarity } from "./encoder.js";
 import { droppedFiles } from "./dropped.js";
 import { QUERY, exampleOf } from "./example.js";
+import { tableLines } from "./tables.js";
 
 const $ = (id) => document.getElementById(id);
 const MOST_LINES = 20_000;
@@ -10,7 +11,7 @@ const MOST_BYTES = 5e6; // of a text file
 const MOST_MARKED = 5_000; // characters of a line in which words are marked
 const NEAREST = 8; // lines shown at first
 const MORE = 20; // lines that one press adds
-const CLOSE = 0.2; // of the way from the median line's cosine to 1, which the best goes at least; on the example, by three students
+const CLOSE = 0.2; // of the way from the median cosine to 1, which the best goes at least; on the example, by three students
 const HERE = /^(localhost|127(\.\d+){3}|\[::1\])(:\d+)?(\/|$)/iu; // an address without its http://
 const HOST = /^([\w-]+(\.[\w-]+)+(:\d+)?|[\w-]+:\d+)(\/|$)/u; // one without its https://
 const BACKENDS = ["auto", "webgpu", "wasm"];
@@ -20,14 +21,18 @@ const LONG_PASTE = 10_000; // characters, from which the page pastes in the brow
 const FEW = 64; // lines that are embedded before anybody could press Stop
 const TYPES = [".txt", ".md", ".csv", ".tsv", ".log", ".jsonl"]; // of text files, beside all that the browser calls text/
 const WORK = ["bundle", "lines", "search", "more-about"]; // the sections while a bundle is open
+const START = ["lines", "open"]; // and before
+const BUNDLED = /(^|\/)manifest\.json$|\.onnx$/u; // what a bundle has, and no folder of texts
 const WIDE = 1024; // pixels from which style.css puts lines and search side by side
 
 let encoder = null; // the opened bundle
 let source = null; // {from, options}: what it was loaded from, for other settings
 let rowOf = new Map(); // line -> its embedding
-let embedded = { lines: [], of: [] }; // what is searched, all that was to be, and numbers, index (BM25), joined, words once there are some
+let embedded = { lines: [], of: [] }; // what is searched, all that was to be, and noun, numbers, index (BM25), joined, words once there are some
 let example = exampleOf([]); // in the languages of the open bundle
+let unrelated = []; // the example's embeddings: what a query's cosine is with lines that it was not made for
 let own = ""; // the visitor's lines, while the example is shown
+let cleared = ""; // the lines that Clear took, until others are there
 let halted = ""; // why lines wait for a press of the button: "stopped" or "failed"
 let pause; // a timer, while lines are typed
 let limit = NEAREST; // results shown
@@ -39,21 +44,27 @@ let opening = new AbortController(); // of the newest bundle, which alone is sho
 function show(...sections) {
   for (const id of ["error", "open", "loading", ...WORK]) $(id).hidden = !sections.includes(id);
   document.body.classList.toggle("at-work", sections.includes("bundle"));
-  const kept = lines().length;
-  $("kept").textContent = kept && !encoder ? `${counted(kept, "line")} kept; pick an encoder to search them` : "";
+  if (encoder && $("bundle").nextElementSibling === $("lines")) $("bundle").after($("open"), $("loading")); // no longer the next step
+  showKept();
   const isChoosing = sections.includes("open");
   $("another").ariaExpanded = String(isChoosing);
-  $("another").textContent = isChoosing ? `Keep ${encoder?.name}` : "Change encoder";
+  $("another").textContent = isChoosing ? "Close" : "Change encoder";
   nameStudents();
 }
 
-/** The buttons of the students that ship: the open one is told from the others. */
+/** What becomes of lines that are there before an encoder. */
+function showKept() {
+  const kept = encoder ? 0 : lines().length;
+  $("kept").textContent = kept ? `Pick an encoder to search your ${counted(kept, "line")}` : "";
+}
+
+/** A button for each student that ships, but for the open one. */
 function nameStudents() {
-  for (const [at, button] of $("students").querySelectorAll("button").entries()) {
-    const isOpen = Boolean(encoder) && source.from === button.value;
+  for (const [at, { children }] of [...$("students").children].entries()) {
+    const [button, openNow] = children;
+    button.hidden = Boolean(encoder) && source.from === button.value;
+    openNow.hidden = !button.hidden;
     button.className = at || encoder ? "" : "primary";
-    button.ariaCurrent = isOpen ? "true" : null;
-    button.textContent = `${isOpen ? "Using" : "Try"} ${button.name}`;
   }
 }
 
@@ -62,18 +73,21 @@ async function open(from, options = {}) {
   opening.abort();
   const { signal } = (opening = new AbortController());
   const stay = $("about").contains(document.activeElement); // a setting was changed
-  show("loading", ...(encoder ? WORK : []));
+  show("loading", ...(encoder ? WORK : ["lines"]));
   if (!stay) $("stage").focus(); // the button that opens it may be gone
   $("stage").textContent = "Opening…";
   $("bytes").removeAttribute("value");
   try {
     const loaded = await load(from, { ...options, signal, progress: showProgress });
-    if (signal.aborted) return;
+    const examples = exampleOf(loaded.languages);
+    const rows = signal.aborted ? [] : await loaded.encodeDocument(examples);
+    if (signal.aborted) return loaded.close();
     const toFill = isExample() || (isShipped(from) && !lines().length);
     closeBundle();
     source = { from, options };
     encoder = globalThis.encoder = loaded; // also for the console
-    example = exampleOf(loaded.languages);
+    [example, unrelated] = [examples, rows];
+    rowOf = new Map(example.map((line, at) => [line, rows[at]]));
     if (toFill) fillExample($("query").value || QUERY);
     showBundle();
     show(...WORK);
@@ -87,6 +101,7 @@ async function open(from, options = {}) {
 
 /** Open what a visitor typed, or what stands in the page's address. */
 function openTyped(typed, options) {
+  if (!typed) return show(...(encoder ? WORK : START));
   try {
     open(addressOf(typed), options);
   } catch (error) {
@@ -123,7 +138,8 @@ function showError(error, refused = encoder ? `Not opened; ${encoder.name} stays
   const cannot = Boolean(missingFeature());
   $("refusal").textContent = cannot ? "The encoder cannot run here" : refused;
   if (encoder) showSettings(); // as they were
-  const rest = encoder ? WORK : ["open"];
+  const rest = encoder ? WORK : START;
+  $("dismiss").hidden = cannot;
   show("error", ...(cannot ? [] : rest));
   $("refusal").focus();
 }
@@ -147,7 +163,7 @@ function showSettings() {
 
 function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, cosine_at_least }) {
   const { precision, size_bytes } = encoder;
-  $("facts").textContent = `${precision} · ${megabytes(size_bytes)} · ${ok ? "✓ checked" : "✗ golden texts differ"}`;
+  $("facts").textContent = `${precision} · ${megabytes(size_bytes)} · ${ok ? "✓ same as in Python" : "✗ golden texts differ"}`;
   const digits = cosine_at_least < 0.999 ? 4 : 6;
   const worst = Math.min(cosine_min, batched_min).toFixed(digits);
   const bound = `${texts} texts whose embeddings come with the bundle; worst cosine ${worst}, at least ${cosine_at_least.toFixed(digits)}`;
@@ -183,7 +199,8 @@ const check = () => busy($("check"), $("golden"), "checking…", async () => sho
 const time = () =>
   busy($("time"), $("speed"), "measuring for three seconds…", async () => {
     const { query_p50_ms, texts_s, tokens_mean } = await encoder.time();
-    const line = `a query ${query_p50_ms.toPrecision(3)} ms (p50) · ${whole(texts_s)} texts/s`;
+    const digits = query_p50_ms < 10 ? 1 + Number(query_p50_ms < 1 && crossOriginIsolated) : 0; // what the browser's clock resolves
+    const line = `a query ${query_p50_ms.toFixed(digits)} ms (p50) · ${whole(texts_s)} texts/s`;
     $("speed").replaceChildren(line, note(`texts of ${tokens_mean.toFixed(0)} tokens, tokenization included`));
   });
 
@@ -205,11 +222,21 @@ const isExample = () => same(lines(), example);
 function countLines() {
   const texts = lines();
   const named = counted(texts.length, "line");
+  const isTheirs = isExample();
+  $("heading").textContent = isTheirs ? "Example lines" : "Your lines";
+  document.body.classList.toggle("example", isTheirs);
+  showKept();
   $("count").textContent = texts.length ? named : "";
   $("embed").hidden = !halted || !texts.length || same(texts, embedded.lines);
   $("embed").textContent = `Make ${named} searchable`;
-  const leave = own ? "Back to your lines" : "Use my own";
-  $("example").textContent = isExample() ? leave : "Use an example";
+  $("example").textContent = isTheirs ? "Back to your lines" : "Use an example";
+  $("example").hidden = !encoder || (isTheirs && !own);
+  if (texts.length) cleared = "";
+  else $("taken").textContent = "";
+  $("clear").hidden = isTheirs ? Boolean(own) : !texts.length && !cleared;
+  const clear = isTheirs ? "Clear and use my own" : "Clear";
+  $("clear").textContent = cleared ? "Undo Clear" : clear;
+  $("clear").className = isTheirs ? "small" : "quiet";
   showStale(halted && !same(texts, embedded.of) ? "These results are of your lines before you changed them." : "");
 }
 
@@ -223,51 +250,102 @@ function fillExample(query = QUERY) {
   $("query").value = query;
 }
 
+/** No lines, or again those that the last press took. */
+function clearLines() {
+  $("taken").textContent = "";
+  const [before, after] = [isExample() ? "" : $("texts").value, cleared];
+  if (isExample()) $("query").value = "";
+  $("texts").value = after;
+  cleared = after ? "" : before;
+  $("texts").focus();
+  embedLines({ stay: true });
+}
+
 /** The example and its query in place of the visitor's lines, or these again. */
 function switchExample() {
   $("taken").textContent = "";
   if (isExample()) {
     $("texts").value = own;
     $("query").value = "";
-    if (!own) $("texts").focus();
   } else {
     own = $("texts").value.trim();
     fillExample();
   }
-  embedLines({ stay: !lines().length });
+  embedLines();
+}
+
+/** Select a result's line among all; nothing where it is no longer there. */
+function showInLines(line, number) {
+  const all = $("texts").value.split("\n");
+  const at = all[number - 1]?.trim() === line ? number - 1 : all.findIndex((each) => each.trim() === line);
+  if (at < 0) return;
+  const start = all.slice(0, at).join("\n").length + (at && 1);
+  $("texts").setSelectionRange(start, start + all[at].length);
+  $("texts").blur();
+  $("texts").focus(); // the browser scrolls to what is selected
+}
+
+/** Open files that are a bundle's, and else take the lines of all, of a folder those of its text files. Raises BundleError where it has none. */
+async function takeFiles(files) {
+  const all = [...files];
+  const [folder] = all.find(([path]) => path.includes("/"))?.[0].split("/") ?? [];
+  if (all.some(([path]) => BUNDLED.test(path))) return open(files);
+  if (folder === undefined) return takeLines(all);
+  const shown = all.filter(([path]) => !/(^|\/)\./u.test(path)); // no hidden ones
+  const texts = shown.filter(([path, { size }]) => hasTextEnding(path) && size > 0);
+  const fact = "not a bundle (no manifest.json), and no text files in it";
+  if (!texts.length) throw new BundleError(`${folder}: ${fact}; choose the folder that edgedistill export wrote, or ${TYPES.join(", ")}`);
+  const size = texts.reduce((sum, [, file]) => sum + file.size, 0);
+  if (size > MOST_BYTES) throw new BundleError(`${folder}: ${megabytes(size)} of texts, and ${AT_MOST}; give a part of it`);
+  await takeLines(
+    texts,
+    shown.filter((each) => !texts.includes(each)).map(([path]) => path.split("/").at(-1)),
+  );
 }
 
 /** The lines of text files, [path, file] each, below those that are there; embedded where a bundle is open, and else when one has opened. */
-async function takeLines(files) {
-  const [texts, tables] = [[], []];
-  for (const [path, file] of files) {
-    const text = await readText(path, file);
-    texts.push(text);
-    if (/\.(csv|tsv|jsonl)$/iu.test(path)) tables.push(path);
-  }
+async function takeLines(files, left = []) {
+  const taken = [];
+  for (const [path, file] of files) taken.push(linesOf(path, await readText(path, file)));
   if (isExample()) [$("texts").value, $("query").value] = [own, ""];
-  $("texts").value = [$("texts").value, ...texts].filter(Boolean).join("\n");
-  $("taken").textContent = tables.length ? `Each row of ${tables.join(", ")} is a line now, with all its columns.` : "";
-  if (!encoder) return $("loading").hidden && show("open");
+  $("texts").value = [$("texts").value, ...taken.map(({ text }) => text)].filter(Boolean).join("\n");
+  const leftOut = left.length ? [`Left out, as no text: ${few(left)}.`] : [];
+  $("taken").textContent = [...taken.flatMap(({ said }) => said), ...leftOut].join(" ");
   await embedLines();
+}
+
+/** {text, said}: what of a file's text goes below the lines, and what the page says of it, in a list. */
+function linesOf(path, text) {
+  const type = /\.(csv|tsv|jsonl)$/iu.exec(path)?.[1].toLowerCase();
+  if (!type) return { text, said: [] };
+  if (type === "jsonl") return { text, said: [`Each row of ${path} is a line now, with all that is in it.`] };
+  const [top] = text.split("\n", 1);
+  const comma = top.split(";").length > top.split(",").length ? ";" : ",";
+  const { lines, header, left } = tableLines(text, type === "tsv" ? "\t" : comma);
+  const columns = header.length ? [`Columns: ${few(header)}.`] : [];
+  const without = left.length ? [`Left out, as without words: ${few(left)}.`] : [];
+  return { text: lines.join("\n"), said: [`Each row of ${path} is a line now.`, ...columns, ...without] };
 }
 
 /** The text of a file. Raises BundleError for one that is of another type, too large, empty or no text. */
 async function readText(path, file) {
   if (!isText(path, file)) throw new BundleError(`${path}: not a text file; give ${TYPES.join(", ")}, with one text a line`);
-  const size = `${megabytes(file.size)}, and the page takes files of at most ${megabytes(MOST_BYTES)}`;
-  if (file.size > MOST_BYTES) throw new BundleError(`${path}: ${size}; give a part of it`);
+  if (file.size > MOST_BYTES) throw new BundleError(`${path}: ${megabytes(file.size)}, and ${AT_MOST}; give a part of it`);
   const text = decoded(path, await file.arrayBuffer());
   if (!text.trim()) throw new BundleError(`${path}: no lines in it; give a text file with one text a line`);
   return text;
 }
 
-/** Do what takes files, and show why nothing was taken. */
+/** Do what takes files, and show above the lines why nothing was taken. */
 async function taking(call) {
+  $("refused").hidden = true;
   try {
     await call();
   } catch (error) {
-    showError(error, "Nothing was taken");
+    if (!(error instanceof BundleError)) console.error(error);
+    $("refused-why").textContent = error.message;
+    $("refused").hidden = false;
+    $("refused").scrollIntoView({ block: "nearest" });
   }
 }
 
@@ -283,6 +361,7 @@ function decoded(path, bytes) {
 
 /** Embed the lines that have no embedding yet; what is embedded when the visitor stops is searched. `stay`: leave the focus where it is. */
 async function embedLines({ stay = false } = {}) {
+  if (!encoder) return countLines();
   clearTimeout(pause);
   halted = "";
   $("error").hidden = true;
@@ -297,6 +376,7 @@ async function embedLines({ stay = false } = {}) {
   const isLong = waiting.length > FEW;
   busyEmbedding(isLong);
   if (isLong) showStale("Making your lines searchable…");
+  if (!embedded.lines.length) showNearest();
   try {
     for (let at = 0; at < waiting.length && !signal.aborted; at += PORTION) {
       $("done").value = at / waiting.length;
@@ -311,11 +391,13 @@ async function embedLines({ stay = false } = {}) {
     if (stop.signal !== signal || rows !== rowOf) return;
     const [kept, numbers] = [ready.map(({ line }) => line), ready.map(({ number }) => number)];
     rowOf = new Map(kept.map((text) => [text, rows.get(text)]));
-    embedded = { lines: kept, numbers, of: texts, index: new BM25(kept), joined, words };
+    const noun = same(kept, example) ? "example line" : "line";
+    embedded = { lines: kept, noun, numbers, of: texts, index: new BM25(kept), joined, words };
     if (signal.aborted) halted = "stopped";
     showEmbedded(stay);
-    const searchable = `${counted(kept.length, "line")} searchable`;
-    const done = texts.length ? `${searchable}, in ${seconds(performance.now() - started)}` : "";
+    const searchable = `${counted(kept.length, noun)} searchable`;
+    const took = noun === "line" ? `, in ${seconds(performance.now() - started)}` : ""; // the example's were embedded at opening
+    const done = texts.length ? searchable + took : "";
     $("count").textContent = signal.aborted ? `Stopped: ${searchable}` : done;
   } catch (error) {
     if (stop.signal !== signal || rows !== rowOf) return;
@@ -325,6 +407,7 @@ async function embedLines({ stay = false } = {}) {
     $("count").textContent = error.message.replace(/^texts\[(\d+)\]/u, named);
     if (!stay) $("texts").focus();
     busyEmbedding(false);
+    if (!embedded.lines.length) showNearest();
   }
 }
 
@@ -344,6 +427,7 @@ function showEmbedded(stay) {
   limit = NEAREST;
   search();
   if (!ready || stay) return;
+  if (innerWidth < WIDE && embedded.noun !== "line") return; // the example is read from the top
   if (innerWidth < WIDE) $("search").scrollIntoView();
   $("query").focus({ preventScroll: innerWidth < WIDE });
 }
@@ -375,7 +459,7 @@ async function search() {
   searching = false;
 }
 
-/** The lines nearest to a query and its embedding, by cosine or by cosine and words; the median and best cosine of all; which words lines have. */
+/** The lines nearest to a query and its embedding, by cosine or by cosine and words; the best cosine, the median of all with the example's; which words lines have. */
 function nearest(query, row) {
   const { lines, numbers, index, joined } = embedded;
   const cosines = lines.map((line) => similarity(row, rowOf.get(line)));
@@ -383,25 +467,29 @@ function nearest(query, row) {
   const scores = joined(cosines, bm25);
   const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]);
   const found = order.slice(0, limit).map((at) => ({ cosine: cosines[at], hasWords: bm25[at] > 0, line: lines[at], number: numbers[at] }));
-  const sorted = cosines.toSorted((a, b) => a - b);
-  return { found, median: sorted[(sorted.length - 1) >> 1], best: sorted.at(-1), known: index.known(query) };
+  const sorted = [...cosines, ...unrelated.map((each) => similarity(row, each))].sort((a, b) => a - b);
+  return { found, median: sorted[(sorted.length - 1) >> 1], best: cosines.reduce((a, b) => Math.max(a, b)), known: index.known(query) };
 }
 
-/** The nearest lines in their order, each with a bar for its cosine, from the median to the best. */
+/** The nearest lines in their order, each with a bar for its cosine, from the median to the best; without bars where none is close. */
 function showNearest({ found, median, best, known } = { found: [] }, ms = 0) {
-  const isFar = embedded.lines.length > NEAREST && best - median < CLOSE * (1 - median) && !found[0].hasWords;
+  const { length } = embedded.lines;
+  const isFar = found.length > 0 && best - median < CLOSE * (1 - median) && !found[0].hasWords;
   $("results").className = isFar ? "far" : "";
-  const share = (cosine) => (best > median ? Math.max(0, (cosine - median) / (best - median)) : 1);
+  const share = (cosine) => (best > median ? Math.max(0, (cosine - median) / (best - median)) : 0);
   $("results").replaceChildren(...found.map((each) => resultOf(each, share(each.cosine), known)));
-  const left = embedded.lines.length - found.length;
+  const left = length - found.length;
   $("more").hidden = !found.length || !left;
   $("more").textContent = `Show ${whole(Math.min(MORE, left))} more`;
   $("meaning").hidden = !found.length;
-  const nearest = `${isFar ? "Nothing close. " : ""}${whole(found.length)} nearest of ${counted(embedded.lines.length, "line")}`;
-  const waiting = embedded.lines.length ? "" : "Add some lines, then search them here.";
-  $("found").textContent = found.length ? `${nearest}, in ${ms.toFixed(0)} ms` : waiting;
+  const verdict = isFar ? "Nothing close." : "";
+  const those = `${whole(found.length)}${isFar ? "" : " nearest"} of ${counted(length, embedded.noun)}`;
+  const nearest = isFar ? `The nearest anyway: ${those}` : those;
+  const toCome = $("done").hidden ? "Add some lines, then search them here." : "Making your lines searchable…";
+  const waiting = length ? "" : toCome;
+  $("found").replaceChildren(element("strong", "", verdict), found.length ? `${nearest}, in ${ms.toFixed(0)} ms` : waiting);
   clearTimeout(announcing);
-  announcing = setTimeout(() => ($("announced").textContent = found.length ? nearest : ""), 500); // not at each key
+  announcing = setTimeout(() => ($("announced").textContent = found.length ? `${verdict} ${nearest}`.trim() : ""), 500); // not at each key
 }
 
 let announcing;
@@ -417,9 +505,11 @@ function resultOf({ line, number, cosine, hasWords }, share, known) {
   const copy = element("button", "quiet", "Copy");
   const copied = (word) => () => (copy.textContent = word);
   copy.addEventListener("click", () => navigator.clipboard.writeText(line).then(copied("Copied"), copied("Not copied: the browser forbids it")));
+  const show = element("button", "quiet", `Show in ${embedded.noun === "line" ? "your" : "the example"} lines`);
+  show.addEventListener("click", () => showInLines(line, number));
   const why = element("span", "", "cosine ", value, hasWords ? " · lifted by words of the query" : "");
-  const more = element("p", "opened", why, copy);
-  const summary = element("summary", "", text, element("span", "share", bar, note(`line ${whole(number)}`)));
+  const more = element("p", "opened", why, copy, show);
+  const summary = element("summary", "", text, note(`line ${whole(number)}`), bar);
   return element("li", "", element("details", "", summary, more));
 }
 
@@ -436,19 +526,22 @@ function marked(line, known) {
 // ---- words
 
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
-const isText = (path, { type }) => type.startsWith("text/") || TYPES.some((ending) => path.toLowerCase().endsWith(ending));
+const AT_MOST = `the page takes at most ${megabytes(MOST_BYTES)}`;
+const hasTextEnding = (path) => TYPES.some((ending) => path.toLowerCase().endsWith(ending));
+const isText = (path, { type }) => type.startsWith("text/") || hasTextEnding(path);
 const isShipped = (from) => typeof from === "string" && from.startsWith("shipped/");
 const seconds = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
 const whole = (number) => number.toLocaleString("en", { maximumFractionDigits: 0 });
 const sentence = (text) => text && text[0].toUpperCase() + text.slice(1) + (/[.!?]$/u.test(text) ? "" : ".");
 const same = (a, b) => a.length === b.length && a.every((each, at) => each === b[at]);
+const few = (names) => [...names.slice(0, 5), ...(names.length > 5 ? [`${names.length - 5} more`] : [])].join(", ");
 const counted = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 const backendName = ({ backend, threads }) => (backend === "webgpu" ? "WebGPU" : `WASM, ${counted(threads, "thread")}, SIMD`);
 
-function whyThreads({ backend }) {
+function whyThreads({ backend, threads }) {
   if (backend === "webgpu") return "";
   if (!crossOriginIsolated) return "more need two headers, which this page came without";
-  return `half of ${counted(navigator.hardwareConcurrency ?? 1, "processor")}, at most four: the rest stays free for the page`;
+  return `on ${threads} of this machine’s ${counted(navigator.hardwareConcurrency ?? 1, "processor")}, so that the page stays quick`;
 }
 
 /** An element with a class and children, which are elements or text. */
@@ -469,15 +562,17 @@ function fill(select, values, chosen) {
 
 // ---- events
 
-$("folder").addEventListener("change", ({ target }) => target.files.length && open([...target.files]));
+$("folder").addEventListener("change", async ({ target }) => {
+  await taking(() => takeFiles(new Map(Array.from(target.files, (file) => [file.webkitRelativePath || file.name, file]))));
+  target.value = "";
+});
 $("address").addEventListener("submit", (event) => {
   event.preventDefault();
   openTyped($("url").value.trim());
 });
 const choose = () => {
   opening.abort();
-  $("folder").value = "";
-  show("open", ...(encoder ? WORK : []));
+  show("open", ...(encoder ? WORK : START));
   if (!encoder) ($("students").querySelector("button") ?? $("folder")).focus();
 };
 const goBack = () => {
@@ -488,9 +583,18 @@ const goBack = () => {
 };
 $("another").addEventListener("click", () => ($("open").hidden ? choose() : goBack()));
 $("cancel").addEventListener("click", () => (encoder ? goBack() : choose()));
+$("dismiss").addEventListener("click", () => {
+  $("error").hidden = true;
+  $(encoder ? "bundle-name" : "texts").focus();
+});
+$("refused-dismiss").addEventListener("click", () => {
+  $("refused").hidden = true;
+  $("texts").focus();
+});
 $("check").addEventListener("click", check);
 $("time").addEventListener("click", time);
 $("texts").addEventListener("input", ({ inputType }) => {
+  $("taken").textContent = "";
   countLines();
   clearTimeout(pause);
   const isPaste = inputType === "insertFromPaste";
@@ -506,6 +610,11 @@ $("texts").addEventListener("paste", (event) => {
 });
 $("texts").addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && embedLines());
 $("example").addEventListener("click", switchExample);
+$("clear").addEventListener("click", clearLines);
+$("edit").addEventListener("click", () => {
+  $("bundle").scrollIntoView();
+  $("texts").focus({ preventScroll: true });
+});
 $("file").addEventListener("change", async ({ target }) => {
   await taking(() => takeLines(Array.from(target.files, (file) => [file.name, file])));
   target.value = ""; // the same file can be chosen again
@@ -544,14 +653,7 @@ addEventListener("drop", async (event) => {
   event.preventDefault();
   document.body.classList.remove("dragging");
   if (missingFeature()) return;
-  await taking(async () => {
-    const files = await droppedFiles(event.dataTransfer);
-    const paths = [...files.keys()];
-    const isBundle = paths.some((path) => /(^|\/)manifest\.json$/.test(path));
-    const isFolder = paths.some((path) => path.includes("/")) && ![...files].every((each) => isText(...each)); // a bundle was meant
-    if (isBundle || isFolder) await open(files);
-    else await takeLines(files);
-  });
+  await taking(async () => takeFiles(await droppedFiles(event.dataTransfer)));
 });
 
 // ---- start
@@ -562,7 +664,7 @@ const shipped = new Set(); // the names of the bundles that the page's server ha
 function addressOf(typed) {
   if (shipped.has(typed)) return `shipped/${typed}/`;
   if (shipped.size && /^[\w-]+$/u.test(typed)) {
-    throw new BundleError(`${typed}: no encoder is named ${typed}; here are ${[...shipped].join(", ")}`);
+    throw new BundleError(`${typed}: no such encoder; here are ${[...shipped].join(", ")}`);
   }
   if (HERE.test(typed)) return `http://${typed}`;
   return HOST.test(typed) ? `https://${typed}` : typed;
@@ -577,29 +679,33 @@ async function offerShipped() {
     shipped.add(name);
     const button = element("button");
     [button.name, button.value] = [name, `shipped/${name}/`];
-    button.addEventListener("click", () => (button.ariaCurrent ? goBack() : open(button.value)));
+    button.textContent = `Try ${name}`;
+    button.addEventListener("click", () => open(button.value));
     const facts = [word, languages.length > 1 || !word ? languages.map((code) => named.of(code)).join(", ") : "", megabytes(size_bytes)];
-    return element("li", "", button, note(facts.filter(Boolean).join(" · ")));
+    return element("li", "", button, element("strong", "", `${name}, open now`), note(facts.filter(Boolean).join(" · ")));
   });
   $("students").replaceChildren(...buttons);
   nameStudents();
   $("shipped").hidden = !buttons.length;
+  if (buttons.length) $("own").open = false;
 }
 
 $("unserved").remove();
-$("texts").placeholder = matchMedia("(pointer: coarse)").matches ? "Type or paste, one text a line" : "Type, paste or drop texts, one a line";
+const orDrop = matchMedia("(pointer: coarse)").matches ? "" : ", or drop a text file"; // nothing is dropped by a finger
+$("texts").placeholder = `Type or paste, one text a line${orDrop}`;
 keepLines();
+countLines();
 const address = new URLSearchParams(location.search);
 const missing = missingFeature();
 if (missing) showError(new BundleError(missing));
 else {
   const offered = offerShipped();
   try {
-    if (address.has("bundle")) {
+    if (address.get("bundle")) {
       const options = optionsOf(address);
       await offered;
-      openTyped(address.get("bundle"), options);
-    } else show("open");
+      openTyped(address.get("bundle").trim(), options);
+    } else show(...START);
   } catch (error) {
     showError(error);
   }

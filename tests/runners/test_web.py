@@ -23,6 +23,7 @@ CHROMIUM = (
 QUICK = [
     "url",
     "search_by_words_too",
+    "few_lines_tables_and_folders",
     "example_and_changed_lines",
     "results_by_keyboard",
     "kept_over_a_reload",

@@ -47,6 +47,12 @@ export async function page(path, { prepare = async () => {}, ...options } = {}) 
 export const shown = (on, id) => on.waitForSelector(`#${id}:not([hidden])`);
 export const opened = (on) =>
   Promise.race([shown(on, "bundle"), shown(on, "error").then(async () => assert.fail(await on.innerText("#error")))]);
+/** Open what is typed as an address, below what is folded away. */
+export async function openAddress(on, typed) {
+  await on.evaluate("document.getElementById('own').open = true");
+  await on.fill("#url", typed);
+  await on.press("#url", "Enter");
+}
 export const text = (on, id) => on.textContent(`#${id}`);
 
 /** Drop a file or folder on the page, as a hand does. */
