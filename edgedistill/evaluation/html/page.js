@@ -109,21 +109,64 @@ function coarseness({name}) {
 data.suites.sort((a, b) => coarseness(a) - coarseness(b)); // everywhere the one that tells most comes first
 let tab = 0; // the suite whose plot is shown, and which the heading is about
 
-/** The heading and its figures, of the student that leads. */
+/** What a suite stands for, in few words. */
+const gloss = (name) => `${name}: ${KINDS[data.suites.find((suite) => suite.name === name).kind].split(/[:,]/)[0]}.`;
+/** The name of a report's bundle, with its variant where that tells it from others. */
+const called = (report) => (names.length === all.length ? report.short : title(report));
+const coloured = (report, text) => el('span', {style: `color:${colour(report)}`}, text);
+
+/** The heading and its figures, of the bundle that leads and of its rival. */
 function header() {
-  const teacher = reference, suite = data.suites[tab]?.name;
-  const {best, rule} = (teacher && leading(suite)) ?? {};
-  const heading = best
-    ? [el('span', {style: `color:${colour(best)}`}, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`]
-    : compare(suite) ?? alone(suite);
-  const figures = (best ? tiles(best, teacher, suite) : tilesAlone(suite)).map(([big, small]) => el('div', {}, el('dt', {}, small), el('dd', {}, big)));
+  const suite = data.suites[tab]?.name, {best, rival, says, rule = [], label} = (reference && leading(suite)) ?? compare(suite) ?? alone(suite);
+  const told = [suite && gloss(suite), ...rule, ...bm25(best)].filter(Boolean).join(' ');
   return el('header', {},
     el('p', {class: 'brand'}, 'edgedistill bench'),
-    el('h1', {}, ...heading),
-    rule ? el('p', {class: 'rule'}, rule) : null,
-    figures.length ? el('dl', {class: 'tiles'}, figures) : null,
+    el('h1', {}, ...says),
+    told ? el('p', {class: 'rule'}, told) : null,
+    el('dl', {class: 'tiles'}, tiles(best, rival, suite, label)),
     el('p', {class: 'where'}, data.where.flatMap((place, at) => (at ? [el('br'), place] : [place]))),
     disturbed());
+}
+
+/** The figures of the bundle that the heading names, each beside that of its rival; of a bundle alone with their intervals. */
+function tiles(best, rival, suite, label = rival && called(rival)) {
+  const score = best.quality[suite]?.interval95, p50 = about ? null : best.single.interval95?.p50_ms, interval = (ends) => ends && `95% interval ${ends}`;
+  const versus = (of, more, less, mark) => (rival?.teacher && times(of(rival) / of(best), more, less, mark)) || '';
+  const figures = [
+    best.quality[suite] && [` on ${suite}`, suite, '', '', interval(score && between(hundredfold(score), tenths))],
+    [' per text, p50', 'p50 ms', '\u00a0ms', versus(({single}) => single.p50_ms, 'faster', 'slower', about), interval(p50 && between(p50))],
+    [' graph', 'MB', '\u00a0MB', versus(({size_bytes: {graph}}) => graph, 'smaller', 'larger'), `${shown(best, 'params')} parameters`],
+    [' texts/s', 'texts/s', '', ''],
+  ].filter(Boolean);
+  return figures.map(([what, head, unit, factor, more]) => el('div', {},
+    el('dt', {}, el('b', {}, coloured(best, best.short)), `${what}${factor && `, ${factor}`}`),
+    el('dd', {}, `${shown(best, head)}${unit}`, rival ? el('small', {}, coloured(rival, label), `: ${shown(rival, head)}${unit}`) : more && el('small', {}, more))));
+}
+
+/** How a suite is told beside one of the same texts: "on retrieval", "with BM25". */
+function place(name, suite) {
+  const {base, teacher, hybrid} = suiteOf(name), ways = [teacher && `documents embedded by ${teacher}`, hybrid && 'BM25'].filter(Boolean).join(' and ');
+  return [base === suiteOf(suite).base && ways ? '' : `on ${base}`, ways && `with ${ways}`].filter(Boolean).join(' ');
+}
+
+/** What a bundle loses on the suites that the heading does not name, the worst first: `of` gives how well it does, `told` how that is told. */
+function elsewhere(suite, of, told) {
+  const found = data.suites.map(({name}) => name).filter((name) => name !== suite && Number.isFinite(of(name))).sort((a, b) => of(a) - of(b));
+  return found.length ? listed(found.map((name) => `${told(name)} ${place(name, suite)}`), 6, ', ') : '';
+}
+
+/** What BM25 alone scores on the texts of a suite, with its weight beside cosines; null where it was not measured. */
+function bm25Of(suite) {
+  const found = all.flatMap(({quality}) => Object.entries(quality)).find(([name, {bm25: alone}]) => alone !== undefined && suiteOf(name).base === suiteOf(suite).base);
+  return found ? {score: 100 * found[1].bm25, weight: found[1].weight} : null;
+}
+
+/** Sentences of what BM25 scores alone, and joined with a bundle. */
+function bm25(best) {
+  return distinct(data.suites.map(({name}) => suiteOf(name).base)).filter(bm25Of).map((base) => {
+    const {score, weight} = bm25Of(base), joined = best.quality[`${base} + BM25`];
+    return `BM25 alone scores ${tenths(score)} on ${base}${joined ? `; joined with it (weight ${weight}) ${best.short} scores ${tenths(100 * joined.average)}` : ''}.`;
+  });
 }
 
 /** What the run can resolve, and what disturbed it; null where nothing is known. */
@@ -142,67 +185,55 @@ function times(ratio, more, less, mark = '') {
 
 /** The heading of a single bundle. */
 function alone(suite) {
-  const [report, ...others] = reports, score = report.quality[suite];
-  if (others.length) return [`${subject}, measured`];
-  const scored = score ? ` and scores ${(100 * score.average).toFixed(1)} on ${suite}` : '';
-  return [el('span', {style: `color:${colour(report)}`}, report.short), ` in ${report.variant} embeds a text in ${shown(report, 'p50 ms')}\u00a0ms${scored}`];
+  const [best] = reports, score = best.quality[suite];
+  const scored = score ? ` and scores ${tenths(100 * score.average)} on ${suite}` : '';
+  return {best, says: [coloured(best, best.short), ` in ${best.variant} embeds a text in ${shown(best, 'p50 ms')}\u00a0ms${scored}`]};
 }
 
 /** The heading without a teacher: the fastest bundle beside the most accurate, or the next where it is both; null for a single one. */
 function compare(suite) {
-  const scored = reports.filter(({quality}) => quality[suite]), score = ({quality}) => quality[suite].average;
-  if (scored.length < 2) return null;
-  const a = scored.reduce((best, each) => (each.single.p50_ms < best.single.p50_ms ? each : best));
-  const b = scored.filter((each) => each !== a).reduce((best, each) => (score(each) > score(best) ? each : best));
-  const name = (report) => (names.length === all.length ? report.short : title(report));
-  const tied = a.against?.[`${b.bundle.name}:${b.variant}`]?.tie, points = 100 * (score(a) - score(b)), shownPoints = Math.abs(points).toFixed(1);
-  const within = [[a, b], [b, a]].every(([{quality}, other]) => { const [low, high] = quality[suite].interval95 ?? [1, 0]; return low <= score(other) && score(other) <= high; });
+  const scored = reports.filter(({quality}) => quality[suite]), score = ({quality}, of = suite) => quality[of]?.average;
+  if (reports.length < 2) return null;
+  const compared = scored.length > 1 ? scored : reports;
+  const a = compared.reduce((best, each) => (each.single.p50_ms < best.single.p50_ms ? each : best));
+  const b = compared.filter((each) => each !== a).reduce((best, each) => (score(each) > score(best) ? each : best));
+  const tied = a.against?.[`${b.bundle.name}:${b.variant}`]?.tie;
   const speed = tied ? '' : times(b.single.p50_ms / a.single.p50_ms, 'faster', 'slower', about);
   const costs = [speed, times(b.size_bytes.graph / a.size_bytes.graph, 'smaller', 'larger')].filter(Boolean);
-  const level = [`as fast as ${name(b)} within the noise of this run`, ...costs], first = speed ? `${costs.join(' and ')} than ${name(b)}` : level.join(' and ');
-  const side = shownPoints === '0.0' ? 'level with it' : `${within ? '~' : ''}${shownPoints} points ${points > 0 ? 'ahead' : 'behind'}`;
-  return [el('span', {style: `color:${colour(a)}`}, name(a)), ` is ${first}, and ${side} on ${suite}`];
+  const level = [`as fast as ${called(b)} within the noise of this run`, ...costs], first = speed ? `${costs.join(' and ')} than ${called(b)}` : level.join(' and ');
+  const others = elsewhere(suite, (name) => score(a, name) - score(b, name), (name) => `${shown(a, name)} (${called(b)}: ${shown(b, name)})`);
+  return {
+    best: a, rival: b, says: [coloured(a, called(a)), ` is ${first}${scored.length > 1 ? `, and ${distance(a, b, suite)} on ${suite}` : ''}`],
+    rule: [others && `Elsewhere ${called(a)} scores ${others}.`],
+  };
 }
 
-/** The figures of a page without a teacher to compare with: of each kind the best, with the name of its bundle where there are several. */
-function tilesAlone(suite) {
-  const several = reports.length > 1, least = (of) => reports.reduce((best, each) => (of(each) < of(best) ? each : best));
-  const named = (best, what, report, more = '') => (several ? `${best} ${what}: ${title(report)}${more}` : what + more);
-  const accurate = least(({quality}) => -(quality[suite]?.average ?? -1)), small = least(({size_bytes: {graph}}) => graph), quick = least(({single}) => single.p50_ms);
-  const busy = least(({offline}) => -offline.texts_s), score = accurate.quality[suite], p50 = about ? null : quick.single.interval95?.p50_ms;
-  return [
-    score ? [shown(accurate, suite), named('highest on', suite, accurate, score.interval95 ? `, 95% interval ${between(hundredfold(score.interval95), tenths)}` : '')] : null,
-    [`${shown(small, 'MB')} MB`, named('smallest', 'graph', small, `, ${shown(small, 'params')} parameters`)],
-    [`${shown(quick, 'p50 ms')} ms`, named('fastest', 'per text at p50', quick, p50 ? `, 95% interval ${between(p50)}` : '')],
-    [shown(busy, 'texts/s'), named('most', 'texts/s', busy)],
-  ].filter(Boolean);
+/** How far apart two bundles are on a suite: "5.7 points behind"; ~ where the intervals of both hold both scores. */
+function distance(a, b, suite) {
+  const scores = [a, b].map(({quality}) => quality[suite]), points = 100 * (scores[0].average - scores[1].average), told = tenths(Math.abs(points));
+  const within = scores.every(({interval95: [low, high] = [1, 0]}) => scores.every(({average}) => low <= average && average <= high));
+  return told === '0.0' ? 'level with it' : `${within ? '~' : ''}${told} points ${points > 0 ? 'ahead' : 'behind'}`;
 }
 
-/** The student that the heading names and the rule that chose it; null where none was compared. */
+/** The student that the heading names, and the rule that chose it; null where none was compared. */
 function leading(suite) {
   const compared = reports.filter((report) => !report.teacher && report.kept[suite]);
   if (!compared.length) return null;
   const good = unbeaten(suite).filter((report) => compared.includes(report) && report.kept[suite] >= GOOD_SHARE);
-  if (good.length) {
-    const best = good.reduce((smallest, each) => (each.size_bytes.graph < smallest.size_bytes.graph ? each : smallest));
-    return {best, rule: `The smallest student that retains ${percent(GOOD_SHARE)} or more, of those on the Pareto front below`};
-  }
   const score = ({quality}) => quality[suite].average, most = Math.max(...compared.map(score));
-  const best = compared.filter((report) => score(report) >= most - NEAR).reduce((quickest, each) => (each.single.p50_ms < quickest.single.p50_ms ? each : quickest));
-  return {best, rule: `No student on the Pareto front retains ${percent(GOOD_SHARE)}; this is the fastest within ${100 * NEAR} points of the best`};
+  const best = good.length ? good.reduce((smallest, each) => (each.size_bytes.graph < smallest.size_bytes.graph ? each : smallest))
+    : compared.filter((report) => score(report) >= most - NEAR).reduce((quickest, each) => (each.single.p50_ms < quickest.single.p50_ms ? each : quickest));
+  const chosen = good.length ? `The smallest student that retains ${percent(GOOD_SHARE)} or more, of those that none beats in score and speed.`
+    : `No student that none beats in score and speed retains ${percent(GOOD_SHARE)}; this is the fastest within ${100 * NEAR} points of the best.`;
+  const others = elsewhere(suite, (name) => best.kept[name] ?? NaN, (name) => retained(best, name));
+  return {
+    best, rival: reference, label: 'teacher', rule: [chosen, others && `It retains ${others}.`],
+    says: [coloured(best, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`],
+  };
 }
 
 /** The reports on the front of the accuracy plot. */
 const unbeaten = (suite) => front(reports.filter(({quality}) => quality[suite]).map((report) => ({report, ms: report.single.p50_ms, score: report.quality[suite].average}))).map(({report}) => report);
-
-function tiles(best, teacher, suite) {
-  return [
-    [`${shown(best, 'MB')} MB`, ['graph', times(teacher.size_bytes.graph / best.size_bytes.graph, 'smaller', 'larger')].filter(Boolean).join(', ')],
-    [`${shown(best, 'p50 ms')} ms`, ['per text at p50', times(teacher.single.p50_ms / best.single.p50_ms, 'faster', 'slower', about)].filter(Boolean).join(', ')],
-    [shown(best, 'texts/s'), `texts/s; teacher: ${shown(teacher, 'texts/s')}`],
-    [shown(best, suite), `${suite}; teacher: ${shown(teacher, suite)}`],
-  ];
-}
 
 /** A bundle's name in a head of a table. */
 const bundleHead = (report, scope) => el('th', {scope, 'data-v': report.bundle.name}, el('i', {style: `background:${colour(report)}`}),
@@ -280,7 +311,7 @@ function learned() {
 
 /** What each kind of suite stands for, and its measure. */
 const KINDS = {
-  sts: 'similarity of sentences: the rank correlation of cosines with what people rated, 100 where both order all pairs alike',
+  sts: 'sentence similarity: the rank correlation of cosines with what people rated, 100 where both order all pairs alike',
   retrieval: 'search: how high the documents that answer a query stand among the first ten, 100 where all are on top',
   bitext: 'translations: the share of sentences whose nearest neighbour is their translation',
   transfer: 'use as features: the share of texts that a linear classifier, trained on the embeddings, labels right',
@@ -299,10 +330,16 @@ function aboutSuite({name, kind, measure, averaged}) {
   return [brief(name), `${[...others, measure].join(', ')}${of.length > 1 ? `, mean of ${list}` : ''}; ${KINDS[kind]}${certain}${quick}`];
 }
 
+/** What the plot of a suite shows. */
+function caption(suite) {
+  const [name, text] = aboutSuite(suite);
+  return el('p', {}, el('b', {}, name), ` ${text}`);
+}
+
 /** A plot for each suite, one of which is shown, all on paper. */
 function accuracy() {
   const inside = el('div', {class: data.suites.length > 1 ? 'tabs' : 'one'});
-  const panels = data.suites.map((suite) => el('div', {class: 'panel scroll'}, el('h3', {class: 'on-paper'}, suite.name), plots((narrow) => accuracyOf(suite, narrow))));
+  const panels = data.suites.map((suite) => el('div', {class: 'panel scroll'}, el('h3', {class: 'on-paper'}, suite.name), caption(suite), plots((narrow) => accuracyOf(suite, narrow))));
   const open = (at) => { tab = at; panels.forEach((panel, other) => panel.classList.toggle('off', other !== at)); };
   data.suites.forEach(({name}, at) => {
     const input = el('input', {type: 'radio', name: 'suite', id: `s${at}`});
@@ -341,8 +378,9 @@ function accuracyOf({name: suite, measure}, narrow) {
     };
   });
   const teacher = reference?.quality[suite] && {score: 100 * reference.quality[suite].average, text: `teacher, ${shown(reference, suite)}`};
+  const bare = bm25Of(suite), levels = [teacher, bare && {score: bare.score, text: `BM25 alone, ${tenths(bare.score)}`}].filter(Boolean);
   const [wide, high] = narrow ? [390, 480] : [1120, 600];
-  return accuracyPlot(points, {wide, high, title: `${suite}: accuracy against latency`, measure, teacher});
+  return accuracyPlot(points, {wide, high, title: `${suite}: accuracy against latency`, measure, levels});
 }
 
 const quantile = (sorted, share) => {
@@ -671,7 +709,7 @@ function draw() {
     byLength(),
     scenarios(),
     roofline(),
-    byTask.length ? section('Scores by task', 'Tasks', ...byTask, reports.length > 1 ? el('p', {}, 'The darker a cell, the higher its score among the bundles.') : null) : null,
+    byTask.length ? section('Scores by task', 'Tasks', ...byTask, reports.length > 1 ? el('p', {}, 'The bluer a cell, the higher its score among the bundles.') : null) : null,
     sliced.length ? section(`Scores by ${Object.keys(SLICED).filter(by).map((each) => SLICED[each]).join(' and ')}`, 'By overlap', ...sliced, terms(
       by('words') && ['words', 'of a query, or of the longer text of a pair'], by('overlap') && ['overlap', 'of all different words of a pair, the share that both texts have: 0 none, 1 the same words'], ['in brackets', 'in the heads how many pairs or queries'],
       slices.some(({difference}) => difference) && ['+ and −', 'the difference to the teacher; a star: its 95% interval does not hold 0'])) : null,
