@@ -457,9 +457,9 @@ def test_the_page_shows_the_key_columns_first_and_none_of_zeros(tmp_path: Path) 
         each["peak_rss_bytes"] = None
     text = drawn_page(tmp_path, shown)
     heads = re.findall(r"<th scope=\"col\"><button>(.*?)</button>", text)
-    assert heads[:2] + heads[3:6] == ["bundle", "sts7", "p50 ms", "p99 ms", "MB"] and "RSS MB" not in heads
-    shares = [f'<span class="of">{suite} </span>retained' for suite in ("sts7", "mini")]  # mini comes last
-    assert heads[2] == shares[0] and heads[6:8] == ["mini", shares[1]]
+    assert heads[:6] == ["bundle", "sts7", "p50 ms", "MB", "p99 ms", "mini"]  # mini comes last
+    assert "RSS MB" not in heads
+    assert text.count('<small class="share">93.8%</small>') == 2  # in the cells of student-0's scores
     mini = "<dt>mini</dt> <dd>Spearman × 100, mean of A, B; sentence similarity: "
     assert mini in text and "; a small English suite that ships with edgedistill" in text
     shown[1]["peak_rss_bytes"] = 90_000_000
@@ -587,10 +587,10 @@ def test_the_page_says_what_the_suites_do_not_measure(tmp_path: Path) -> None:
     assert "<dt>languages</dt> <dd>a learned en, de; no task here is named after any of these but en<" in text
     assert '<span title="a en de">' in text and '<span title="b">' in text
     assert "; no interval, since it is the accuracy of a classifier<" in text
-    assert "<dt>retained</dt>" in text
+    assert "<dt>· %</dt>" in text
     a["quality"]["sts7"]["tasks"]["en-de"], a["kept"], b["kept"] = {"all": 0.7}, {}, {}
     text = drawn_page(tmp_path, [a, b])
-    assert "a learned en, de</dd>" in text and "<dt>retained</dt>" not in text  # no term without its column
+    assert "a learned en, de</dd>" in text and "<dt>· %</dt>" not in text  # no term without a share
 
 
 CLICKS = """<script>const page = document.querySelector('table');
@@ -757,7 +757,8 @@ def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
     timed = r'data-head="(p50 ms|p99 ms|texts/s|offline[^"]*|server[^"]*|start ms|cold[^"]*|≤ \d+)">'
     times = re.findall(timed + r"<span>(~?)[\d.,]+<", text)
     assert len(times) == 9 + 8 + 8 and all(mark for _, mark in times)
-    assert text.count('<td data-v="0.7" data-head="sts7"><span>70.0</span> <small>(66–74)</small>') == 2
+    score = '<span>70.0 <small class="share">87.5%</small></span> <small>(66–74)</small>'
+    assert text.count(f'<td data-v="0.7" data-head="sts7">{score}') == 2
     assert text.count('class="interval"') == 3 + 2 + 8  # of p50, of scores that have one, of each length
 
 

@@ -10,7 +10,8 @@ const VAGUE = 0.2; // resolution of times above which a factor of them is told t
 const CROWDED = 10; // reports above which the accuracy plot names those on the front and each bundle once, and has no notes
 const PHONE = 840; // pixels, as in page.css
 const FOLDED_FROM = 4; // terms
-const SIDE_BY_SIDE = 4; // bundles at most that are columns on a phone
+const SIDE_BY_SIDE = 4; // bundles at most that are columns on a phone;
+const KEY = 3; // of more, the values that a phone shows of each beside the one that sorts them
 const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
   + 'bundle, with 95% bootstrap intervals over rounds and texts. The first bundle was measured twice in every round, which shows what the run can resolve.';
 
@@ -169,10 +170,9 @@ function bm25(best) {
   });
 }
 
-/** What the run can resolve, and what disturbed it; null where nothing is known. */
+/** What disturbed the run, and what it can resolve; null where nothing did. */
 function disturbed() {
-  const noise = data.noise ? [el('b', {}, 'Noisy machine'), `: ${data.noise}. Times with ~ are approximate. `] : [];
-  return data.noise || data.ties ? el('p', {class: data.noise ? 'noise' : 'where'}, ...noise, data.ties) : null;
+  return data.noise ? el('p', {class: 'noise'}, el('b', {}, 'Noisy machine'), `: ${data.noise}. Times with ~ are approximate. `, data.ties) : null;
 }
 
 /** "6.5× more", or "less" of the inverse; nothing where they do not differ. To two digits, since few runs resolve more; of times (with
@@ -239,22 +239,26 @@ const unbeaten = (suite) => front(reports.filter(({quality}) => quality[suite]).
 const bundleHead = (report, scope) => el('th', {scope, 'data-v': report.bundle.name}, el('i', {style: `background:${colour(report)}`}),
   el('span', {title: [report.bundle.name, ...languages(report)].join(' ')}, report.short), ' ', el('span', {class: 'prec'}, report.variant));
 
-/** A table of rows {report, cells: [{shown, value, shade, bold, small}]}; a row's first cell is its bundle. With a name its columns of
- * values sort it; a head may be [suite, text], of which the suite is seen where heads stand alone. */
+/** A table of rows {report, cells: [{shown, share, value, shade, bold, small}]}; a row's first cell is its bundle. With a name its columns
+ * of values sort it; of many bundles a phone folds all but the first values. */
 function table(heads, rows, name = null) {
   const valued = (at) => at === 0 || rows.some(({cells}) => (cells[at - 1].value ?? '') !== '');
-  const head = heads.map((each, at) => {
-    const text = Array.isArray(each) ? [el('span', {class: 'of'}, `${each[0]} `), each[1]] : [each];
-    return el('th', {scope: 'col'}, name && valued(at) ? el('button', {}, text) : text);
-  });
+  const head = heads.map((each, at) => el('th', {scope: 'col'}, name && valued(at) ? el('button', {}, each) : each));
+  const folds = name && rows.length > SIDE_BY_SIDE && heads.length > KEY + 2;
   const body = rows.map(({report, cells}) => el('tr', {class: name && report.teacher ? 'teacher' : null},
-    bundleHead(report, 'row'), cells.map((each, at) => cell({...each, head: [heads[at + 1]].flat().at(-1)}))));
+    bundleHead(report, 'row'), cells.map((each, at) => cell({...each, head: heads[at + 1], more: folds && at >= KEY})), folds ? rest(heads, cells) : null));
   const whole = el('table', {class: name ? 'stacked sortable' : 'stacked'}, el('thead', {}, el('tr', {}, head)), el('tbody', {}, body));
   if (name) makeSortable(whole, name);
   return scroll(whole);
 }
 
-/** A table of values of one kind; on a phone few bundles are its columns, so that they stand side by side. */
+/** What a phone folds of a row of a table. */
+function rest(heads, cells) {
+  const folded = cells.slice(KEY).map(({shown: text, share, small}, at) => el('div', {}, el('dt', {}, heads[KEY + 1 + at]), el('dd', {}, [text, share, small && `(${small})`].filter(Boolean).join(' '))));
+  return el('td', {class: 'rest'}, el('details', {}, el('summary', {}, 'all values'), el('dl', {}, folded)));
+}
+
+/** A table that on a phone has few bundles as its columns, so that they stand side by side. */
 function comparison(heads, rows, name = null) {
   if (rows.length < 2 || rows.length > SIDE_BY_SIDE) return [table(heads, rows, name)];
   const turned = heads.slice(1).map((head, at) => el('tr', {}, el('th', {scope: 'row'}, head), rows.map(({cells}) => cell(cells[at]))));
@@ -262,19 +266,19 @@ function comparison(heads, rows, name = null) {
     el('table', {class: 'turned'}, el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, heads[0]), rows.map(({report}) => bundleHead(report, 'col')))), el('tbody', {}, turned)))];
 }
 
-/** A cell; on a phone, where a row is a block of its own, its head stands above it. */
-function cell({shown: text, head = null, value = null, shade = null, bold = false, small = null}) {
-  const attributes = {'data-v': value ?? '', 'data-head': head};
-  if (shade !== null) Object.assign(attributes, {class: 'shade', style: `--s:${Math.round(100 * shade)}%`});
-  return el('td', attributes, bold ? el('b', {}, text) : el('span', {}, text), small ? [' ', el('small', {}, `(${small})`)] : null);
+/** A cell; on a phone, where a row is a block of its own, its head stands above it, unless it is one `more`. */
+function cell({shown: text, share = null, head = null, value = null, shade = null, bold = false, small = null, more = false}) {
+  const kinds = [shade !== null && 'shade', more && 'more'].filter(Boolean).join(' ');
+  const attributes = {'data-v': value ?? '', 'data-head': head, class: kinds || null, style: shade !== null && `--s:${Math.round(100 * shade)}%`};
+  const main = [text, share ? [' ', el('small', {class: 'share'}, share)] : null].flat();
+  return el('td', attributes, bold ? el('b', {}, main) : el('span', {}, main), small ? [' ', el('small', {}, `(${small})`)] : null);
 }
 
-/** The columns of the measurements: the suite that tells most, p50, p99 and size, then the others; none that is zero or empty everywhere. */
+/** The columns of the measurements: the suite that tells most, p50, size and p99, then the others; none that is zero or empty everywhere. */
 function columns() {
-  const scores = data.suites.flatMap(({name}) => { const at = heads.indexOf(name); return [at, at + 1]; });
-  const costs = ['p50 ms', 'p99 ms', 'MB'].map((head) => heads.indexOf(head));
+  const scores = data.suites.map(({name}) => heads.indexOf(name)), costs = ['p50 ms', 'MB', 'p99 ms'].map((head) => heads.indexOf(head));
   const tells = (at) => reports.some(({cells}) => !['', '0', '–'].includes(cells[at].shown));
-  return distinct([...scores.slice(0, 2), ...costs, ...scores, ...heads.keys()]).filter(tells);
+  return distinct([...scores.slice(0, 1), ...costs, ...scores, ...heads.keys()]).filter((at) => heads[at] !== 'retained' && tells(at));
 }
 
 function measurements() {
@@ -282,20 +286,30 @@ function measurements() {
   const rows = reports.map((report) => ({
     report,
     cells: order.map((at) => {
-      const interval = report.quality[heads[at]]?.interval95, each = report.cells[at];
-      return {...each, shown: each.shown || '–', small: interval && ends(interval)};
+      const interval = report.quality[heads[at]]?.interval95, each = report.cells[at], share = report.quality[heads[at]] && !report.teacher && retained(report, heads[at]);
+      return {...each, shown: each.shown || '–', share, small: interval && ends(interval)};
     }),
   }));
   const intervals = reports.some(({quality}) => Object.values(quality).some(({interval95}) => interval95));
-  const columnHead = (at) => (heads[at] === 'retained' ? [brief(heads[at - 1]), 'retained'] : brief(heads[at]));
   const has = (head) => order.some((at) => heads[at] === head), runners = distinct(reports.map(FILTERS.runner)).filter((name) => name !== 'python');
-  return [table(['bundle', ...order.map(columnHead)], rows, 'measurements'),
-    terms(...data.suites.map(aboutSuite), intervals && ['in brackets', 'the 95% interval of a score, over pairs or queries'], has('retained') && ['retained', 'share of the score of the teacher, the encoder that a student learned from'],
+  return [...comparison(['bundle', ...order.map((at) => brief(heads[at]))], rows, 'measurements'),
+    terms(...data.suites.map(aboutSuite), intervals && ['in brackets', 'the 95% interval of a score, over pairs or queries'], rows.some(({cells}) => cells.some(({share}) => share)) && ['· %', 'what a student retains of the score of its teacher, the encoder that it learned from'],
+      ...sameGraph(),
       learned(),
       ['p50, p99', 'half of the single texts take at most p50, 99 of 100 at most p99'], ['MB', 'of the graph, the ONNX file of the encoder'], has('params') && ['params', 'parameters, millions of them'],
       has('texts/s') && ['texts/s', 'many texts at once, in the fastest batches'], has('RSS MB') && ['RSS', 'memory of the process at its peak'],
       ...distinct(reports.map(FILTERS.precision)).map((name) => [name, data.precisions[name] ?? 'a precision that this edgedistill does not know']),
       runners.length ? [runners.map((name) => `[${name}]`).join(', '), 'the same graph, run by that program in place of Python; its scores are those in Python'] : null)];
+}
+
+/** What embeds the documents of a pair of encoders; nothing for a single one. */
+const documents = ({bundle: {documents: other}}) => (other ? `documents embedded by ${other.name} ${other.precision}, ${significant(other.size_bytes / 1e6)} MB` : '');
+
+/** What tells bundles with the same graph apart, as terms. */
+function sameGraph() {
+  const groups = distinct(graphs().map(({bundle}) => bundle.sha256)).map((hash) => graphs().filter(({bundle}) => bundle.sha256 === hash));
+  return groups.filter((group) => group.length > 1).map((group) => [group.map(({short}) => short).join(', '),
+    `the same graph; ${group.filter(documents).map((report) => `${report.short} is a pair, its ${documents(report)}`).join('; ') || 'the report does not tell them apart'}`]);
 }
 
 const languages = ({bundle}) => bundle.languages ?? [];
@@ -392,23 +406,24 @@ const quantile = (sorted, share) => {
 function latencies() {
   const high = 1.1 * Math.max(...reports.map(({single}) => single.p99_ms));
   const slowest = reports.map((report) => [Math.max(...(report.samples_ms ?? [report.single.p50_ms]).flat()), report]).reduce((most, each) => (each[0] > most[0] ? each : most));
-  const beyond = slowest[0] > high ? el('p', {}, `The axis ends behind the largest p99. The slowest text of all took ${timed(slowest[0])} ms, in ${title(slowest[1])}.`) : null;
+  const beyond = slowest[0] > high ? el('p', {}, `The axis ends just past the largest p99. The slowest text of all took ${timed(slowest[0])} ms, in ${title(slowest[1])}.`) : null;
   return [scroll(plots((narrow) => distributions(high, narrow))),
-    el('p', {}, 'How many single texts took how long, on a log scale: the higher, the more texts. The long mark is p50, the short one p99.'), beyond];
+    el('p', {}, 'How many single texts took how long, on a log scale: the higher, the more texts. The long mark is p50, the short one p99.'), beyond, data.noise || !data.ties ? null : el('p', {}, data.ties)];
 }
 
 function distributions(high, narrow) {
-  const [ROW, LEFT, RIGHT, WIDE, ABOVE] = narrow ? [66, 0, 12, 390, 34] : [46, 300, 128, 1120, 0];
+  const ordered = [...reports].sort((a, b) => a.single.p50_ms - b.single.p50_ms), widest = Math.max(...reports.map((report) => `${report.short} ${report.variant}`.length));
+  const [ROW, LEFT, RIGHT, WIDE, ABOVE] = narrow ? [66, 0, 12, 390, 34] : [46, 24 + 7 * widest, 128, 1120, 0];
   const PEAK = 36, SMOOTHING = [0.1, 0.2, 0.4, 0.2, 0.1];
-  const samples = reports.map(({samples_ms: times, single}) => (times ?? [[single.p50_ms]]).flat().sort((a, b) => a - b));
+  const samples = ordered.map(({samples_ms: times, single}) => (times ?? [[single.p50_ms]]).flat().sort((a, b) => a - b));
   const low = Math.min(...samples.map((times) => quantile(times, 0.001)));
   const {scale, ticks} = logScale([low, high], LEFT + 16, WIDE - RIGHT), bottom = ROW * reports.length + 14;
   const parts = ticks.filter((tick) => LEFT <= scale(tick) && scale(tick) <= WIDE - RIGHT).flatMap((tick) => [
     line('grid', scale(tick), 6, scale(tick), bottom),
     el('text', {class: 'tick', x: one(scale(tick)), y: bottom + 17, 'text-anchor': 'middle'}, ABOVE ? `${tick}` : `${tick} ms`),
   ]);
-  const both = reports.map((report) => `${shown(report, 'p50 ms')} · ${shown(report, 'p99 ms')}`);
-  reports.forEach((report, row) => {
+  const both = ordered.map((report) => `${shown(report, 'p50 ms')} · ${shown(report, 'p99 ms')}`);
+  ordered.forEach((report, row) => {
     const base = ROW * (row + 1) + 4, {p50_ms: p50, p99_ms: p99} = report.single;
     const logs = samples[row].filter((time) => time <= high).map((time) => Math.log10(Math.max(time, low)));
     const first = logs[0] - 0.02, last = logs.at(-1) + 0.02;
@@ -426,7 +441,7 @@ function distributions(high, narrow) {
     parts.push(el('text', {class: 'note', x: WIDE - 4, y: base - 8 - ABOVE, 'text-anchor': 'end'}, both[row]));
   });
   parts.push(el('text', {class: 'tick', x: WIDE - 4, y: ABOVE ? bottom + 34 : bottom + 17, 'text-anchor': 'end'}, 'p50 · p99, ms'));
-  const told = reports.map((report, row) => `${title(report)}: ${both[row]} ms`).join('; ');
+  const told = ordered.map((report, row) => `${title(report)}: ${both[row]} ms`).join('; ');
   return drawing(WIDE, bottom + (ABOVE ? 42 : 26), 'Latency of single texts', told, parts);
 }
 
@@ -490,7 +505,7 @@ function byLength() {
     const point = points.find((each) => each.length === length);
     return point ? {value: point.ms, shown: timed(point.ms), small: rounds && point.range.map(milliseconds).join('–')} : {shown: '–'};
   })}));
-  return section('Latency by length', 'By length', scroll(plots((narrow) => lengthsPlot(lines, narrow, tied))), ...comparison(['ms at tokens', ...lengths.map((length) => `≤ ${length}`)], rows, 'lengths'),
+  return section('Latency by length', 'Latency by length', scroll(plots((narrow) => lengthsPlot(lines, narrow, tied))), ...comparison(['ms at tokens', ...lengths.map((length) => `≤ ${length}`)], rows, 'lengths'),
     terms(['ms at tokens', `median time of one text that the tokenizer cuts into at most so many tokens, tokenization included${about ? '; ~ since the machine was noisy' : ''}`],
       rounds && ['in brackets, and as bars', 'the fastest and the slowest round'],
       tied.length && ['ties', `closer than this run can tell: ${listed(tied.map(({a, b, at}) => `${title(a)} = ${title(b)} at ${at.join(', ')} tokens`), 6, '; ')}`]));
@@ -607,7 +622,7 @@ function scenarios() {
     .filter(([, cells]) => cells.some((each) => each.shown !== '–'));
   const rows = told.map((report, at) => ({report, cells: columns.map(([, cells]) => cells[at])}));
   const has = (word) => columns.some(([head]) => head.startsWith(word));
-  return section('Scenarios and memory', 'Scenarios', table(['bundle', ...columns.map(([head]) => head)], rows, 'scenarios'), terms(
+  return section('Scenarios and memory', 'Scenarios', ...comparison(['bundle', ...columns.map(([head]) => head)], rows, 'scenarios'), terms(
     ['offline', 'all texts are there at once; the best batches are of 1, 8 or 32 texts, or by tokens: all texts in one call, which sorts them by length'],
     bound === undefined ? null : ['server', `texts arrive at random, and all that wait are embedded at once: the most a second of which 99 of 100 are answered within ${bound} ms (0: not even one by one)`],
     has('start') && ['start', `from the start of the process to its first embedding${has('cold') ? '; cold: after its files were dropped from memory' : ''}`],
@@ -635,14 +650,14 @@ function furthest() {
   if (!lists.length) return null;
   const pairs = lists.some(({found}) => found[0].texts.length > 1), queries = lists.some(({found}) => found[0].texts.length === 1);
   return section('Where student and teacher differ most', 'Differences', terms(
-    ['teacher, student', [pairs && 'the cosine of a pair', queries && 'the score of a query'].filter(Boolean).join(', or ')], lists.some(({found}) => found.some(({gold}) => gold !== null)) && ['gold', 'how similar people found the pair'],
+    ['teacher, student', [pairs && 'the cosine of a pair', queries && 'the score of a query × 100, the higher one in bold'].filter(Boolean).join(', or ')], lists.some(({found}) => found.some(({gold}) => gold !== null)) && ['gold', 'how similar people found the pair'],
     pairs && ['order', 'the pairs whose places among all pairs, by cosine, are furthest apart come first']),
   ...lists.map(({report, suite, found}, at) => {
     const graded = found.some(({gold}) => gold !== null);
     const heads = ['texts', ...(graded ? ['gold'] : []), 'teacher', 'student'];
     const rows = found.map(({task, texts, gold, teacher, student}) => el('tr', {},
       el('td', {class: 'texts'}, texts.map((text) => el('div', {}, text)), el('small', {}, task)),
-      [...(graded ? [gold] : []), teacher, student].map((value, at) => cell({head: heads[at + 1], value, shown: value === null ? '' : Number(value.toFixed(3)).toString()}))));
+      [...(graded ? [gold] : []), teacher, student].map((value, at) => cell({head: heads[at + 1], value, ...(texts.length > 1 ? {shown: value === null ? '' : Number(value.toFixed(3)).toString()} : {shown: tenths(100 * value), bold: value > Math.min(teacher, student)})}))));
     return el('details', {open: at === 0 ? '' : null}, el('summary', {}, el('b', {}, title(report)), ` on ${suite}, ${found.length} ${found[0].texts.length > 1 ? 'pairs' : 'queries'}`),
       scroll(el('table', {class: 'stacked'}, el('thead', {}, el('tr', {}, heads.map((text) => el('th', {scope: 'col'}, text)))), el('tbody', {}, rows))));
   }));
@@ -659,7 +674,7 @@ function reproduce() {
     ...(apart ? ['--data DIR'] : []), ...option('threads', values(({threads}) => threads)), ...option('device', values(FILTERS.device), 'cpu'), ...option('runner', values(FILTERS.runner), 'python'), ...(all[0].single.distinct < 1024 ? ['--quick'] : [])];
   const hashes = all.map((report) => {
     const {name, precision, sha256, dims, max_tokens: most} = report.bundle;
-    return `${sha256.slice(0, 16)}  ${name} ${precision}${dims ? `, ${dims[0]} dimensions, ${most} tokens at most` : ''}`;
+    return `${sha256.slice(0, 16)}  ${name} ${precision}${dims ? `, ${dims[0]} dimensions, ${most} tokens at most` : ''}${documents(report) && `, ${documents(report)}`}`;
   });
   return section('How to reproduce', 'Reproduce', ...copyable(command.join(' ')), el('p', {}, 'The graphs by the beginning of their sha256:'), el('pre', {}, distinct(hashes).join('\n')));
 }
@@ -702,6 +717,7 @@ function draw() {
   const focused = document.activeElement?.id, byTask = data.suites.flatMap((suite) => tasks(suite) ?? []);
   const sliced = data.suites.flatMap((suite) => slicesOf(suite) ?? []);
   const slices = graphs().flatMap(({quality}) => Object.values(quality).flatMap(({slices: its}) => its ?? [])), by = (name) => slices.some((each) => each.by === name);
+  const slicesTitle = `Scores by ${Object.keys(SLICED).filter(by).map((each) => SLICED[each]).join(' and ')}`;
   const parts = [
     data.suites.length && reports.length > 1 ? section('Accuracy against latency', 'Accuracy', accuracy()) : null,
     section('Measurements', 'Measurements', ...measurements()),
@@ -710,7 +726,7 @@ function draw() {
     scenarios(),
     roofline(),
     byTask.length ? section('Scores by task', 'Tasks', ...byTask, reports.length > 1 ? el('p', {}, 'The bluer a cell, the higher its score among the bundles.') : null) : null,
-    sliced.length ? section(`Scores by ${Object.keys(SLICED).filter(by).map((each) => SLICED[each]).join(' and ')}`, 'By overlap', ...sliced, terms(
+    sliced.length ? section(slicesTitle, slicesTitle, ...sliced, terms(
       by('words') && ['words', 'of a query, or of the longer text of a pair'], by('overlap') && ['overlap', 'of all different words of a pair, the share that both texts have: 0 none, 1 the same words'], ['in brackets', 'in the heads how many pairs or queries'],
       slices.some(({difference}) => difference) && ['+ and −', 'the difference to the teacher; a star: its 95% interval does not hold 0'])) : null,
     furthest(),
