@@ -430,8 +430,13 @@ def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_pa
         ],
     )
     assert heading(text) == "good in w8 retains 96.2% of its teacher’s score on sts7"
-    assert "The smallest student that retains 95% or more, of those that none beats in score and speed." in text
-    assert tiles(text)[::2] == ["good on sts7: 77.0 teacher: 80.0", "good graph, 20× smaller: 4.5 MB teacher: 90.0 MB"]
+    assert (
+        "The smallest student that retains 95% or more, of those that none beats in score and speed." in text
+    )
+    assert tiles(text)[::2] == [
+        "good on sts7: 77.0 teacher: 80.0",
+        "good graph, 20× smaller: 4.5 MB teacher: 90.0 MB",
+    ]
     measured = text.split("Agreement with the teacher</h2>")[1]
     assert "On 10 held-out &lt;texts&gt;." in measured
     row = measured.split("<tbody>")[1].split("</tbody>")[0]
@@ -476,7 +481,11 @@ def test_the_figures_are_those_of_the_bundle_that_the_heading_names_beside_its_r
     assert heading(text).startswith("a is ") and "5.0 points behind on sts7" in heading(text)
     assert "sts7: sentence similarity. Elsewhere a scores 40.0 (b: 60.0) on more.</p>" in text
     assert tiles(text)[0] == "a on sts7: 55.0 b: 60.0"
-    assert [tile.split(": ")[0] for tile in tiles(text)[1:]] == ["a per text, p50", "a graph", "a texts/s"]
+    assert [tile.split(": ")[0] for tile in tiles(text)[1:]] == [
+        "a per text, p50 (median)",
+        "a graph",
+        "a texts/s",
+    ]
     assert tiles(text)[2] == "a graph: 4.0 MB b: 2.0 MB"
 
 
@@ -570,10 +579,10 @@ def test_what_a_run_cannot_resolve_is_not_told_to_more_digits(tmp_path: Path) ->
     a["single"]["p50_ms"], b["single"]["p50_ms"], a["noise"]["resolution"] = 0.0804, 0.97, 0.35
     text = drawn_page(tmp_path, [a, b])
     assert "a is about 10× faster than b" in heading(text)
-    assert tiles(text)[1] == "a per text, p50: ~0.080 ms b: ~0.97 ms"
+    assert tiles(text)[1] == "a per text, p50 (median): ~0.080 ms b: ~0.97 ms"
     assert "interval" not in " ".join(tiles(drawn_page(tmp_path, [a]))[1:])
     a["noise"]["resolution"] = 0.0
-    assert "a per text, p50: 0.080 ms 95% interval 0.0" in tiles(drawn_page(tmp_path, [a]))[1]
+    assert "a per text, p50 (median): 0.080 ms 95% interval 0.0" in tiles(drawn_page(tmp_path, [a]))[1]
 
 
 @chromium
@@ -604,6 +613,31 @@ for (const head of ['p50 ms', 'MB', 'sts7']) {
 def test_the_first_click_on_a_head_brings_the_best_to_the_top(tmp_path: Path) -> None:
     found = [made("b", "bert", "w8", 2, 3.1, 0.6), made("a", "bert", "w8", 4, 1, 0.7)]
     assert "p50 ms: a,b MB: b,a sts7: a,b</title>" in drawn_page(tmp_path, found, CLICKS)
+
+
+@chromium
+def test_the_page_of_many_bundles_folds_values_on_a_phone_and_tells_precisions_and_twins_apart(
+    tmp_path: Path,
+) -> None:
+    shown = [made(name, "bert", "w8", 4, 1, 0.7) for name in ("a", "b", "c", "d", "pair")]
+    shown[1]["bundle"]["precision"], shown[2]["bundle"]["precision"] = "int8", "fp32"
+    for at, each in enumerate(shown):
+        each["bundle"]["sha256"] = f"{min(at, 3)}" * 64  # the last two are one graph
+    other = {"name": "big", "precision": "w8", "sha256": "9" * 64, "size_bytes": 22_900_000}
+    shown[4]["bundle"]["documents"] = other
+    text = drawn_page(tmp_path, shown, CLICKS.replace("'sts7'", "'p99 ms'"))
+    folded = re.findall(r'<td data-v="[^"]*" data-head="([^"]*)" class="more( by)?"', text)
+    assert len(folded) == 5 * 4 and {head for head, by in folded if by} == {"p99 ms"}
+    assert text.count("<summary>all values</summary>") == 5
+    fills = re.findall(r'<g class="dot filled".*?</g>', text.split("</svg>")[0], re.DOTALL)
+    assert [each.count("<path") for each in fills].count(0) == 1 and len(fills) == 5  # hollow: fp32
+    assert re.findall(r'<i class="filled" style="--f:(\S+)turn"></i>(\w+)', text)[:3] == [
+        ("0", "fp32"),
+        ("0.5", "w8"),
+        ("1", "int8"),
+    ]
+    twins = "<dt>d, pair</dt> <dd>the same graph; pair is a pair, its documents embedded by big w8, 22.9 MB<"
+    assert twins in text
 
 
 FILTER = """<script>{ const box = document.getElementById('runner node');

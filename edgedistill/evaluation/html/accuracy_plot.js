@@ -25,8 +25,9 @@ function leader(point, box) {
 }
 const ambiguous = (box, point, points) => points.some((other) => other !== point && gap(box, other) < gap(box, point) + CLEARLY);
 
-/** The <svg>. points: {ms, low, high, score, scores, bytes, name, detail, note, tip, colour, teacher}: low and high are the interval of ms,
- * scores that of the score, where it is known; a point whose name, detail and note are empty has no label. measure is the title of y, area what the markers' area is, levels {score, text} of lines across the plot, such as
+/** The <svg>. points: {ms, low, high, score, scores, bytes, name, detail, note, tip, colour, filled, teacher}: low and high are the interval of ms,
+ * scores that of the score, where it is known; a point whose name, detail and note are empty has no label; filled is the
+ * share of its circle that is solid, where that tells points apart. measure is the title of y, area what the markers' area is, levels {score, text} of lines across the plot, such as
  * the teacher's, limit {ms, text} of one down it, or null. */
 function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk', levels = [], limit = null}) {
   const frame = {left: 60, top: 84, right: wide - 16, bottom: high - 72};
@@ -86,11 +87,17 @@ function stairs(points) {
 }
 
 /** A point with its intervals; `tip` is shown beside it. */
-function dot({x, y, radius, left, right, top, bottom, tip, colour, teacher}) {
-  return el('g', {class: teacher ? 'dot teacher' : 'dot', 'data-tip': tip || null, style: colour ? `--c:${colour}` : null},
-    el('circle', {cx: one(x), cy: one(y), r: one(radius)}),
+function dot({x, y, radius, left, right, top, bottom, tip, colour, filled, teacher}) {
+  return el('g', {class: ['dot', teacher && 'teacher', Number.isFinite(filled) && 'filled'].filter(Boolean).join(' '), 'data-tip': tip || null, style: colour ? `--c:${colour}` : null},
+    el('circle', {cx: one(x), cy: one(y), r: one(radius)}), filled > 0 ? pie(x, y, radius, filled) : null,
     line('interval', left, y, right, y), top < bottom ? line('interval', x, top, x, bottom) : null,
     el('circle', {class: 'core', cx: one(x), cy: one(y), r: 2}));
+}
+
+/** A share of a circle, clockwise from its top. */
+function pie(x, y, radius, share) {
+  const angle = 2 * Math.PI * Math.min(share, 0.9999), across = x + radius * Math.sin(angle), up = y - radius * Math.cos(angle);
+  return el('path', {d: `M${one(x)} ${one(y)}V${one(y - radius)}A${one(radius)} ${one(radius)} 0 ${share > 0.5 ? 1 : 0} 1 ${across.toFixed(3)} ${up.toFixed(3)}Z`});
 }
 
 /** What the steps are. */

@@ -4,6 +4,7 @@ const all = data.reports;
 const teachers = all.filter(({teacher}) => teacher);
 const reference = teachers.find(({bundle}) => bundle.precision === 'fp32') ?? teachers[0] ?? null; // whom students are compared with
 let reports = all; // those that the filters show
+const FILLED = {fp32: 0, fp16: 0.25, w8: 0.5, w4: 0.75, int8: 1}; // the solid share of a point in the accuracy plot, where precisions differ
 const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share,
 const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
 const VAGUE = 0.2; // resolution of times above which a factor of them is told to one digit
@@ -135,7 +136,7 @@ function tiles(best, rival, suite, label = rival && called(rival)) {
   const versus = (of, more, less, mark) => (rival?.teacher && times(of(rival) / of(best), more, less, mark)) || '';
   const figures = [
     best.quality[suite] && [` on ${suite}`, suite, '', '', interval(score && between(hundredfold(score), tenths))],
-    [' per text, p50', 'p50 ms', '\u00a0ms', versus(({single}) => single.p50_ms, 'faster', 'slower', about), interval(p50 && between(p50))],
+    [' per text, p50 (median)', 'p50 ms', '\u00a0ms', versus(({single}) => single.p50_ms, 'faster', 'slower', about), interval(p50 && between(p50))],
     [' graph', 'MB', '\u00a0MB', versus(({size_bytes: {graph}}) => graph, 'smaller', 'larger'), `${shown(best, 'params')} parameters`],
     [' texts/s', 'texts/s', '', ''],
   ].filter(Boolean);
@@ -344,16 +345,22 @@ function aboutSuite({name, kind, measure, averaged}) {
   return [brief(name), `${[...others, measure].join(', ')}${of.length > 1 ? `, mean of ${list}` : ''}; ${KINDS[kind]}${certain}${quick}`];
 }
 
+/** The precisions that the fill of a point tells apart, the largest first; null where all are alike. */
+function filledBy() {
+  const found = distinct(reports.map(FILTERS.precision)).filter((precision) => precision in FILLED);
+  return found.length > 1 ? found.sort((a, b) => FILLED[a] - FILLED[b]) : null;
+}
+
 /** What the plot of a suite shows. */
 function caption(suite) {
   const [name, text] = aboutSuite(suite);
-  return el('p', {}, el('b', {}, name), ` ${text}`);
+  return [el('p', {}, el('b', {}, name), ` ${text}`), filledBy() && el('p', {class: 'key'}, filledBy().map((precision) => el('span', {}, el('i', {class: 'filled', style: `--f:${FILLED[precision]}turn`}), precision)))];
 }
 
 /** A plot for each suite, one of which is shown, all on paper. */
 function accuracy() {
   const inside = el('div', {class: data.suites.length > 1 ? 'tabs' : 'one'});
-  const panels = data.suites.map((suite) => el('div', {class: 'panel scroll'}, el('h3', {class: 'on-paper'}, suite.name), caption(suite), plots((narrow) => accuracyOf(suite, narrow))));
+  const panels = data.suites.map((suite) => el('div', {class: 'panel scroll'}, el('h3', {class: 'on-paper'}, suite.name), ...caption(suite).filter(Boolean), plots((narrow) => accuracyOf(suite, narrow))));
   const open = (at) => { tab = at; panels.forEach((panel, other) => panel.classList.toggle('off', other !== at)); };
   data.suites.forEach(({name}, at) => {
     const input = el('input', {type: 'radio', name: 'suite', id: `s${at}`});
@@ -370,6 +377,7 @@ function accuracyOf({name: suite, measure}, narrow) {
   const measured = reports.filter(({quality}) => quality[suite]), crowded = measured.length > CROWDED;
   const best = unbeaten(suite), alone = ({bundle}) => !best.some((other) => other.bundle.name === bundle.name);
   const told = (report) => !crowded || best.includes(report) || (alone(report) && measured.find(({bundle}) => bundle.name === report.bundle.name) === report);
+  const fills = filledBy(), plain = (report) => told(report) || (!narrow && measured.length <= 2 * CROWDED);
   const points = measured.map((report) => {
     const ms = report.single.p50_ms, [low, high] = report.single.interval95?.p50_ms ?? [ms, ms];
     const cost = `${shown(report, 'MB')} MB`, p50 = `${shown(report, 'p50 ms')} ms`, share = retained(report, suite);
@@ -386,9 +394,9 @@ function accuracyOf({name: suite, measure}, narrow) {
       `${cost}, ${shown(report, 'params')} parameters`,
     ].filter(Boolean).join('\n');
     return {
-      ms, low, high, tip, colour: colour(report), teacher: report.teacher,
+      ms, low, high, tip, colour: colour(report), filled: fills?.includes(report.bundle.precision) ? FILLED[report.bundle.precision] : null, teacher: report.teacher,
       score: 100 * report.quality[suite].average, scores: interval && hundredfold(interval), bytes: report.size_bytes.graph,
-      name: told(report) ? report.short : '', detail: told(report) ? report.variant : '', note: crowded || narrow ? '' : `${cost} · ${p50}`,
+      name: told(report) ? report.short : '', detail: plain(report) ? report.variant : '', note: crowded || narrow ? '' : `${cost} · ${p50}`,
     };
   });
   const teacher = reference?.quality[suite] && {score: 100 * reference.quality[suite].average, text: `teacher, ${shown(reference, suite)}`};
