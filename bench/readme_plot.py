@@ -81,7 +81,7 @@ def _drawing(points: list[dict[str, Any]], suite: str, measure: str, line: dict[
         "high": HIGH,
         "title": f"Accuracy against latency on {suite}",
         "measure": f"{suite}, {measure}",
-        "teacher": line,
+        "levels": [line] if line else [],
     }
     return {"points": points, "options": options}
 

@@ -109,7 +109,7 @@ def data(reports: list[Report]) -> dict[str, Any]:
             {"report": reports.index(report), "cells": [cell._asdict() for cell in row]}
             for report, row in tables.embeddings(reports)
         ],
-        "where": tables.below(reports),
+        "where": list(dict.fromkeys(map(tables.conditions, reports))),
         "precisions": {name: each.description.split(";")[0] for name, each in PRECISIONS.items()},
         "noise": "; ".join(noise),
         "ties": tables.tie_note(reports),

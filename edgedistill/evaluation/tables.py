@@ -192,13 +192,13 @@ def _table(rows: list[tuple[Report, list[Cell]]]) -> Table:
 def below(reports: list[Report]) -> list[str]:
     """Return the lines that stand with every table: the conditions of all reports, each once, and the scores
     of BM25 alone, by suite, where any was measured."""
-    found, weights = dict[str, str](), dict[str, None]()
-    for name, scores in (pair for report in reports for pair in report["quality"].items()):
-        if "bm25" in scores:
-            found[by_cosine(name)] = f"{by_cosine(name)} {_hundredfold(scores['bm25'])}"
-            weights[f"{scores['weight']:g}"] = None
-    alone = [f"BM25 alone: {', '.join(found.values())}; its weight: {', '.join(weights)}"] if found else []
-    return [*dict.fromkeys(map(conditions, reports)), *alone]
+    alone = [
+        f"BM25 alone: {by_cosine(name)} {_hundredfold(scores['bm25'])}; its weight: {scores['weight']:g}"
+        for report in reports
+        for name, scores in report["quality"].items()
+        if "bm25" in scores
+    ]
+    return list(dict.fromkeys([*map(conditions, reports), *alone]))
 
 
 def _notes(reports: list[Report]) -> list[str]:

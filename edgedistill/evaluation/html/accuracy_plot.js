@@ -25,14 +25,15 @@ function leader(point, box) {
 }
 const ambiguous = (box, point, points) => points.some((other) => other !== point && gap(box, other) < gap(box, point) + CLEARLY);
 
-/** The <svg>. points: {ms, low, high, score, scores, bytes, name, detail, note, tip, colour, teacher}: low and high are the interval of ms,
- * scores that of the score, where it is known; a point whose name, detail and note are empty has no label. measure is the title of y, area what the markers' area is, teacher {score, text} of a line across the plot, limit
- * {ms, text} of one down it; both may be null. */
-function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk', teacher = null, limit = null}) {
+/** The <svg>. points: {ms, low, high, score, scores, bytes, name, detail, note, tip, colour, filled, teacher}: low and high are the interval of ms,
+ * scores that of the score, where it is known; a point whose name, detail and note are empty has no label; filled is the
+ * share of its circle that is solid, where that tells points apart. measure is the title of y, area what the markers' area is, levels {score, text} of lines across the plot, such as
+ * the teacher's, limit {ms, text} of one down it, or null. */
+function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk', levels = [], limit = null}) {
   const frame = {left: 60, top: 84, right: wide - 16, bottom: high - 72};
   const times = points.flatMap(({ms, low, high: upper}) => [ms, low, upper]).concat(limit ? [limit.ms] : []);
   const x = logScale(times, frame.left + 64, frame.right - 74);
-  const y = linearScale(points.flatMap(({score, scores}) => [score, ...scores ?? []]), frame.bottom - 36, frame.top + 40);
+  const y = linearScale([...points, ...levels].flatMap(({score, scores}) => [score, ...scores ?? []]), frame.bottom - 36, frame.top + 40);
   const largest = Math.max(...points.map(({bytes}) => bytes));
   const radius = (bytes) => Math.max(MIN_RADIUS, MAX_RADIUS * Math.sqrt(bytes / largest));
   const placed = points.map((point) => ({
@@ -41,12 +42,12 @@ function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk
   }));
   const steps = stairs(front(placed)), drawn = [...steps, ...placed.flatMap(({x: across, y: up, left, right, top, bottom}) => [{left, right, top: up - 1, bottom: up + 1}, {left: across - 1, right: across + 1, top, bottom}])];
   const parts = [...grid(x, y, frame), ...axes(frame, points.some(({scores}) => scores) ? `${measure}, bars: 95% interval` : measure)];
-  if (teacher) {
-    const at = y.scale(teacher.score);
+  for (const level of levels) {
+    const at = y.scale(level.score), under = levels.some(({score}) => score > level.score); // so that the texts of two lie apart
     parts.push(line('teacher-line', frame.left, at, frame.right, at));
-    parts.push(el('text', {class: 'hint', x: frame.left + 8, y: one(at - 6)}, teacher.text));
+    parts.push(el('text', {class: 'hint', x: frame.left + 8, y: one(under ? at + 15 : at - 6)}, level.text));
     drawn.push({left: frame.left, top: at - 1, right: frame.right, bottom: at + 1});
-    drawn.push({left: frame.left, top: at - 18, right: frame.left + 140, bottom: at});
+    drawn.push({left: frame.left, top: under ? at : at - 18, right: frame.left + 140, bottom: under ? at + 18 : at});
   }
   if (limit) {
     const at = x.scale(limit.ms);
@@ -86,11 +87,17 @@ function stairs(points) {
 }
 
 /** A point with its intervals; `tip` is shown beside it. */
-function dot({x, y, radius, left, right, top, bottom, tip, colour, teacher}) {
-  return el('g', {class: teacher ? 'dot teacher' : 'dot', 'data-tip': tip || null, style: colour ? `--c:${colour}` : null},
-    el('circle', {cx: one(x), cy: one(y), r: one(radius)}),
+function dot({x, y, radius, left, right, top, bottom, tip, colour, filled, teacher}) {
+  return el('g', {class: ['dot', teacher && 'teacher', Number.isFinite(filled) && 'filled'].filter(Boolean).join(' '), 'data-tip': tip || null, style: colour ? `--c:${colour}` : null},
+    el('circle', {cx: one(x), cy: one(y), r: one(radius)}), filled > 0 ? pie(x, y, radius, filled) : null,
     line('interval', left, y, right, y), top < bottom ? line('interval', x, top, x, bottom) : null,
     el('circle', {class: 'core', cx: one(x), cy: one(y), r: 2}));
+}
+
+/** A share of a circle, clockwise from its top. */
+function pie(x, y, radius, share) {
+  const angle = 2 * Math.PI * Math.min(share, 0.9999), across = x + radius * Math.sin(angle), up = y - radius * Math.cos(angle);
+  return el('path', {d: `M${one(x)} ${one(y)}V${one(y - radius)}A${one(radius)} ${one(radius)} 0 ${share > 0.5 ? 1 : 0} 1 ${across.toFixed(3)} ${up.toFixed(3)}Z`});
 }
 
 /** What the steps are. */

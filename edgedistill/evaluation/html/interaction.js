@@ -22,6 +22,7 @@ function upwards(head, column) {
 /** Sort by a column; rows without a value stay last. */
 function sort(whole, column, up) {
   for (const head of whole.tHead.rows[0].cells) head.removeAttribute('aria-sort');
+  for (const row of whole.tBodies[0].rows) [...row.cells].forEach((each, at) => each.classList.toggle('by', at === column));
   whole.tHead.rows[0].cells[column].setAttribute('aria-sort', up ? 'ascending' : 'descending');
   const compare = ([a], [b]) => {
     if (a === '' || b === '') return (a === '') - (b === '');

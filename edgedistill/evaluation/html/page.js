@@ -4,13 +4,15 @@ const all = data.reports;
 const teachers = all.filter(({teacher}) => teacher);
 const reference = teachers.find(({bundle}) => bundle.precision === 'fp32') ?? teachers[0] ?? null; // whom students are compared with
 let reports = all; // those that the filters show
+const FILLED = {fp32: 0, fp16: 0.25, w8: 0.5, w4: 0.75, int8: 1}; // the solid share of a point in the accuracy plot, where precisions differ
 const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share,
 const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
 const VAGUE = 0.2; // resolution of times above which a factor of them is told to one digit
 const CROWDED = 10; // reports above which the accuracy plot names those on the front and each bundle once, and has no notes
 const PHONE = 840; // pixels, as in page.css
 const FOLDED_FROM = 4; // terms
-const SIDE_BY_SIDE = 4; // bundles at most that are columns on a phone
+const SIDE_BY_SIDE = 4; // bundles at most that are columns on a phone;
+const KEY = 3; // of more, the values that a phone shows of each beside the one that sorts them
 const METHOD = 'Each measurement ran in a fresh process, and bundles alternated. Times include tokenization. Latency: {counted} per '
   + 'bundle, with 95% bootstrap intervals over rounds and texts. The first bundle was measured twice in every round, which shows what the run can resolve.';
 
@@ -109,27 +111,69 @@ function coarseness({name}) {
 data.suites.sort((a, b) => coarseness(a) - coarseness(b)); // everywhere the one that tells most comes first
 let tab = 0; // the suite whose plot is shown, and which the heading is about
 
-/** The heading and its figures, of the student that leads. */
+/** What a suite stands for, in few words. */
+const gloss = (name) => `${name}: ${KINDS[data.suites.find((suite) => suite.name === name).kind].split(/[:,]/)[0]}.`;
+/** The name of a report's bundle, with its variant where that tells it from others. */
+const called = (report) => (names.length === all.length ? report.short : title(report));
+const coloured = (report, text) => el('span', {style: `color:${colour(report)}`}, text);
+
+/** The heading and its figures, of the bundle that leads and of its rival. */
 function header() {
-  const teacher = reference, suite = data.suites[tab]?.name;
-  const {best, rule} = (teacher && leading(suite)) ?? {};
-  const heading = best
-    ? [el('span', {style: `color:${colour(best)}`}, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`]
-    : compare(suite) ?? alone(suite);
-  const figures = (best ? tiles(best, teacher, suite) : tilesAlone(suite)).map(([big, small]) => el('div', {}, el('dt', {}, small), el('dd', {}, big)));
+  const suite = data.suites[tab]?.name, {best, rival, says, rule = [], label} = (reference && leading(suite)) ?? compare(suite) ?? alone(suite);
+  const told = [suite && gloss(suite), ...rule, ...bm25(best)].filter(Boolean).join(' ');
   return el('header', {},
     el('p', {class: 'brand'}, 'edgedistill bench'),
-    el('h1', {}, ...heading),
-    rule ? el('p', {class: 'rule'}, rule) : null,
-    figures.length ? el('dl', {class: 'tiles'}, figures) : null,
+    el('h1', {}, ...says),
+    told ? el('p', {class: 'rule'}, told) : null,
+    el('dl', {class: 'tiles'}, tiles(best, rival, suite, label)),
     el('p', {class: 'where'}, data.where.flatMap((place, at) => (at ? [el('br'), place] : [place]))),
     disturbed());
 }
 
-/** What the run can resolve, and what disturbed it; null where nothing is known. */
+/** The figures of the bundle that the heading names, each beside that of its rival; of a bundle alone with their intervals. */
+function tiles(best, rival, suite, label = rival && called(rival)) {
+  const score = best.quality[suite]?.interval95, p50 = about ? null : best.single.interval95?.p50_ms, interval = (ends) => ends && `95% interval ${ends}`;
+  const versus = (of, more, less, mark) => (rival?.teacher && times(of(rival) / of(best), more, less, mark)) || '';
+  const figures = [
+    best.quality[suite] && [` on ${suite}`, suite, '', '', interval(score && between(hundredfold(score), tenths))],
+    [' per text, p50 (median)', 'p50 ms', '\u00a0ms', versus(({single}) => single.p50_ms, 'faster', 'slower', about), interval(p50 && between(p50))],
+    [' graph', 'MB', '\u00a0MB', versus(({size_bytes: {graph}}) => graph, 'smaller', 'larger'), `${shown(best, 'params')} parameters`],
+    [' texts/s', 'texts/s', '', ''],
+  ].filter(Boolean);
+  return figures.map(([what, head, unit, factor, more]) => el('div', {},
+    el('dt', {}, el('b', {}, coloured(best, best.short)), `${what}${factor && `, ${factor}`}`),
+    el('dd', {}, `${shown(best, head)}${unit}`, rival ? el('small', {}, coloured(rival, label), `: ${shown(rival, head)}${unit}`) : more && el('small', {}, more))));
+}
+
+/** How a suite is told beside one of the same texts: "on retrieval", "with BM25". */
+function place(name, suite) {
+  const {base, teacher, hybrid} = suiteOf(name), ways = [teacher && `documents embedded by ${teacher}`, hybrid && 'BM25'].filter(Boolean).join(' and ');
+  return [base === suiteOf(suite).base && ways ? '' : `on ${base}`, ways && `with ${ways}`].filter(Boolean).join(' ');
+}
+
+/** What a bundle loses on the suites that the heading does not name, the worst first: `of` gives how well it does, `told` how that is told. */
+function elsewhere(suite, of, told) {
+  const found = data.suites.map(({name}) => name).filter((name) => name !== suite && Number.isFinite(of(name))).sort((a, b) => of(a) - of(b));
+  return found.length ? listed(found.map((name) => `${told(name)} ${place(name, suite)}`), 6, ', ') : '';
+}
+
+/** What BM25 alone scores on the texts of a suite, with its weight beside cosines; null where it was not measured. */
+function bm25Of(suite) {
+  const found = all.flatMap(({quality}) => Object.entries(quality)).find(([name, {bm25: alone}]) => alone !== undefined && suiteOf(name).base === suiteOf(suite).base);
+  return found ? {score: 100 * found[1].bm25, weight: found[1].weight} : null;
+}
+
+/** Sentences of what BM25 scores alone, and joined with a bundle. */
+function bm25(best) {
+  return distinct(data.suites.map(({name}) => suiteOf(name).base)).filter(bm25Of).map((base) => {
+    const {score, weight} = bm25Of(base), joined = best.quality[`${base} + BM25`];
+    return `BM25 alone scores ${tenths(score)} on ${base}${joined ? `; joined with it (weight ${weight}) ${best.short} scores ${tenths(100 * joined.average)}` : ''}.`;
+  });
+}
+
+/** What disturbed the run, and what it can resolve; null where nothing did. */
 function disturbed() {
-  const noise = data.noise ? [el('b', {}, 'Noisy machine'), `: ${data.noise}. Times with ~ are approximate. `] : [];
-  return data.noise || data.ties ? el('p', {class: data.noise ? 'noise' : 'where'}, ...noise, data.ties) : null;
+  return data.noise ? el('p', {class: 'noise'}, el('b', {}, 'Noisy machine'), `: ${data.noise}. Times with ~ are approximate. `, data.ties) : null;
 }
 
 /** "6.5× more", or "less" of the inverse; nothing where they do not differ. To two digits, since few runs resolve more; of times (with
@@ -142,88 +186,80 @@ function times(ratio, more, less, mark = '') {
 
 /** The heading of a single bundle. */
 function alone(suite) {
-  const [report, ...others] = reports, score = report.quality[suite];
-  if (others.length) return [`${subject}, measured`];
-  const scored = score ? ` and scores ${(100 * score.average).toFixed(1)} on ${suite}` : '';
-  return [el('span', {style: `color:${colour(report)}`}, report.short), ` in ${report.variant} embeds a text in ${shown(report, 'p50 ms')}\u00a0ms${scored}`];
+  const [best] = reports, score = best.quality[suite];
+  const scored = score ? ` and scores ${tenths(100 * score.average)} on ${suite}` : '';
+  return {best, says: [coloured(best, best.short), ` in ${best.variant} embeds a text in ${shown(best, 'p50 ms')}\u00a0ms${scored}`]};
 }
 
 /** The heading without a teacher: the fastest bundle beside the most accurate, or the next where it is both; null for a single one. */
 function compare(suite) {
-  const scored = reports.filter(({quality}) => quality[suite]), score = ({quality}) => quality[suite].average;
-  if (scored.length < 2) return null;
-  const a = scored.reduce((best, each) => (each.single.p50_ms < best.single.p50_ms ? each : best));
-  const b = scored.filter((each) => each !== a).reduce((best, each) => (score(each) > score(best) ? each : best));
-  const name = (report) => (names.length === all.length ? report.short : title(report));
-  const tied = a.against?.[`${b.bundle.name}:${b.variant}`]?.tie, points = 100 * (score(a) - score(b)), shownPoints = Math.abs(points).toFixed(1);
-  const within = [[a, b], [b, a]].every(([{quality}, other]) => { const [low, high] = quality[suite].interval95 ?? [1, 0]; return low <= score(other) && score(other) <= high; });
+  const scored = reports.filter(({quality}) => quality[suite]), score = ({quality}, of = suite) => quality[of]?.average;
+  if (reports.length < 2) return null;
+  const compared = scored.length > 1 ? scored : reports;
+  const a = compared.reduce((best, each) => (each.single.p50_ms < best.single.p50_ms ? each : best));
+  const b = compared.filter((each) => each !== a).reduce((best, each) => (score(each) > score(best) ? each : best));
+  const tied = a.against?.[`${b.bundle.name}:${b.variant}`]?.tie;
   const speed = tied ? '' : times(b.single.p50_ms / a.single.p50_ms, 'faster', 'slower', about);
   const costs = [speed, times(b.size_bytes.graph / a.size_bytes.graph, 'smaller', 'larger')].filter(Boolean);
-  const level = [`as fast as ${name(b)} within the noise of this run`, ...costs], first = speed ? `${costs.join(' and ')} than ${name(b)}` : level.join(' and ');
-  const side = shownPoints === '0.0' ? 'level with it' : `${within ? '~' : ''}${shownPoints} points ${points > 0 ? 'ahead' : 'behind'}`;
-  return [el('span', {style: `color:${colour(a)}`}, name(a)), ` is ${first}, and ${side} on ${suite}`];
+  const level = [`as fast as ${called(b)} within the noise of this run`, ...costs], first = speed ? `${costs.join(' and ')} than ${called(b)}` : level.join(' and ');
+  const others = elsewhere(suite, (name) => score(a, name) - score(b, name), (name) => `${shown(a, name)} (${called(b)}: ${shown(b, name)})`);
+  return {
+    best: a, rival: b, says: [coloured(a, called(a)), ` is ${first}${scored.length > 1 ? `, and ${distance(a, b, suite)} on ${suite}` : ''}`],
+    rule: [others && `Elsewhere ${called(a)} scores ${others}.`],
+  };
 }
 
-/** The figures of a page without a teacher to compare with: of each kind the best, with the name of its bundle where there are several. */
-function tilesAlone(suite) {
-  const several = reports.length > 1, least = (of) => reports.reduce((best, each) => (of(each) < of(best) ? each : best));
-  const named = (best, what, report, more = '') => (several ? `${best} ${what}: ${title(report)}${more}` : what + more);
-  const accurate = least(({quality}) => -(quality[suite]?.average ?? -1)), small = least(({size_bytes: {graph}}) => graph), quick = least(({single}) => single.p50_ms);
-  const busy = least(({offline}) => -offline.texts_s), score = accurate.quality[suite], p50 = about ? null : quick.single.interval95?.p50_ms;
-  return [
-    score ? [shown(accurate, suite), named('highest on', suite, accurate, score.interval95 ? `, 95% interval ${between(hundredfold(score.interval95), tenths)}` : '')] : null,
-    [`${shown(small, 'MB')} MB`, named('smallest', 'graph', small, `, ${shown(small, 'params')} parameters`)],
-    [`${shown(quick, 'p50 ms')} ms`, named('fastest', 'per text at p50', quick, p50 ? `, 95% interval ${between(p50)}` : '')],
-    [shown(busy, 'texts/s'), named('most', 'texts/s', busy)],
-  ].filter(Boolean);
+/** How far apart two bundles are on a suite: "5.7 points behind"; ~ where the intervals of both hold both scores. */
+function distance(a, b, suite) {
+  const scores = [a, b].map(({quality}) => quality[suite]), points = 100 * (scores[0].average - scores[1].average), told = tenths(Math.abs(points));
+  const within = scores.every(({interval95: [low, high] = [1, 0]}) => scores.every(({average}) => low <= average && average <= high));
+  return told === '0.0' ? 'level with it' : `${within ? '~' : ''}${told} points ${points > 0 ? 'ahead' : 'behind'}`;
 }
 
-/** The student that the heading names and the rule that chose it; null where none was compared. */
+/** The student that the heading names, and the rule that chose it; null where none was compared. */
 function leading(suite) {
   const compared = reports.filter((report) => !report.teacher && report.kept[suite]);
   if (!compared.length) return null;
   const good = unbeaten(suite).filter((report) => compared.includes(report) && report.kept[suite] >= GOOD_SHARE);
-  if (good.length) {
-    const best = good.reduce((smallest, each) => (each.size_bytes.graph < smallest.size_bytes.graph ? each : smallest));
-    return {best, rule: `The smallest student that retains ${percent(GOOD_SHARE)} or more, of those on the Pareto front below`};
-  }
   const score = ({quality}) => quality[suite].average, most = Math.max(...compared.map(score));
-  const best = compared.filter((report) => score(report) >= most - NEAR).reduce((quickest, each) => (each.single.p50_ms < quickest.single.p50_ms ? each : quickest));
-  return {best, rule: `No student on the Pareto front retains ${percent(GOOD_SHARE)}; this is the fastest within ${100 * NEAR} points of the best`};
+  const best = good.length ? good.reduce((smallest, each) => (each.size_bytes.graph < smallest.size_bytes.graph ? each : smallest))
+    : compared.filter((report) => score(report) >= most - NEAR).reduce((quickest, each) => (each.single.p50_ms < quickest.single.p50_ms ? each : quickest));
+  const chosen = good.length ? `The smallest student that retains ${percent(GOOD_SHARE)} or more, of those that none beats in score and speed.`
+    : `No student that none beats in score and speed retains ${percent(GOOD_SHARE)}; this is the fastest within ${100 * NEAR} points of the best.`;
+  const others = elsewhere(suite, (name) => best.kept[name] ?? NaN, (name) => retained(best, name));
+  return {
+    best, rival: reference, label: 'teacher', rule: [chosen, others && `It retains ${others}.`],
+    says: [coloured(best, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`],
+  };
 }
 
 /** The reports on the front of the accuracy plot. */
 const unbeaten = (suite) => front(reports.filter(({quality}) => quality[suite]).map((report) => ({report, ms: report.single.p50_ms, score: report.quality[suite].average}))).map(({report}) => report);
 
-function tiles(best, teacher, suite) {
-  return [
-    [`${shown(best, 'MB')} MB`, ['graph', times(teacher.size_bytes.graph / best.size_bytes.graph, 'smaller', 'larger')].filter(Boolean).join(', ')],
-    [`${shown(best, 'p50 ms')} ms`, ['per text at p50', times(teacher.single.p50_ms / best.single.p50_ms, 'faster', 'slower', about)].filter(Boolean).join(', ')],
-    [shown(best, 'texts/s'), `texts/s; teacher: ${shown(teacher, 'texts/s')}`],
-    [shown(best, suite), `${suite}; teacher: ${shown(teacher, suite)}`],
-  ];
-}
-
 /** A bundle's name in a head of a table. */
 const bundleHead = (report, scope) => el('th', {scope, 'data-v': report.bundle.name}, el('i', {style: `background:${colour(report)}`}),
   el('span', {title: [report.bundle.name, ...languages(report)].join(' ')}, report.short), ' ', el('span', {class: 'prec'}, report.variant));
 
-/** A table of rows {report, cells: [{shown, value, shade, bold, small}]}; a row's first cell is its bundle. With a name its columns of
- * values sort it; a head may be [suite, text], of which the suite is seen where heads stand alone. */
+/** A table of rows {report, cells: [{shown, share, value, shade, bold, small}]}; a row's first cell is its bundle. With a name its columns
+ * of values sort it; of many bundles a phone folds all but the first values. */
 function table(heads, rows, name = null) {
   const valued = (at) => at === 0 || rows.some(({cells}) => (cells[at - 1].value ?? '') !== '');
-  const head = heads.map((each, at) => {
-    const text = Array.isArray(each) ? [el('span', {class: 'of'}, `${each[0]} `), each[1]] : [each];
-    return el('th', {scope: 'col'}, name && valued(at) ? el('button', {}, text) : text);
-  });
+  const head = heads.map((each, at) => el('th', {scope: 'col'}, name && valued(at) ? el('button', {}, each) : each));
+  const folds = name && rows.length > SIDE_BY_SIDE && heads.length > KEY + 2;
   const body = rows.map(({report, cells}) => el('tr', {class: name && report.teacher ? 'teacher' : null},
-    bundleHead(report, 'row'), cells.map((each, at) => cell({...each, head: [heads[at + 1]].flat().at(-1)}))));
+    bundleHead(report, 'row'), cells.map((each, at) => cell({...each, head: heads[at + 1], more: folds && at >= KEY})), folds ? rest(heads, cells) : null));
   const whole = el('table', {class: name ? 'stacked sortable' : 'stacked'}, el('thead', {}, el('tr', {}, head)), el('tbody', {}, body));
   if (name) makeSortable(whole, name);
   return scroll(whole);
 }
 
-/** A table of values of one kind; on a phone few bundles are its columns, so that they stand side by side. */
+/** What a phone folds of a row of a table. */
+function rest(heads, cells) {
+  const folded = cells.slice(KEY).map(({shown: text, share, small}, at) => el('div', {}, el('dt', {}, heads[KEY + 1 + at]), el('dd', {}, [text, share, small && `(${small})`].filter(Boolean).join(' '))));
+  return el('td', {class: 'rest'}, el('details', {}, el('summary', {}, 'all values'), el('dl', {}, folded)));
+}
+
+/** A table that on a phone has few bundles as its columns, so that they stand side by side. */
 function comparison(heads, rows, name = null) {
   if (rows.length < 2 || rows.length > SIDE_BY_SIDE) return [table(heads, rows, name)];
   const turned = heads.slice(1).map((head, at) => el('tr', {}, el('th', {scope: 'row'}, head), rows.map(({cells}) => cell(cells[at]))));
@@ -231,19 +267,19 @@ function comparison(heads, rows, name = null) {
     el('table', {class: 'turned'}, el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, heads[0]), rows.map(({report}) => bundleHead(report, 'col')))), el('tbody', {}, turned)))];
 }
 
-/** A cell; on a phone, where a row is a block of its own, its head stands above it. */
-function cell({shown: text, head = null, value = null, shade = null, bold = false, small = null}) {
-  const attributes = {'data-v': value ?? '', 'data-head': head};
-  if (shade !== null) Object.assign(attributes, {class: 'shade', style: `--s:${Math.round(100 * shade)}%`});
-  return el('td', attributes, bold ? el('b', {}, text) : el('span', {}, text), small ? [' ', el('small', {}, `(${small})`)] : null);
+/** A cell; on a phone, where a row is a block of its own, its head stands above it, unless it is one `more`. */
+function cell({shown: text, share = null, head = null, value = null, shade = null, bold = false, small = null, more = false}) {
+  const kinds = [shade !== null && 'shade', more && 'more'].filter(Boolean).join(' ');
+  const attributes = {'data-v': value ?? '', 'data-head': head, class: kinds || null, style: shade !== null && `--s:${Math.round(100 * shade)}%`};
+  const main = [text, share ? [' ', el('small', {class: 'share'}, share)] : null].flat();
+  return el('td', attributes, bold ? el('b', {}, main) : el('span', {}, main), small ? [' ', el('small', {}, `(${small})`)] : null);
 }
 
-/** The columns of the measurements: the suite that tells most, p50, p99 and size, then the others; none that is zero or empty everywhere. */
+/** The columns of the measurements: the suite that tells most, p50, size and p99, then the others; none that is zero or empty everywhere. */
 function columns() {
-  const scores = data.suites.flatMap(({name}) => { const at = heads.indexOf(name); return [at, at + 1]; });
-  const costs = ['p50 ms', 'p99 ms', 'MB'].map((head) => heads.indexOf(head));
+  const scores = data.suites.map(({name}) => heads.indexOf(name)), costs = ['p50 ms', 'MB', 'p99 ms'].map((head) => heads.indexOf(head));
   const tells = (at) => reports.some(({cells}) => !['', '0', '–'].includes(cells[at].shown));
-  return distinct([...scores.slice(0, 2), ...costs, ...scores, ...heads.keys()]).filter(tells);
+  return distinct([...scores.slice(0, 1), ...costs, ...scores, ...heads.keys()]).filter((at) => heads[at] !== 'retained' && tells(at));
 }
 
 function measurements() {
@@ -251,20 +287,30 @@ function measurements() {
   const rows = reports.map((report) => ({
     report,
     cells: order.map((at) => {
-      const interval = report.quality[heads[at]]?.interval95, each = report.cells[at];
-      return {...each, shown: each.shown || '–', small: interval && ends(interval)};
+      const interval = report.quality[heads[at]]?.interval95, each = report.cells[at], share = report.quality[heads[at]] && !report.teacher && retained(report, heads[at]);
+      return {...each, shown: each.shown || '–', share, small: interval && ends(interval)};
     }),
   }));
   const intervals = reports.some(({quality}) => Object.values(quality).some(({interval95}) => interval95));
-  const columnHead = (at) => (heads[at] === 'retained' ? [brief(heads[at - 1]), 'retained'] : brief(heads[at]));
   const has = (head) => order.some((at) => heads[at] === head), runners = distinct(reports.map(FILTERS.runner)).filter((name) => name !== 'python');
-  return [table(['bundle', ...order.map(columnHead)], rows, 'measurements'),
-    terms(...data.suites.map(aboutSuite), intervals && ['in brackets', 'the 95% interval of a score, over pairs or queries'], has('retained') && ['retained', 'share of the score of the teacher, the encoder that a student learned from'],
+  return [...comparison(['bundle', ...order.map((at) => brief(heads[at]))], rows, 'measurements'),
+    terms(...data.suites.map(aboutSuite), intervals && ['in brackets', 'the 95% interval of a score, over pairs or queries'], rows.some(({cells}) => cells.some(({share}) => share)) && ['· %', 'what a student retains of the score of its teacher, the encoder that it learned from'],
+      ...sameGraph(),
       learned(),
       ['p50, p99', 'half of the single texts take at most p50, 99 of 100 at most p99'], ['MB', 'of the graph, the ONNX file of the encoder'], has('params') && ['params', 'parameters, millions of them'],
       has('texts/s') && ['texts/s', 'many texts at once, in the fastest batches'], has('RSS MB') && ['RSS', 'memory of the process at its peak'],
       ...distinct(reports.map(FILTERS.precision)).map((name) => [name, data.precisions[name] ?? 'a precision that this edgedistill does not know']),
       runners.length ? [runners.map((name) => `[${name}]`).join(', '), 'the same graph, run by that program in place of Python; its scores are those in Python'] : null)];
+}
+
+/** What embeds the documents of a pair of encoders; nothing for a single one. */
+const documents = ({bundle: {documents: other}}) => (other ? `documents embedded by ${other.name} ${other.precision}, ${significant(other.size_bytes / 1e6)} MB` : '');
+
+/** What tells bundles with the same graph apart, as terms. */
+function sameGraph() {
+  const groups = distinct(graphs().map(({bundle}) => bundle.sha256)).map((hash) => graphs().filter(({bundle}) => bundle.sha256 === hash));
+  return groups.filter((group) => group.length > 1).map((group) => [group.map(({short}) => short).join(', '),
+    `the same graph; ${group.filter(documents).map((report) => `${report.short} is a pair, its ${documents(report)}`).join('; ') || 'the report does not tell them apart'}`]);
 }
 
 const languages = ({bundle}) => bundle.languages ?? [];
@@ -280,7 +326,7 @@ function learned() {
 
 /** What each kind of suite stands for, and its measure. */
 const KINDS = {
-  sts: 'similarity of sentences: the rank correlation of cosines with what people rated, 100 where both order all pairs alike',
+  sts: 'sentence similarity: the rank correlation of cosines with what people rated, 100 where both order all pairs alike',
   retrieval: 'search: how high the documents that answer a query stand among the first ten, 100 where all are on top',
   bitext: 'translations: the share of sentences whose nearest neighbour is their translation',
   transfer: 'use as features: the share of texts that a linear classifier, trained on the embeddings, labels right',
@@ -299,10 +345,22 @@ function aboutSuite({name, kind, measure, averaged}) {
   return [brief(name), `${[...others, measure].join(', ')}${of.length > 1 ? `, mean of ${list}` : ''}; ${KINDS[kind]}${certain}${quick}`];
 }
 
+/** The precisions that the fill of a point tells apart, the largest first; null where all are alike. */
+function filledBy() {
+  const found = distinct(reports.map(FILTERS.precision)).filter((precision) => precision in FILLED);
+  return found.length > 1 ? found.sort((a, b) => FILLED[a] - FILLED[b]) : null;
+}
+
+/** What the plot of a suite shows. */
+function caption(suite) {
+  const [name, text] = aboutSuite(suite);
+  return [el('p', {}, el('b', {}, name), ` ${text}`), filledBy() && el('p', {class: 'key'}, filledBy().map((precision) => el('span', {}, el('i', {class: 'filled', style: `--f:${FILLED[precision]}turn`}), precision)))];
+}
+
 /** A plot for each suite, one of which is shown, all on paper. */
 function accuracy() {
   const inside = el('div', {class: data.suites.length > 1 ? 'tabs' : 'one'});
-  const panels = data.suites.map((suite) => el('div', {class: 'panel scroll'}, el('h3', {class: 'on-paper'}, suite.name), plots((narrow) => accuracyOf(suite, narrow))));
+  const panels = data.suites.map((suite) => el('div', {class: 'panel scroll'}, el('h3', {class: 'on-paper'}, suite.name), ...caption(suite).filter(Boolean), plots((narrow) => accuracyOf(suite, narrow))));
   const open = (at) => { tab = at; panels.forEach((panel, other) => panel.classList.toggle('off', other !== at)); };
   data.suites.forEach(({name}, at) => {
     const input = el('input', {type: 'radio', name: 'suite', id: `s${at}`});
@@ -319,6 +377,7 @@ function accuracyOf({name: suite, measure}, narrow) {
   const measured = reports.filter(({quality}) => quality[suite]), crowded = measured.length > CROWDED;
   const best = unbeaten(suite), alone = ({bundle}) => !best.some((other) => other.bundle.name === bundle.name);
   const told = (report) => !crowded || best.includes(report) || (alone(report) && measured.find(({bundle}) => bundle.name === report.bundle.name) === report);
+  const fills = filledBy(), plain = (report) => told(report) || (!narrow && measured.length <= 2 * CROWDED);
   const points = measured.map((report) => {
     const ms = report.single.p50_ms, [low, high] = report.single.interval95?.p50_ms ?? [ms, ms];
     const cost = `${shown(report, 'MB')} MB`, p50 = `${shown(report, 'p50 ms')} ms`, share = retained(report, suite);
@@ -335,14 +394,15 @@ function accuracyOf({name: suite, measure}, narrow) {
       `${cost}, ${shown(report, 'params')} parameters`,
     ].filter(Boolean).join('\n');
     return {
-      ms, low, high, tip, colour: colour(report), teacher: report.teacher,
+      ms, low, high, tip, colour: colour(report), filled: fills?.includes(report.bundle.precision) ? FILLED[report.bundle.precision] : null, teacher: report.teacher,
       score: 100 * report.quality[suite].average, scores: interval && hundredfold(interval), bytes: report.size_bytes.graph,
-      name: told(report) ? report.short : '', detail: told(report) ? report.variant : '', note: crowded || narrow ? '' : `${cost} · ${p50}`,
+      name: told(report) ? report.short : '', detail: plain(report) ? report.variant : '', note: crowded || narrow ? '' : `${cost} · ${p50}`,
     };
   });
   const teacher = reference?.quality[suite] && {score: 100 * reference.quality[suite].average, text: `teacher, ${shown(reference, suite)}`};
+  const bare = bm25Of(suite), levels = [teacher, bare && {score: bare.score, text: `BM25 alone, ${tenths(bare.score)}`}].filter(Boolean);
   const [wide, high] = narrow ? [390, 480] : [1120, 600];
-  return accuracyPlot(points, {wide, high, title: `${suite}: accuracy against latency`, measure, teacher});
+  return accuracyPlot(points, {wide, high, title: `${suite}: accuracy against latency`, measure, levels});
 }
 
 const quantile = (sorted, share) => {
@@ -354,23 +414,24 @@ const quantile = (sorted, share) => {
 function latencies() {
   const high = 1.1 * Math.max(...reports.map(({single}) => single.p99_ms));
   const slowest = reports.map((report) => [Math.max(...(report.samples_ms ?? [report.single.p50_ms]).flat()), report]).reduce((most, each) => (each[0] > most[0] ? each : most));
-  const beyond = slowest[0] > high ? el('p', {}, `The axis ends behind the largest p99. The slowest text of all took ${timed(slowest[0])} ms, in ${title(slowest[1])}.`) : null;
+  const beyond = slowest[0] > high ? el('p', {}, `The axis ends just past the largest p99. The slowest text of all took ${timed(slowest[0])} ms, in ${title(slowest[1])}.`) : null;
   return [scroll(plots((narrow) => distributions(high, narrow))),
-    el('p', {}, 'How many single texts took how long, on a log scale: the higher, the more texts. The long mark is p50, the short one p99.'), beyond];
+    el('p', {}, 'How many single texts took how long, on a log scale: the higher, the more texts. The long mark is p50, the short one p99.'), beyond, data.noise || !data.ties ? null : el('p', {}, data.ties)];
 }
 
 function distributions(high, narrow) {
-  const [ROW, LEFT, RIGHT, WIDE, ABOVE] = narrow ? [66, 0, 12, 390, 34] : [46, 300, 128, 1120, 0];
+  const ordered = [...reports].sort((a, b) => a.single.p50_ms - b.single.p50_ms), widest = Math.max(...reports.map((report) => `${report.short} ${report.variant}`.length));
+  const [ROW, LEFT, RIGHT, WIDE, ABOVE] = narrow ? [66, 0, 12, 390, 34] : [46, 24 + 7 * widest, 128, 1120, 0];
   const PEAK = 36, SMOOTHING = [0.1, 0.2, 0.4, 0.2, 0.1];
-  const samples = reports.map(({samples_ms: times, single}) => (times ?? [[single.p50_ms]]).flat().sort((a, b) => a - b));
+  const samples = ordered.map(({samples_ms: times, single}) => (times ?? [[single.p50_ms]]).flat().sort((a, b) => a - b));
   const low = Math.min(...samples.map((times) => quantile(times, 0.001)));
   const {scale, ticks} = logScale([low, high], LEFT + 16, WIDE - RIGHT), bottom = ROW * reports.length + 14;
   const parts = ticks.filter((tick) => LEFT <= scale(tick) && scale(tick) <= WIDE - RIGHT).flatMap((tick) => [
     line('grid', scale(tick), 6, scale(tick), bottom),
     el('text', {class: 'tick', x: one(scale(tick)), y: bottom + 17, 'text-anchor': 'middle'}, ABOVE ? `${tick}` : `${tick} ms`),
   ]);
-  const both = reports.map((report) => `${shown(report, 'p50 ms')} · ${shown(report, 'p99 ms')}`);
-  reports.forEach((report, row) => {
+  const both = ordered.map((report) => `${shown(report, 'p50 ms')} · ${shown(report, 'p99 ms')}`);
+  ordered.forEach((report, row) => {
     const base = ROW * (row + 1) + 4, {p50_ms: p50, p99_ms: p99} = report.single;
     const logs = samples[row].filter((time) => time <= high).map((time) => Math.log10(Math.max(time, low)));
     const first = logs[0] - 0.02, last = logs.at(-1) + 0.02;
@@ -388,7 +449,7 @@ function distributions(high, narrow) {
     parts.push(el('text', {class: 'note', x: WIDE - 4, y: base - 8 - ABOVE, 'text-anchor': 'end'}, both[row]));
   });
   parts.push(el('text', {class: 'tick', x: WIDE - 4, y: ABOVE ? bottom + 34 : bottom + 17, 'text-anchor': 'end'}, 'p50 · p99, ms'));
-  const told = reports.map((report, row) => `${title(report)}: ${both[row]} ms`).join('; ');
+  const told = ordered.map((report, row) => `${title(report)}: ${both[row]} ms`).join('; ');
   return drawing(WIDE, bottom + (ABOVE ? 42 : 26), 'Latency of single texts', told, parts);
 }
 
@@ -452,7 +513,7 @@ function byLength() {
     const point = points.find((each) => each.length === length);
     return point ? {value: point.ms, shown: timed(point.ms), small: rounds && point.range.map(milliseconds).join('–')} : {shown: '–'};
   })}));
-  return section('Latency by length', 'By length', scroll(plots((narrow) => lengthsPlot(lines, narrow, tied))), ...comparison(['ms at tokens', ...lengths.map((length) => `≤ ${length}`)], rows, 'lengths'),
+  return section('Latency by length', 'Latency by length', scroll(plots((narrow) => lengthsPlot(lines, narrow, tied))), ...comparison(['ms at tokens', ...lengths.map((length) => `≤ ${length}`)], rows, 'lengths'),
     terms(['ms at tokens', `median time of one text that the tokenizer cuts into at most so many tokens, tokenization included${about ? '; ~ since the machine was noisy' : ''}`],
       rounds && ['in brackets, and as bars', 'the fastest and the slowest round'],
       tied.length && ['ties', `closer than this run can tell: ${listed(tied.map(({a, b, at}) => `${title(a)} = ${title(b)} at ${at.join(', ')} tokens`), 6, '; ')}`]));
@@ -569,7 +630,7 @@ function scenarios() {
     .filter(([, cells]) => cells.some((each) => each.shown !== '–'));
   const rows = told.map((report, at) => ({report, cells: columns.map(([, cells]) => cells[at])}));
   const has = (word) => columns.some(([head]) => head.startsWith(word));
-  return section('Scenarios and memory', 'Scenarios', table(['bundle', ...columns.map(([head]) => head)], rows, 'scenarios'), terms(
+  return section('Scenarios and memory', 'Scenarios', ...comparison(['bundle', ...columns.map(([head]) => head)], rows, 'scenarios'), terms(
     ['offline', 'all texts are there at once; the best batches are of 1, 8 or 32 texts, or by tokens: all texts in one call, which sorts them by length'],
     bound === undefined ? null : ['server', `texts arrive at random, and all that wait are embedded at once: the most a second of which 99 of 100 are answered within ${bound} ms (0: not even one by one)`],
     has('start') && ['start', `from the start of the process to its first embedding${has('cold') ? '; cold: after its files were dropped from memory' : ''}`],
@@ -597,14 +658,14 @@ function furthest() {
   if (!lists.length) return null;
   const pairs = lists.some(({found}) => found[0].texts.length > 1), queries = lists.some(({found}) => found[0].texts.length === 1);
   return section('Where student and teacher differ most', 'Differences', terms(
-    ['teacher, student', [pairs && 'the cosine of a pair', queries && 'the score of a query'].filter(Boolean).join(', or ')], lists.some(({found}) => found.some(({gold}) => gold !== null)) && ['gold', 'how similar people found the pair'],
+    ['teacher, student', [pairs && 'the cosine of a pair', queries && 'the score of a query × 100, the higher one in bold'].filter(Boolean).join(', or ')], lists.some(({found}) => found.some(({gold}) => gold !== null)) && ['gold', 'how similar people found the pair'],
     pairs && ['order', 'the pairs whose places among all pairs, by cosine, are furthest apart come first']),
   ...lists.map(({report, suite, found}, at) => {
     const graded = found.some(({gold}) => gold !== null);
     const heads = ['texts', ...(graded ? ['gold'] : []), 'teacher', 'student'];
     const rows = found.map(({task, texts, gold, teacher, student}) => el('tr', {},
       el('td', {class: 'texts'}, texts.map((text) => el('div', {}, text)), el('small', {}, task)),
-      [...(graded ? [gold] : []), teacher, student].map((value, at) => cell({head: heads[at + 1], value, shown: value === null ? '' : Number(value.toFixed(3)).toString()}))));
+      [...(graded ? [gold] : []), teacher, student].map((value, at) => cell({head: heads[at + 1], value, ...(texts.length > 1 ? {shown: value === null ? '' : Number(value.toFixed(3)).toString()} : {shown: tenths(100 * value), bold: value > Math.min(teacher, student)})}))));
     return el('details', {open: at === 0 ? '' : null}, el('summary', {}, el('b', {}, title(report)), ` on ${suite}, ${found.length} ${found[0].texts.length > 1 ? 'pairs' : 'queries'}`),
       scroll(el('table', {class: 'stacked'}, el('thead', {}, el('tr', {}, heads.map((text) => el('th', {scope: 'col'}, text)))), el('tbody', {}, rows))));
   }));
@@ -621,7 +682,7 @@ function reproduce() {
     ...(apart ? ['--data DIR'] : []), ...option('threads', values(({threads}) => threads)), ...option('device', values(FILTERS.device), 'cpu'), ...option('runner', values(FILTERS.runner), 'python'), ...(all[0].single.distinct < 1024 ? ['--quick'] : [])];
   const hashes = all.map((report) => {
     const {name, precision, sha256, dims, max_tokens: most} = report.bundle;
-    return `${sha256.slice(0, 16)}  ${name} ${precision}${dims ? `, ${dims[0]} dimensions, ${most} tokens at most` : ''}`;
+    return `${sha256.slice(0, 16)}  ${name} ${precision}${dims ? `, ${dims[0]} dimensions, ${most} tokens at most` : ''}${documents(report) && `, ${documents(report)}`}`;
   });
   return section('How to reproduce', 'Reproduce', ...copyable(command.join(' ')), el('p', {}, 'The graphs by the beginning of their sha256:'), el('pre', {}, distinct(hashes).join('\n')));
 }
@@ -664,6 +725,7 @@ function draw() {
   const focused = document.activeElement?.id, byTask = data.suites.flatMap((suite) => tasks(suite) ?? []);
   const sliced = data.suites.flatMap((suite) => slicesOf(suite) ?? []);
   const slices = graphs().flatMap(({quality}) => Object.values(quality).flatMap(({slices: its}) => its ?? [])), by = (name) => slices.some((each) => each.by === name);
+  const slicesTitle = `Scores by ${Object.keys(SLICED).filter(by).map((each) => SLICED[each]).join(' and ')}`;
   const parts = [
     data.suites.length && reports.length > 1 ? section('Accuracy against latency', 'Accuracy', accuracy()) : null,
     section('Measurements', 'Measurements', ...measurements()),
@@ -671,8 +733,8 @@ function draw() {
     byLength(),
     scenarios(),
     roofline(),
-    byTask.length ? section('Scores by task', 'Tasks', ...byTask, reports.length > 1 ? el('p', {}, 'The darker a cell, the higher its score among the bundles.') : null) : null,
-    sliced.length ? section(`Scores by ${Object.keys(SLICED).filter(by).map((each) => SLICED[each]).join(' and ')}`, 'By overlap', ...sliced, terms(
+    byTask.length ? section('Scores by task', 'Tasks', ...byTask, reports.length > 1 ? el('p', {}, 'The bluer a cell, the higher its score among the bundles.') : null) : null,
+    sliced.length ? section(slicesTitle, slicesTitle, ...sliced, terms(
       by('words') && ['words', 'of a query, or of the longer text of a pair'], by('overlap') && ['overlap', 'of all different words of a pair, the share that both texts have: 0 none, 1 the same words'], ['in brackets', 'in the heads how many pairs or queries'],
       slices.some(({difference}) => difference) && ['+ and −', 'the difference to the teacher; a star: its 95% interval does not hold 0'])) : null,
     furthest(),
