@@ -80,7 +80,8 @@ class _Command(TyperCommand):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         for each in self.params:
-            each.display_type_rich = lambda ctx: None  # type: ignore[attr-defined]
+            shown = each.metavar if each.opts[0].startswith("-") else None  # an argument is its metavar
+            each.display_type_rich = lambda ctx, shown=shown: shown  # type: ignore[attr-defined]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -205,7 +206,7 @@ Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names o
 
 
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
-HYBRID_WEIGHT = "Of BM25's z-scores; 1 counts them as much as the cosines."
+HYBRID_WEIGHT = "Weight of BM25 beside the cosines, as z-scores; by default 0.5."
 Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
 PairTable = Annotated[
     str | None,

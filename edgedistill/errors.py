@@ -166,6 +166,7 @@ class Problems:
             raise UserError(*self.found)
 
 
+MEANT = {"gpu": "cuda"}  # what others call it: ours
 MAX_NAMES = 30  # listed in full, such as the keys of a section of a recipe; more do not help in one line
 
 
@@ -178,7 +179,7 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
     given = shown(name)
     if not names:
         return f"no {what} {given}; there is none to choose from"
-    near = difflib.get_close_matches(str(name), names, n=1)
+    near = difflib.get_close_matches(MEANT.get(str(name), str(name)), names, n=1)
     if len(names) == 1 and not near:
         return f"no {what} {given}; choose {names[0]}"
     hint = f"did you mean {near[0]!r}? " if near else "choose one: "

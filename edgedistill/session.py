@@ -96,7 +96,8 @@ def progress_bar(
         def advance(count: int) -> None:
             nonlocal done
             done += count
-            throttled(f"{done / (total or 1):.0%} done: {work} {unit}", False)
+            if total:
+                throttled(f"{done / total:.0%} done: {work} {unit}", done >= total)
 
         yield advance
         return

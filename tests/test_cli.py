@@ -107,6 +107,18 @@ def test_every_command_has_help_with_an_example() -> None:
         assert "Example: edgedistill " in shown.output
         for parameter in typer.main.get_command(app).commands[command].params:  # type: ignore[attr-defined]
             assert getattr(parameter, "help", None), f"{command}: {parameter.name} is not described"
+            assert (parameter.metavar or "") in shown.output
+        assert " None" not in shown.output.partition("Options:")[2].partition("Example:")[0]
+
+
+def test_the_search_of_the_readme_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("bm25s")
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    command = next(line for line in lines if line.startswith("edgedistill search nano bench/"))
+    done = in_a_process(*shlex.split(command)[1:], folder=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert f"```text\n{done.stdout}```" in "\n".join(lines)
 
 
 @pytest.mark.parametrize("width", [80, 100])

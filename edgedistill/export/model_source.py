@@ -86,7 +86,7 @@ def opened(given: str | Path | Source) -> Iterator[run.Run]:
     teacher = {key: value for key, value in teacher.items() if value is not None}
     content = {"name": name_of(source), "teacher": teacher, "student": {"kind": "teacher"}}
     spec = recipe.parse(content, f"export {source}")
-    folder = resolve.model_files(found, revision, "export.model")
+    folder = resolve.model_files(found, revision, "export")
     check_encoder(folder, source, pooling)
     with tempfile.TemporaryDirectory() as temporary:
         yield ModelRun(Path(temporary), spec, teachers.TeacherEncoder(spec.teacher, remote_code=remote_code))

@@ -13,8 +13,8 @@ LARGEST_BATCH_TOKENS, MOST_THREADS = 1 << 30, 1024
 # Parameters of sentence-transformers: ours; what always holds; and what to do in place of others.
 SAME = {"show_progress_bar": "progress", "truncate_dim": "dim", "top_k": "k"}
 HOLDS = {"normalize_embeddings": True, "convert_to_numpy": True, "convert_to_tensor": False}
+UNUSED = "batch_size"  # results do not depend on it, and batch_tokens bounds batches here
 IN_PLACE = {
-    "batch_size": "a batch is bounded in tokens; give batch_tokens, or leave it out",
     "normalize_embeddings": "embeddings have unit length; leave it out",
     "convert_to_numpy": "embeddings are an array; leave it out, and give its rows to list",
     "convert_to_tensor": "embeddings are an array; leave it out, and give it to torch.from_numpy",
@@ -58,7 +58,7 @@ def given_texts(texts: Iterable[str], name: str = "texts", expected: str = "a li
 
 def our_names(function: str, others: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that a function was `given`, and with them `others` by our names: those that
-    sentence-transformers names otherwise.
+    sentence-transformers names otherwise. Its batch_size is taken and not used.
 
     Raises UserError, a line for each, for those that work in another way here, or that nobody knows.
     """
@@ -66,7 +66,7 @@ def our_names(function: str, others: Mapping[str, Any], given: Mapping[str, Any]
     for name, value in others.items():
         if (ours := SAME.get(name, "")) in given:
             found[ours] = value
-        elif name not in HOLDS or value != HOLDS[name]:
+        elif name != UNUSED and (name not in HOLDS or value != HOLDS[name]):
             fact = IN_PLACE.get(name) or unknown_name("parameter", name, given)
             problems.append(f"{function}: {name}={value!r}: {fact}")
     if problems:

@@ -247,14 +247,13 @@ def test_names_of_sentence_transformers(
     rewrite(copy, dims=[24, 8])
     opened = bundle.load(copy)
     theirs = {"normalize_embeddings": True, "convert_to_numpy": True, "convert_to_tensor": False}
-    found = opened.encode(TEXTS, truncate_dim=8, show_progress_bar=True, **theirs)
+    found = opened.encode(TEXTS, truncate_dim=8, show_progress_bar=True, batch_size=2, **theirs)
     assert np.array_equal(found, opened.encode(TEXTS, dim=8))
     assert np.array_equal(opened.encode_query(TEXTS, truncate_dim=8), opened.encode_query(TEXTS, 8))
     assert capsys.readouterr().err, "off a terminal a bar is an empty line"
     with pytest.raises(UserError) as caught:
         opened.encode(TEXTS, batch_size=32, convert_to_tensor=True, prompt_name="query", batch_token=3)
     assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
-        "batch_size=32: a batch is bounded in tokens; give batch_tokens, or leave it out",
         "convert_to_tensor=True: embeddings are an array; leave it out, and give it to torch.from_numpy",
         "prompt_name='query': give role, or call encode_query or encode_document",
         "batch_token=3: no parameter 'batch_token'; did you mean 'batch_tokens'? "
@@ -263,8 +262,8 @@ def test_names_of_sentence_transformers(
     labels = classifier.classify(TEXTS, show_progress_bar=True).labels
     assert capsys.readouterr().err
     assert labels == classifier.classify(TEXTS).labels and not capsys.readouterr().err
-    with pytest.raises(UserError, match="classify: batch_size=8: a batch is bounded in tokens"):
-        classifier.classify(TEXTS, batch_size=8)
+    with pytest.raises(UserError, match="classify: convert_to_tensor=True: embeddings are an array"):
+        classifier.classify(TEXTS, batch_size=8, convert_to_tensor=True)
 
 
 # Search
