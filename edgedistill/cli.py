@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from edgedistill import files, object_store
+from edgedistill.data import file_patterns
 from edgedistill.data.input_file import KINDS
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS
@@ -530,6 +531,8 @@ def adapt(
     held out, beside the teacher and BM25; with --pairs on held-out queries of theirs too. The run's
     recipe.yaml says what was chosen; `train` runs it again.
     """
+    # First what needs no torch: a wrong path is named at once.
+    file_patterns.matching_files(texts if data else file_patterns.from_here(texts), data, "--texts")
     require("torch", "edgedistill adapt", "demo")
     from edgedistill import adapting, recipe
     from edgedistill.fitting.search import Pairs
