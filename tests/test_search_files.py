@@ -89,7 +89,8 @@ def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session) -> N
     }
     left_out = ["docs/binary.txt"]
     assert (found["files"], found["texts"], found["left_out"]) == (3, 5, left_out)
-    assert logged == ["left out, with no text or no column 'text' that can be read: " + ", ".join(left_out)]
+    named = "left out, with no text or no column 'text' that can be read: " + ", ".join(left_out)
+    assert logged[:2] == [named, "files: 3; texts: 5; to embed: 5"]
     assert found["results"][0]["line"] == 1 and found["results"][0]["file"] == "docs/page.md"
 
 
@@ -245,7 +246,8 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "".join(lines[2:4]).replace(" ", "") == page.replace(" ", "")
     assert lines[4].split()[0::3] == ["2", "docs/rows.csv:2"] and len(lines) == 6
     assert all(len(line) <= 100 for line in lines)
-    assert told.stderr.startswith("files: 2; texts: 2; embedded now: 2; ranked by cosine + 0.5 BM25")
+    assert told.stderr.startswith("files: 2; texts: 2; to embed: 2\n")
+    assert told.stderr.endswith("ranked by cosine + 0.5 BM25\n")
     options = ("--json", "--top", "1", "--hybrid-weight", "0")
     told = call(*("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, *options), folder=tmp_path)
     found = json.loads(told.stdout)

@@ -299,7 +299,6 @@ def test_stages_that_cannot_be(tasks: World, tmp_path: Path) -> None:
             r"stages\[0\].fracton: no key 'fracton'; did you mean 'fraction'\?",
         ),
         ({"stages": [{**one, "learning_rates": [0.1, 0.1]}]}, "must be positive and distinct"),
-        ({"stages": [one], "student": {"kind": "static"}}, "sif counts tokens in the distillation texts"),
     ]:
         with pytest.raises(UserError, match=says):
             recipe.parse(tasks.recipe(**changes), "test")

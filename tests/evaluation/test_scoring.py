@@ -485,9 +485,9 @@ def test_agreement_equals_scipy_and_a_plain_loop() -> None:
 def test_agreement_samples_pairs_with_a_seed() -> None:
     vectors = np.random.default_rng(2).normal(size=(100, 4))
     other = vectors + np.random.default_rng(3).normal(size=(100, 4))
-    first, again = (agreement(vectors, other, pairs=500, queries=30, seed=7) for _ in range(2))
+    first, again = (agreement(vectors, other, pairs=500) for _ in range(2))
     assert first == again
-    assert first["spearman"] != agreement(vectors, other, pairs=500, queries=30, seed=8)["spearman"]
+    assert first["spearman"] != agreement(vectors, other, pairs=400)["spearman"]
 
 
 def test_scores_with_embeddings_in_fewer_bytes(tmp_path: Path) -> None:

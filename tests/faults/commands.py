@@ -207,8 +207,8 @@ def stable(name: str, place: Path) -> dict[str, Contents | None]:
     if command.keeps:  # but for the hidden folder that a killed process was writing
         kept = contents(place / command.keeps)
         found[command.keeps] = {each: kept[each] for each in kept if "/." not in f"/{each}"}
-    if command.prints:  # below its first line, which counts what was embedded now
-        found["stdout"] = {"": (place / f"{name}.log").read_bytes().partition(b"\n")[2]}
+    if command.prints:  # below the lines that count what was embedded now
+        found["stdout"] = {"": (place / f"{name}.log").read_bytes().partition(b"ranked by")[2]}
     return found
 
 
