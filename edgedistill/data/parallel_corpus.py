@@ -23,7 +23,7 @@ from edgedistill.data import corpus, deduplicate, file_patterns, input_file, rea
 from edgedistill.data.cached_folder import cached_folder, mapped
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.deduplicate import Row, Spool
-from edgedistill.errors import UserError
+from edgedistill.errors import UserError, counted
 from edgedistill.session import Session
 
 FORMAT = 2  # part of every cache key: raise it when what is written changes
@@ -185,7 +185,7 @@ def _cached(rows: _Rows, options: dict[str, Any], session: Session, seed: int) -
     folder = session.cache / "parallel" / files.cache_key(format=FORMAT, **options, made_of=content)
 
     def write(temporary: Path) -> None:
-        session.log(f"reading {rows.what}s from {len(rows.tables)} table(s)")
+        session.log(f"reading {rows.what}s from {counted(len(rows.tables), 'table')}")
         digests = deduplicate.excluded_digests(rows.excluded)
         read = (table.rows for table in rows.tables)
         spool = deduplicate.gather(read, rows.usable, digests, temporary / "spool")
@@ -199,7 +199,7 @@ def _cached(rows: _Rows, options: dict[str, Any], session: Session, seed: int) -
         spool.path.unlink()
         files.write_json(temporary / "parallel.json", meta)
         session.log(
-            f"parallel corpus {meta['fingerprint'][:12]}: {len(kept):,} of {spool.read:,} {rows.what}s kept, "
+            f"{len(kept):,} of {spool.read:,} {rows.what}s kept, "
             f"{spool.leaked:,} excluded, {len(kept) - meta['trained']:,} held out"
         )
 
