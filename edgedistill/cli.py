@@ -532,7 +532,8 @@ def adapt(
     recipe.yaml says what was chosen; `train` runs it again.
     """
     # First what needs no torch: a wrong path is named at once.
-    file_patterns.matching_files(texts if data else file_patterns.from_here(texts), data, "--texts")
+    for place, given in (("--texts", texts), ("--pairs", [] if pairs is None else [pairs])):
+        file_patterns.matching_files(given if data else file_patterns.from_here(given), data, place)
     require("torch", "edgedistill adapt", "demo")
     from edgedistill import adapting, recipe
     from edgedistill.fitting.search import Pairs
@@ -801,7 +802,9 @@ def bench(
     search = scoring.Search(hybrid_weight, texts_of, precisions=tuple(precisions))
     plan = speed.QUICK if quick else replace(speed.PLAN, p99_ms=p99)
     outputs = benchmark.Outputs(out, html, png)
-    found = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runner or [speed.OWN])
+    show = None if as_json or markdown else typer.echo
+    asked = bundles or [], suite or [], session, outputs, plan, search, runner or [speed.OWN], show
+    found = benchmark.bench(*asked)
     print_result(found, as_json, tables.markdown(found["reports"]) if markdown else "")
 
 

@@ -77,10 +77,11 @@ def bench(
     plan: speed.MeasurementPlan = speed.PLAN,
     search: scoring.Search = BY_COSINE,
     runners: Sequence[str] = (speed.OWN,),
+    show: Log | None = None,
 ) -> dict[str, Any]:
-    """Measure bundles ("path", "path:w8", "path:*") on suites, log the table, write the outputs, check the
-    recipes' requirements. `search` adds to suites of kind retrieval; `runners` are timed, and accuracy is
-    that of the graph in edgedistill's own.
+    """Measure bundles ("path", "path:w8", "path:*") on suites, show the table (by default in the log), write
+    the outputs, check the recipes' requirements. `search` adds to suites of kind retrieval; `runners` are
+    timed, and accuracy is that of the graph in edgedistill's own.
 
     Returns {schema, reports (without raw samples), requirements}. Raises UserError, before measuring where
     possible, and CheckFailed with the result, after the files are written, when a requirement is not met.
@@ -130,7 +131,7 @@ def bench(
     for write, path in zip((report.write, page.write, page.picture), outputs, strict=True):
         if path is not None:
             write(path, reports)
-    session.log(tables.terminal(reports))
+    (show or session.log)(tables.terminal(reports))
     checks = []
     for target, each in zip(measured, reports, strict=True):
         checks += report.check_requirements(target.manifest, each)

@@ -42,7 +42,7 @@ def listed(items: Iterable[Any], name: str, most_dimensions: int = 1, expected: 
         raise UserError(f"{name}: {kind}, which has no order; give a list")
     dimensions = getattr(items, "ndim", 1)
     if hasattr(items, "columns") or not 1 <= dimensions <= most_dimensions:  # a table of pandas, an array
-        raise UserError(f"{name}: {kind} of several columns; give one column")
+        raise UserError(f"{name}: {kind}, not one column; give one, such as table['text']")
     return list(items)
 
 

@@ -77,6 +77,8 @@ def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
     try:
         given = np.asarray(embeddings)
         rows = np.atleast_2d(given if given.dtype == np.uint8 else given.astype(np.float32))
+        if given.ndim == 0 or not np.isfinite(rows).all():
+            raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise UserError(
             f"{name}: not an array of numbers; give embeddings, as encode returns them (texts: Bundle.search)"

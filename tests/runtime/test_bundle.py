@@ -104,17 +104,17 @@ ORDERED: dict[str, Callable[[list[str]], Any]] = {
 REFUSED: dict[str, tuple[Any, str]] = {
     "a table": (
         pd.DataFrame({"a": ["x", "y", "z"], "b": ["x", "y", "z"]}),
-        "DataFrame of several columns; give one column",
+        "DataFrame, not one column; give one, such as table['text']",
     ),
     "a table of one column": (
         pd.DataFrame({"a": ["x", "y", "z"]}),
-        "DataFrame of several columns; give one column",
+        "DataFrame, not one column; give one, such as table['text']",
     ),
     "an array of two dimensions": (
         np.array([["a", "b"], ["c", "d"]]),
-        "ndarray of several columns; give one column",
+        "ndarray, not one column; give one, such as table['text']",
     ),
-    "an array of none": (np.array("a"), "ndarray of several columns; give one column"),
+    "an array of none": (np.array("a"), "ndarray, not one column; give one, such as table['text']"),
     "a set": ({"a", "b"}, "set, which has no order; give a list"),
     "a frozen set": (frozenset({"a"}), "frozenset, which has no order; give a list"),
     "a mapping": ({"a": 1}, "dict, not a list of strings; give a list"),
@@ -155,7 +155,7 @@ def test_a_column_of_polars(folder: Path) -> None:
     polars = pytest.importorskip("polars")
     opened, table = bundle.load(folder), polars.DataFrame({"a": TEXTS})
     assert np.array_equal(opened.encode(table["a"]), opened.encode(TEXTS))
-    with pytest.raises(UserError, match="texts: DataFrame of several columns; give one column"):
+    with pytest.raises(UserError, match="texts: DataFrame, not one column"):
         opened.encode(table)
 
 
@@ -311,7 +311,7 @@ def test_a_bundle_refuses_embeddings_of_others(folder: Path) -> None:
         assert str(caught.value) == f"{fact}; give what encode_document returns"
     with pytest.raises(UserError, match=r"k=0: not a whole number from 1 to "):
         opened.search("a", TEXTS, 0)
-    with pytest.raises(UserError, match="texts: DataFrame of several columns"):
+    with pytest.raises(UserError, match="texts: DataFrame, not one column"):
         opened.search("a", pd.DataFrame({"a": ["x"]}))
 
 
