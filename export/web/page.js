@@ -3,7 +3,7 @@
 import { BundleError, load, missingFeature, similarity } from "./encoder.js";
 import { droppedFiles } from "./dropped.js";
 import { QUERY, exampleOf } from "./example.js";
-import { tableLines } from "./tables.js";
+import { jsonLines, markdownLines, tableLines } from "./tables.js";
 
 const $ = (id) => document.getElementById(id);
 const MOST_LINES = 20_000;
@@ -23,6 +23,7 @@ const TYPES = [".txt", ".md", ".csv", ".tsv", ".log", ".jsonl"]; // of text file
 const WORK = ["bundle", "lines", "search", "more-about"]; // the sections while a bundle is open
 const START = ["lines", "open"]; // and before
 const BUNDLED = /(^|\/)manifest\.json$|\.onnx$/u; // what a bundle has, and no folder of texts
+const SAYS = /[\p{L}\p{N}\p{So}]/u; // a line that can be searched, as no rule or bracket can
 const WIDE = 1024; // pixels from which style.css puts lines and search side by side
 
 let encoder = null; // the opened bundle
@@ -209,7 +210,7 @@ const time = () =>
 /** The visitor's lines and their numbers, as many as the page takes, which it says below them. */
 function numbered() {
   const typed = $("texts").value.split(/\r?\n/u);
-  const all = typed.map((line, at) => ({ line: line.trim(), number: at + 1 })).filter(({ line }) => line);
+  const all = typed.map((line, at) => ({ line: line.trim(), number: at + 1 })).filter(({ line }) => SAYS.test(line));
   const cut = `${whole(MOST_LINES)} of ${counted(all.length, "line")}; the page takes no more`;
   $("too-many").textContent = all.length > MOST_LINES ? cut : "";
   return all.slice(0, MOST_LINES);
@@ -316,12 +317,12 @@ async function takeLines(files, left = []) {
 
 /** {text, said}: what of a file's text goes below the lines, and what the page says of it, in a list. */
 function linesOf(path, text) {
-  const type = /\.(csv|tsv|jsonl)$/iu.exec(path)?.[1].toLowerCase();
+  const type = /\.(csv|tsv|jsonl|md)$/iu.exec(path)?.[1].toLowerCase();
   if (!type) return { text, said: [] };
-  if (type === "jsonl") return { text, said: [`Each row of ${path} is a line now, with all that is in it.`] };
+  if (type === "md") return { text: markdownLines(text).join("\n"), said: [`Each paragraph, heading and item of ${path} is a line now.`] };
   const [top] = text.split("\n", 1);
   const comma = top.split(";").length > top.split(",").length ? ";" : ",";
-  const { lines, header, left } = tableLines(text, type === "tsv" ? "\t" : comma);
+  const { lines, header, left } = type === "jsonl" ? jsonLines(text) : tableLines(text, type === "tsv" ? "\t" : comma);
   const columns = header.length ? [`Columns: ${few(header)}.`] : [];
   const without = left.length ? [`Left out, as without words: ${few(left)}.`] : [];
   return { text: lines.join("\n"), said: [`Each row of ${path} is a line now.`, ...columns, ...without] };
