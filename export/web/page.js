@@ -348,7 +348,7 @@ async function readText(path, file) {
   if (!isText(path, file)) throw new BundleError(`${path}: not a text file; give ${TYPES.join(", ")}, with one text a line`);
   if (file.size > MOST_BYTES) throw new BundleError(`${path}: ${megabytes(file.size)}, and ${AT_MOST}; give a part of it`);
   const text = decoded(path, await file.arrayBuffer());
-  if (!text.trim()) throw new BundleError(`${path}: no lines in it; give a text file with one text a line`);
+  if (!SAYS.test(text)) throw new BundleError(`${path}: no lines in it; give a text file with one text a line`);
   return text;
 }
 

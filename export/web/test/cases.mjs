@@ -362,6 +362,7 @@ export const cases = {
     assert.equal(await on.inputValue("#texts"), "first\nsecond\nthird");
     await refusal("binary.txt", "a\0b", "not a text file (it has NUL bytes); save it as text in UTF-8");
     await refusal("none.txt", "", noLines);
+    await refusal("rules.md", "---\n```\n", noLines);
     await refusal("picture.png", "a", "not a text file; give .txt, .md, .csv, .tsv, .log, .jsonl, with one text a line");
     await refusal("large.txt", "a\n".repeat(3e6), "6.0 MB, and the page takes at most 5.0 MB; give a part of it");
     assert.equal(await on.isVisible("#bundle"), true);
