@@ -269,8 +269,10 @@ export const cases = {
     assert.equal(new URL(on.url()).search, "?bundle=micro");
     await on.click("#example");
     await on.waitForFunction(() => document.querySelector("#results .line")?.textContent.startsWith("The screen"));
-    await on.click("footer a"); // a page that is there
-    assert.match(await on.textContent("body"), /^# Run a bundle in a browser/);
+    await on.click("#in-your-page summary");
+    const [readme] = await Promise.all([on.context().waitForEvent("page"), on.click("footer a")]); // beside this page
+    assert.match(await readme.textContent("body"), /^# Run a bundle in a browser/);
+    await on.goto(`${origin}/README.md`);
     await on.goBack();
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("2 lines searchable"));
     assert.deepEqual([await on.inputValue("#texts"), await on.inputValue("#query")], ["a cat\na dog", ""]);
