@@ -3,7 +3,7 @@
 import { BundleError, load, missingFeature, similarity } from "./encoder.js";
 import { droppedFiles } from "./dropped.js";
 import { QUERY, exampleOf } from "./example.js";
-import { tableLines } from "./tables.js";
+import { jsonLines, markdownLines, tableLines } from "./tables.js";
 
 const $ = (id) => document.getElementById(id);
 const MOST_LINES = 20_000;
@@ -23,6 +23,7 @@ const TYPES = [".txt", ".md", ".csv", ".tsv", ".log", ".jsonl"]; // of text file
 const WORK = ["bundle", "lines", "search", "more-about"]; // the sections while a bundle is open
 const START = ["lines", "open"]; // and before
 const BUNDLED = /(^|\/)manifest\.json$|\.onnx$/u; // what a bundle has, and no folder of texts
+const SAYS = /[\p{L}\p{N}\p{So}]/u; // a line that can be searched, as no rule or bracket can
 const WIDE = 1024; // pixels from which style.css puts lines and search side by side
 
 let encoder = null; // the opened bundle
@@ -52,10 +53,14 @@ function show(...sections) {
   nameStudents();
 }
 
-/** What becomes of lines that are there before an encoder. */
+/** What becomes of lines that are there before an encoder, above those that are offered or else above the way to one. */
 function showKept() {
   const kept = encoder ? 0 : lines().length;
-  $("kept").textContent = kept ? `Pick an encoder to search your ${counted(kept, "line")}` : "";
+  const next = kept ? `Pick an encoder to search your ${counted(kept, "line")}` : "";
+  const isOffered = !$("shipped").hidden;
+  $("kept").textContent = isOffered ? "" : next;
+  $("offer").textContent = (isOffered && next) || "Try an encoder";
+  $("without").hidden = kept > 0;
 }
 
 /** A button for each student that ships, but for the open one. */
@@ -69,8 +74,9 @@ function nameStudents() {
 }
 
 /** Open a bundle in place of the one that is open, which stays where the new one is refused. */
-async function open(from, options = {}) {
+async function open(from, options = {}, isTyped = false) {
   opening.abort();
+  $("url").ariaInvalid = null;
   const { signal } = (opening = new AbortController());
   const stay = $("about").contains(document.activeElement); // a setting was changed
   show("loading", ...(encoder ? WORK : ["lines"]));
@@ -95,17 +101,18 @@ async function open(from, options = {}) {
     if (!stay) $("bundle-name").focus();
     if (lines().length) embedLines({ stay });
   } catch (error) {
-    if (!signal.aborted) showError(error);
+    if (!signal.aborted) showError(error, isTyped);
   }
 }
 
 /** Open what a visitor typed, or what stands in the page's address. */
 function openTyped(typed, options) {
   if (!typed) return show(...(encoder ? WORK : START));
+  const isTyped = $("url").value.trim() === typed;
   try {
-    open(addressOf(typed), options);
+    open(addressOf(typed), options, isTyped);
   } catch (error) {
-    showError(error);
+    showError(error, isTyped);
   }
 }
 
@@ -127,8 +134,8 @@ function showProgress({ bytes, size }) {
   else $("bytes").value = bytes / size;
 }
 
-/** An error of ours reads *place: fact; way out*, and is shown as these three, below what was refused. */
-function showError(error, refused = encoder ? `Not opened; ${encoder.name} stays open` : "The bundle was not opened") {
+/** An error of ours reads *place: fact; way out*, and is shown as these three, below what was refused. `isTyped`: the address, which stays to be corrected. */
+function showError(error, isTyped = false) {
   if (!(error instanceof BundleError)) console.error(error);
   const [, place, fact, wayOut] = /^(.*?): (.*?)(?:[;:] ([^;:]*))?$/su.exec(error.message) ?? [];
   $("place").textContent = place ?? "";
@@ -136,9 +143,11 @@ function showError(error, refused = encoder ? `Not opened; ${encoder.name} stays
   $("fact").textContent = isNamed ? `${fact}.` : sentence(fact ?? error.message);
   $("way-out").textContent = sentence(wayOut ?? "");
   const cannot = Boolean(missingFeature());
+  const refused = encoder ? `Not opened; ${encoder.name} stays open` : "The bundle was not opened";
   $("refusal").textContent = cannot ? "The encoder cannot run here" : refused;
   if (encoder) showSettings(); // as they were
-  const rest = encoder ? WORK : START;
+  const rest = [...(encoder ? WORK : START), ...(isTyped ? ["open"] : [])];
+  $("url").ariaInvalid = isTyped ? "true" : null;
   $("dismiss").hidden = cannot;
   show("error", ...(cannot ? [] : rest));
   $("refusal").focus();
@@ -162,8 +171,9 @@ function showSettings() {
 }
 
 function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, cosine_at_least }) {
-  const { precision, size_bytes } = encoder;
-  $("facts").textContent = `${precision} · ${megabytes(size_bytes)} · ${ok ? "✓ same as in Python" : "✗ golden texts differ"}`;
+  const { languages, size_bytes } = encoder;
+  const facts = [few(languagesNamed(languages)), megabytes(size_bytes), ok ? "checked ✓" : "golden texts differ ✗"];
+  $("facts").textContent = facts.filter(Boolean).join(" · ");
   const digits = cosine_at_least < 0.999 ? 4 : 6;
   const worst = Math.min(cosine_min, batched_min).toFixed(digits);
   const bound = `${texts} texts whose embeddings come with the bundle; worst cosine ${worst}, at least ${cosine_at_least.toFixed(digits)}`;
@@ -209,7 +219,7 @@ const time = () =>
 /** The visitor's lines and their numbers, as many as the page takes, which it says below them. */
 function numbered() {
   const typed = $("texts").value.split(/\r?\n/u);
-  const all = typed.map((line, at) => ({ line: line.trim(), number: at + 1 })).filter(({ line }) => line);
+  const all = typed.map((line, at) => ({ line: line.trim(), number: at + 1 })).filter(({ line }) => SAYS.test(line));
   const cut = `${whole(MOST_LINES)} of ${counted(all.length, "line")}; the page takes no more`;
   $("too-many").textContent = all.length > MOST_LINES ? cut : "";
   return all.slice(0, MOST_LINES);
@@ -250,9 +260,15 @@ function fillExample(query = QUERY) {
   $("query").value = query;
 }
 
+/** Nothing any more of the files that were taken or refused. */
+function forgetFiles() {
+  $("refused").hidden = true;
+  $("taken").textContent = "";
+}
+
 /** No lines, or again those that the last press took. */
 function clearLines() {
-  $("taken").textContent = "";
+  forgetFiles();
   const [before, after] = [isExample() ? "" : $("texts").value, cleared];
   if (isExample()) $("query").value = "";
   $("texts").value = after;
@@ -263,7 +279,7 @@ function clearLines() {
 
 /** The example and its query in place of the visitor's lines, or these again. */
 function switchExample() {
-  $("taken").textContent = "";
+  forgetFiles();
   if (isExample()) {
     $("texts").value = own;
     $("query").value = "";
@@ -316,12 +332,12 @@ async function takeLines(files, left = []) {
 
 /** {text, said}: what of a file's text goes below the lines, and what the page says of it, in a list. */
 function linesOf(path, text) {
-  const type = /\.(csv|tsv|jsonl)$/iu.exec(path)?.[1].toLowerCase();
+  const type = /\.(csv|tsv|jsonl|md)$/iu.exec(path)?.[1].toLowerCase();
   if (!type) return { text, said: [] };
-  if (type === "jsonl") return { text, said: [`Each row of ${path} is a line now, with all that is in it.`] };
+  if (type === "md") return { text: markdownLines(text).join("\n"), said: [`Each paragraph, heading and item of ${path} is a line now.`] };
   const [top] = text.split("\n", 1);
   const comma = top.split(";").length > top.split(",").length ? ";" : ",";
-  const { lines, header, left } = tableLines(text, type === "tsv" ? "\t" : comma);
+  const { lines, header, left } = type === "jsonl" ? jsonLines(text) : tableLines(text, type === "tsv" ? "\t" : comma);
   const columns = header.length ? [`Columns: ${few(header)}.`] : [];
   const without = left.length ? [`Left out, as without words: ${few(left)}.`] : [];
   return { text: lines.join("\n"), said: [`Each row of ${path} is a line now.`, ...columns, ...without] };
@@ -332,13 +348,13 @@ async function readText(path, file) {
   if (!isText(path, file)) throw new BundleError(`${path}: not a text file; give ${TYPES.join(", ")}, with one text a line`);
   if (file.size > MOST_BYTES) throw new BundleError(`${path}: ${megabytes(file.size)}, and ${AT_MOST}; give a part of it`);
   const text = decoded(path, await file.arrayBuffer());
-  if (!text.trim()) throw new BundleError(`${path}: no lines in it; give a text file with one text a line`);
+  if (!SAYS.test(text)) throw new BundleError(`${path}: no lines in it; give a text file with one text a line`);
   return text;
 }
 
 /** Do what takes files, and show above the lines why nothing was taken. */
 async function taking(call) {
-  $("refused").hidden = true;
+  forgetFiles();
   try {
     await call();
   } catch (error) {
@@ -483,13 +499,15 @@ function showNearest({ found, median, best, known } = { found: [] }, ms = 0) {
   $("more").textContent = `Show ${whole(Math.min(MORE, left))} more`;
   $("meaning").hidden = !found.length;
   const verdict = isFar ? "Nothing close." : "";
+  const languages = isFar ? languagesNamed(encoder.languages) : [];
+  const only = languages.length === 1 ? `${encoder.name} knows ${languages[0]} only.` : "";
   const those = `${whole(found.length)}${isFar ? "" : " nearest"} of ${counted(length, embedded.noun)}`;
   const nearest = isFar ? `The nearest anyway: ${those}` : those;
   const toCome = $("done").hidden ? "Add some lines, then search them here." : "Making your lines searchable…";
   const waiting = length ? "" : toCome;
-  $("found").replaceChildren(element("strong", "", verdict), found.length ? `${nearest}, in ${ms.toFixed(0)} ms` : waiting);
+  $("found").replaceChildren(element("strong", "", verdict), found.length ? `${nearest}, in ${ms.toFixed(0)} ms` : waiting, only && note(only));
   clearTimeout(announcing);
-  announcing = setTimeout(() => ($("announced").textContent = found.length ? `${verdict} ${nearest}`.trim() : ""), 500); // not at each key
+  announcing = setTimeout(() => ($("announced").textContent = found.length ? [verdict, only, nearest].filter(Boolean).join(" ") : ""), 500); // not at each key
 }
 
 let announcing;
@@ -536,6 +554,8 @@ const sentence = (text) => text && text[0].toUpperCase() + text.slice(1) + (/[.!
 const same = (a, b) => a.length === b.length && a.every((each, at) => each === b[at]);
 const few = (names) => [...names.slice(0, 5), ...(names.length > 5 ? [`${names.length - 5} more`] : [])].join(", ");
 const counted = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
+const LANGUAGES = new Intl.DisplayNames("en", { type: "language" });
+const languagesNamed = (codes) => [...new Set(codes.map((code) => LANGUAGES.of(code.split("-")[0])))];
 const backendName = ({ backend, threads }) => (backend === "webgpu" ? "WebGPU" : `WASM, ${counted(threads, "thread")}, SIMD`);
 
 function whyThreads({ backend, threads }) {
@@ -566,6 +586,7 @@ $("folder").addEventListener("change", async ({ target }) => {
   await taking(() => takeFiles(new Map(Array.from(target.files, (file) => [file.webkitRelativePath || file.name, file]))));
   target.value = "";
 });
+$("url").addEventListener("input", ({ target }) => (target.ariaInvalid = null));
 $("address").addEventListener("submit", (event) => {
   event.preventDefault();
   openTyped($("url").value.trim());
@@ -585,7 +606,8 @@ $("another").addEventListener("click", () => ($("open").hidden ? choose() : goBa
 $("cancel").addEventListener("click", () => (encoder ? goBack() : choose()));
 $("dismiss").addEventListener("click", () => {
   $("error").hidden = true;
-  $(encoder ? "bundle-name" : "texts").focus();
+  const rest = encoder ? "bundle-name" : "texts";
+  $($("url").ariaInvalid ? "url" : rest).focus();
 });
 $("refused-dismiss").addEventListener("click", () => {
   $("refused").hidden = true;
@@ -594,7 +616,7 @@ $("refused-dismiss").addEventListener("click", () => {
 $("check").addEventListener("click", check);
 $("time").addEventListener("click", time);
 $("texts").addEventListener("input", ({ inputType }) => {
-  $("taken").textContent = "";
+  forgetFiles();
   countLines();
   clearTimeout(pause);
   const isPaste = inputType === "insertFromPaste";
@@ -604,6 +626,7 @@ $("texts").addEventListener("paste", (event) => {
   const text = event.clipboardData.getData("text/plain");
   if (text.length < LONG_PASTE) return;
   event.preventDefault(); // Chromium would take twenty seconds for 3,000 lines
+  forgetFiles();
   const { target } = event;
   target.setRangeText(text, target.selectionStart, target.selectionEnd, "end");
   embedLines({ stay: true });
@@ -674,20 +697,20 @@ function addressOf(typed) {
 async function offerShipped() {
   const found = await fetch("shipped/index.json").catch(() => null);
   if (!found?.ok) return;
-  const named = new Intl.DisplayNames("en", { type: "language" });
   const buttons = (await found.json()).map(({ name, word, size_bytes, languages }) => {
     shipped.add(name);
     const button = element("button");
     [button.name, button.value] = [name, `shipped/${name}/`];
     button.textContent = `Try ${name}`;
     button.addEventListener("click", () => open(button.value));
-    const facts = [word, languages.length > 1 || !word ? languages.map((code) => named.of(code)).join(", ") : "", megabytes(size_bytes)];
+    const facts = [word, languages.length > 1 || !word ? languagesNamed(languages).join(", ") : "", megabytes(size_bytes)];
     return element("li", "", button, element("strong", "", `${name}, open now`), note(facts.filter(Boolean).join(" · ")));
   });
   $("students").replaceChildren(...buttons);
   nameStudents();
   $("shipped").hidden = !buttons.length;
   if (buttons.length) $("own").open = false;
+  showKept();
 }
 
 $("unserved").remove();

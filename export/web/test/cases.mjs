@@ -19,6 +19,10 @@ const EXAMPLE = exampleOf(["en"]);
 const TABLES = `import("/tables.js").then(({ tableLines }) =>
   ["hello\\nbye\\n", "1,foo bar\\n2,baz", 'x,"open,y', "1,2\\n3,4"].map((text) => Object.values(tableLines(text, ","))))`;
 
+const MARKDOWN =
+  "# A title\n\nA wrapped\nparagraph **of\ntwo** lines.\n\n---\n\n| first | second |\n|---|:--|\n\n```sh\n# code\n```\n- an item,\n  wrapped\n";
+const JSON_ROWS = '{"id": 1, "text": "Hello\\nyou", "meta": {"to": "de"}}\nnot JSON {\n\n{"id": 2, "text": "Bye", "done": true}\n';
+
 export const cases = {
   async url() {
     const on = await page("/?bundle=/bundle/");
@@ -30,7 +34,7 @@ export const cases = {
     const rows = await on.evaluate(async (texts) => (await encoder.encode(texts)).map((row) => [...row]), GOLDEN.texts);
     const { threshold } = MANIFEST.precisions[PRECISION].parity;
     rows.forEach((row, at) => assert.ok(dot(row, GOLDEN.vectors[at]) >= threshold, `text ${at}: ${dot(row, GOLDEN.vectors[at])}`));
-    assert.match(await text(on, "facts"), new RegExp(`^${PRECISION} · `));
+    assert.match(await text(on, "facts"), /^English · \d+\.\d MB · checked ✓$/);
     assert.deepEqual(
       [...new Set(on.asked.map((address) => new URL(address).origin))].filter((each) => each !== origin && each !== "null"),
       [],
@@ -119,6 +123,7 @@ export const cases = {
     assert.deepEqual([await on.getAttribute("#results", "class"), (await text(on, "found")).startsWith("8 nearest")], ["", true]);
     await on.fill("#query", "chocolate cake recipe");
     await on.waitForFunction(() => document.getElementById("found").textContent.startsWith("Nothing close.The nearest anyway: 8 of 20"));
+    assert.ok((await text(on, "found")).endsWith(`${MANIFEST.name} knows English only.`));
     assert.equal(await on.$eval("#results .line", (first) => getComputedStyle(first).fontWeight), "400");
     assert.equal(await on.isVisible("#results i"), false);
     assert.deepEqual(on.bugs, []);
@@ -130,7 +135,8 @@ export const cases = {
     await shown(on, "open");
     assert.equal(await on.isVisible("#error"), false);
     await on.fill("#texts", "The parcel is late");
-    assert.equal(await text(on, "kept"), "Pick an encoder to search your 1 line");
+    await on.waitForFunction(() => document.getElementById("offer").textContent === "Pick an encoder to search your 1 line");
+    assert.deepEqual([await text(on, "kept"), await on.isVisible("#without")], ["", false]);
     await openAddress(on, "few/");
     await on.waitForSelector("#query:enabled");
     const asked = async (query, found) => {
@@ -263,8 +269,10 @@ export const cases = {
     assert.equal(new URL(on.url()).search, "?bundle=micro");
     await on.click("#example");
     await on.waitForFunction(() => document.querySelector("#results .line")?.textContent.startsWith("The screen"));
-    await on.click("footer a"); // a page that is there
-    assert.match(await on.textContent("body"), /^# Run a bundle in a browser/);
+    await on.click("#in-your-page summary");
+    const [readme] = await Promise.all([on.context().waitForEvent("page"), on.click("footer a")]); // beside this page
+    assert.match(await readme.textContent("body"), /^# Run a bundle in a browser/);
+    await on.goto(`${origin}/README.md`);
     await on.goBack();
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("2 lines searchable"));
     assert.deepEqual([await on.inputValue("#texts"), await on.inputValue("#query")], ["a cat\na dog", ""]);
@@ -311,18 +319,20 @@ export const cases = {
     await openAddress(on, "/nothing/");
     await shown(on, "error");
     assert.equal(await text(on, "refusal"), `Not opened; ${MANIFEST.name} stays open`);
+    assert.deepEqual([await on.isVisible("#url"), await on.getAttribute("#url", "aria-invalid")], [true, "true"]);
     assert.equal(await on.evaluate("document.activeElement.id"), "refusal");
     assert.equal(await on.isVisible("#bundle"), true);
     await on.fill("#query", "second");
     await on.waitForFunction(() => document.querySelector("#results .line")?.textContent === "second");
     assert.equal(await on.isVisible("#error"), false);
-    await on.click("#another");
     assert.deepEqual([await text(on, "another"), await on.isVisible("#results li")], ["Close", true]);
     await openAddress(on, "foo");
     assert.equal(await errorText(on), "foo: No such encoder. Here are nano, micro, multi.");
     await on.click("#dismiss");
     assert.equal(await on.isVisible("#error"), false);
-    await on.click("#another");
+    assert.equal(await on.evaluate("document.activeElement.id"), "url"); // in sight, to be corrected
+    await on.fill("#url", "fo");
+    assert.equal(await on.getAttribute("#url", "aria-invalid"), null);
     await on.click("#another");
     assert.equal(await on.isVisible("#open"), false);
     assert.deepEqual(on.bugs, []);
@@ -341,7 +351,7 @@ export const cases = {
     const noLines = "no lines in it; give a text file with one text a line";
     await refusal("empty.txt", " \n", noLines);
     await dropText(on, "early.md", "before an encoder");
-    await on.waitForFunction(() => document.getElementById("kept").textContent === "Pick an encoder to search your 1 line");
+    await on.waitForFunction(() => document.getElementById("offer").textContent === "Pick an encoder to search your 1 line");
     assert.equal(await on.isVisible("#refused"), false);
     await openAddress(on, "few/");
     await opened(on);
@@ -354,6 +364,7 @@ export const cases = {
     assert.equal(await on.inputValue("#texts"), "first\nsecond\nthird");
     await refusal("binary.txt", "a\0b", "not a text file (it has NUL bytes); save it as text in UTF-8");
     await refusal("none.txt", "", noLines);
+    await refusal("rules.md", "---\n```\n", noLines);
     await refusal("picture.png", "a", "not a text file; give .txt, .md, .csv, .tsv, .log, .jsonl, with one text a line");
     await refusal("large.txt", "a\n".repeat(3e6), "6.0 MB, and the page takes at most 5.0 MB; give a part of it");
     assert.equal(await on.isVisible("#bundle"), true);
@@ -363,6 +374,20 @@ export const cases = {
     await on.setInputFiles("#file", { name: "table.csv", mimeType: "text/csv", buffer: Buffer.from("a,b") });
     await searchable("5 lines");
     assert.equal(await text(on, "taken"), "Each row of table.csv is a line now.");
+    await refusal("picture.png", "a", "not a text file; give .txt, .md, .csv, .tsv, .log, .jsonl, with one text a line");
+    assert.equal(await text(on, "taken"), ""); // of the file before
+    await on.fill("#texts", "---\none\n|---|\n```\n🎉");
+    assert.equal(await on.isVisible("#refused"), false); // of a file, when lines are typed
+    await searchable("2 lines"); // those that say something
+    await on.fill("#texts", "");
+    await dropText(on, "notes.md", MARKDOWN);
+    await searchable("5 lines");
+    assert.equal(await on.inputValue("#texts"), "A title\nA wrapped paragraph of two lines.\nfirst · second\n# code\nan item, wrapped");
+    await on.fill("#texts", "");
+    await dropText(on, "rows.jsonl", JSON_ROWS);
+    await searchable("3 lines");
+    assert.equal(await on.inputValue("#texts"), "Hello you · de\nnot JSON {\nBye");
+    assert.equal(await text(on, "taken"), "Each row of rows.jsonl is a line now. Columns: text, meta.to. Left out, as without words: id.");
     await on.fill("#texts", "");
     await dropText(on, "long.txt", "one\ntwo\n".repeat(12_500));
     await searchable("20,000 lines");
@@ -404,7 +429,7 @@ export const cases = {
     assert.equal(await text(on, "bundle-name"), "micro");
     assert.equal(await on.evaluate(width), wide);
     await on.waitForSelector("#results li"); // of the example
-    assert.match(await text(on, "facts"), /^int8 · 1\.5 MB · ✓ same as in Python$/);
+    assert.match(await text(on, "facts"), /^English · 1\.5 MB · checked ✓$/);
     for (const [typed, name] of Object.entries({ nano: "nano", [`localhost:${port}/shipped/micro`]: "micro" })) {
       await on.click("#another");
       await openAddress(on, typed);
