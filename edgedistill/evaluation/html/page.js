@@ -135,10 +135,11 @@ function tiles(best, rival, suite, label = rival && called(rival)) {
   const score = best.quality[suite]?.interval95, p50 = about ? null : best.single.interval95?.p50_ms, interval = (ends) => ends && `95% interval ${ends}`;
   const versus = (of, more, less, mark) => (rival?.teacher && times(of(rival) / of(best), more, less, mark)) || '';
   const figures = [
+  const query = documents(best) && ' query'; // another encoder embeds a pair's documents
     best.quality[suite] && [` on ${suite}`, suite, '', '', interval(score && between(hundredfold(score), tenths))],
     [' per text, p50 (median)', 'p50 ms', '\u00a0ms', versus(({single}) => single.p50_ms, 'faster', 'slower', about), interval(p50 && between(p50))],
-    [' graph', 'MB', '\u00a0MB', versus(({size_bytes: {graph}}) => graph, 'smaller', 'larger'), `${shown(best, 'params')} parameters`],
-    [' texts/s', 'texts/s', '', ''],
+    [`${query} graph`, 'MB', '\u00a0MB', versus(({size_bytes: {graph}}) => graph, 'smaller', 'larger'), `${shown(best, 'params')} parameters`],
+    [`${query} texts/s`, 'texts/s', '', ''],
   ].filter(Boolean);
   return figures.map(([what, head, unit, factor, more]) => el('div', {},
     el('dt', {}, el('b', {}, coloured(best, best.short)), `${what}${factor && `, ${factor}`}`),
@@ -228,7 +229,8 @@ function leading(suite) {
     : `No student that none beats in score and speed retains ${percent(GOOD_SHARE)}; this is the fastest within ${100 * NEAR} points of the best.`;
   const others = elsewhere(suite, (name) => best.kept[name] ?? NaN, (name) => retained(best, name));
   return {
-    best, rival: reference, label: 'teacher', rule: [chosen, others && `It retains ${others}.`],
+    best, rival: reference, label: 'teacher',
+    rule: [chosen, documents(best) && `Queries are embedded by ${best.short}, ${shown(best, 'MB')} MB; ${documents(best)}.`, others && `It retains ${others}.`],
     says: [coloured(best, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`],
   };
 }
@@ -391,7 +393,7 @@ function accuracyOf({name: suite, measure}, narrow) {
       `p50 ${p50}, p99 ${shown(report, 'p99 ms')} ms`,
       ...['p50', 'p99'].map((each) => report.single.interval95?.[`${each}_ms`]?.length && `  95% interval of ${each} ${between(report.single.interval95[`${each}_ms`])} ms`),
       tied.length ? `  tied at p50 with ${listed(tied, 4, ', ')}` : '',
-      `${cost}, ${shown(report, 'params')} parameters`,
+      `${cost}, ${shown(report, 'params')} parameters`, documents(report),
     ].filter(Boolean).join('\n');
     return {
       ms, low, high, tip, colour: colour(report), filled: fills?.includes(report.bundle.precision) ? FILLED[report.bundle.precision] : null, teacher: report.teacher,
