@@ -206,7 +206,7 @@ function compare(suite) {
   const others = elsewhere(suite, (name) => score(a, name) - score(b, name), (name) => `${shown(a, name)} (${called(b)}: ${shown(b, name)})`);
   return {
     best: a, rival: b, says: [coloured(a, called(a)), ` is ${first}${scored.length > 1 ? `, and ${distance(a, b, suite)} on ${suite}` : ''}`],
-    rule: [others && `Elsewhere ${called(a)} scores ${others}.`],
+    rule: [others && `Elsewhere ${called(a)} scores ${others}.`, distinct(reports.map((each) => `${languages(each)}`)).length > 1 && `${learned()[1]}.`],
   };
 }
 
