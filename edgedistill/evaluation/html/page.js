@@ -7,7 +7,8 @@ let reports = all; // those that the filters show
 const FILLED = {fp32: 0, fp16: 0.25, w8: 0.5, w4: 0.75, int8: 1}; // the solid share of a point in the accuracy plot, where precisions differ
 const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share,
 const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
-const VAGUE = 0.2; // resolution of times above which a factor of them is told to one digit
+const VAGUE = 0.2; // resolution of times above which a factor of them is told roughly
+const FEW = 50; // pairs or queries, below which a slice's score is left out
 const CROWDED = 10; // reports above which the accuracy plot names those on the front and each bundle once, and has no notes
 const PHONE = 840; // pixels, as in page.css
 const FOLDED_FROM = 4; // terms
@@ -647,7 +648,8 @@ function slicesOf({name: suite, measure}) {
     const upper = by === 'words' ? to - 1 : to, range = to === null ? `${from}+` : `${from}–${upper}`;
     return `${by} ${range} (${count(items)})`;
   };
-  const rows = measured.map((report) => ({report, cells: report.quality[suite].slices.map(({score, difference: lost}) => {
+  const rows = measured.map((report) => ({report, cells: report.quality[suite].slices.map(({score, items, difference: lost}) => {
+    if (items < FEW) return {shown: '–'};
     const real = lost && (lost.interval95[0] > 0 || lost.interval95[1] < 0);
     return {shown: (100 * score).toFixed(1), small: lost && `${signed(100 * lost.mean)}${real ? '*' : ''}`, bold: Boolean(real)};
   })}));
@@ -737,7 +739,7 @@ function draw() {
     roofline(),
     byTask.length ? section('Scores by task', 'Tasks', ...byTask, reports.length > 1 ? el('p', {}, 'The bluer a cell, the higher its score among the bundles.') : null) : null,
     sliced.length ? section(slicesTitle, slicesTitle, ...sliced, terms(
-      by('words') && ['words', 'of a query, or of the longer text of a pair'], by('overlap') && ['overlap', 'of all different words of a pair, the share that both texts have: 0 none, 1 the same words'], ['in brackets', 'in the heads how many pairs or queries'],
+      by('words') && ['words', 'of a query, or of the longer text of a pair'], by('overlap') && ['overlap', 'of all different words of a pair, the share that both texts have: 0 none, 1 the same words'], ['in brackets', 'in the heads how many pairs or queries'], slices.some(({items}) => items < FEW) && ['–', `fewer than ${FEW} of them, whose score would tell little`],
       slices.some(({difference}) => difference) && ['+ and −', 'the difference to the teacher; a star: its 95% interval does not hold 0'])) : null,
     furthest(),
     embeddings(),
