@@ -182,7 +182,8 @@ function disturbed() {
  * a mark) in a vague run to one, and below 3 to halves. */
 function times(ratio, more, less, mark = '') {
   const factor = Math.max(ratio, 1 / ratio), rough = mark && vague;
-  const found = rough && factor < 3 ? Math.round(2 * factor) / 2 : Number(factor.toPrecision(rough ? 1 : 2));
+  const steps = factor < 3 ? 2 : 1; // of 1
+  const found = rough && factor < 20 ? Math.round(steps * factor) / steps : Number(factor.toPrecision(rough ? 1 : 2));
   return found > 1 ? `${rough ? 'about ' : mark}${found}× ${ratio > 1 ? more : less}` : '';
 }
 
