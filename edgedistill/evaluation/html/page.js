@@ -135,8 +135,8 @@ function header() {
 function tiles(best, rival, suite, label = rival && called(rival)) {
   const score = best.quality[suite]?.interval95, p50 = about ? null : best.single.interval95?.p50_ms, interval = (ends) => ends && `95% interval ${ends}`;
   const versus = (of, more, less, mark) => (rival?.teacher && times(of(rival) / of(best), more, less, mark)) || '';
-  const figures = [
   const query = documents(best) && ' query'; // another encoder embeds a pair's documents
+  const figures = [
     best.quality[suite] && [` on ${suite}`, suite, '', '', interval(score && between(hundredfold(score), tenths))],
     [' per text, p50 (median)', 'p50 ms', '\u00a0ms', versus(({single}) => single.p50_ms, 'faster', 'slower', about), interval(p50 && between(p50))],
     [`${query} graph`, 'MB', '\u00a0MB', versus(({size_bytes: {graph}}) => graph, 'smaller', 'larger'), `${shown(best, 'params')} parameters`],
@@ -179,7 +179,7 @@ function disturbed() {
 }
 
 /** "6.5× more", or "less" of the inverse; nothing where they do not differ. To two digits, since few runs resolve more; of times (with
- * a mark) in a vague run to one, and below 3 to halves. */
+ * a mark) in a vague run to one, below 20 to whole numbers and below 3 to halves. */
 function times(ratio, more, less, mark = '') {
   const factor = Math.max(ratio, 1 / ratio), rough = mark && vague;
   const steps = factor < 3 ? 2 : 1; // of 1
@@ -430,7 +430,7 @@ function distributions(high, narrow) {
   const samples = ordered.map(({samples_ms: times, single}) => (times ?? [[single.p50_ms]]).flat().sort((a, b) => a - b));
   const low = Math.min(...samples.map((times) => quantile(times, 0.001)));
   const {scale, ticks} = logScale([low, high], LEFT + 16, WIDE - RIGHT), bottom = ROW * reports.length + 14;
-  const parts = ticks.filter((tick) => LEFT <= scale(tick) && scale(tick) <= WIDE - RIGHT).flatMap((tick) => [
+  const parts = ticks.filter((tick) => LEFT + (narrow ? 14 : 0) <= scale(tick) && scale(tick) <= WIDE - RIGHT).flatMap((tick) => [
     line('grid', scale(tick), 6, scale(tick), bottom),
     el('text', {class: 'tick', x: one(scale(tick)), y: bottom + 17, 'text-anchor': 'middle'}, ABOVE ? `${tick}` : `${tick} ms`),
   ]);
@@ -533,6 +533,17 @@ function tiesByLength(lines) {
     .filter((point) => others.some((other) => other.length === point.length && tie(point, other, a))).map(({length}) => length)}))).filter(({at}) => at.length);
 }
 
+/** The ends of lines {report, y}, from top to bottom, as groups {y, reports}, whose names would overlap. */
+function nearby(ends) {
+  const groups = [];
+  for (const {report, y} of ends) {
+    if (groups.length && y - groups.at(-1).y < NAME_HIGH) groups.at(-1).reports.push(report); else groups.push({y, reports: [report]});
+  }
+  return groups;
+}
+
+const NAME_HIGH = 16, NAMED = 3; // units; bundles at most that are named at one place
+
 function lengthsPlot(lines, narrow, tied) {
   const points = lines.flatMap((each) => each.points), widest = Math.max(...lines.map(({report}) => `${report.short} ${report.variant}`.length));
   const [wide, high] = narrow ? [390, 340] : [1120, 420], frame = {left: 56, top: 16, right: wide - (narrow ? 12 : 24 + 7 * widest), bottom: high - 50};
@@ -540,6 +551,7 @@ function lengthsPlot(lines, narrow, tied) {
   x.ticks = apart(distinct(points.map(({tokens}) => tokens)).sort((a, b) => b - a), x.scale);
   const parts = grid(x, y, frame);
   const lasts = lines.map(({report, points: its}) => ({report, y: y.scale(its.at(-1).ms)})).sort((a, b) => a.y - b.y);
+  const together = nearby(lasts);
   lasts.forEach((end, at) => { if (at) end.y = Math.max(end.y, lasts[at - 1].y + 16); });
   for (const {report, points: its} of lines) {
     const path = its.map(({tokens, ms}, at) => `${at ? 'L' : 'M'}${one(x.scale(tokens))} ${one(y.scale(ms))}`).join('');
@@ -553,7 +565,12 @@ function lengthsPlot(lines, narrow, tied) {
       parts.push(el('g', {class: 'dot', 'data-tip': tip, style: `--c:${colour(report)}`}, line('interval', across, low, across, upper), el('circle', {cx: one(across), cy: one(y.scale(ms)), r: 4})));
     }
   }
-  if (!narrow) {
+  if (narrow) {
+    for (const {y: at, reports: its} of together) {
+      const named = its.slice(0, NAMED).flatMap((report, place) => [place ? ', ' : '', el('tspan', {class: 'name', style: `fill:${colour(report)}`}, called(report))]);
+      parts.push(el('text', {class: 'label', x: one(frame.right - 10), y: one(at - 9), 'text-anchor': 'end'}, named, its.length > NAMED ? ` and ${its.length - NAMED} more` : ''));
+    }
+  } else {
     for (const {report, y: at} of lasts) {
       const label = plotLabel(report, null, one(at + 4));
       label.setAttribute('x', frame.right + 8);
