@@ -574,11 +574,11 @@ def test_the_heading_is_about_the_suite_with_the_narrowest_intervals_and_then_th
 
 @chromium
 def test_what_a_run_cannot_resolve_is_not_told_to_more_digits(tmp_path: Path) -> None:
-    """Under the banner no interval of a time, times to two digits, and factors to one."""
+    """Under the banner no interval of a time, times to two digits, and factors roughly."""
     a, b = made("a", "bert", "w8", 4, 0.0812, 0.7), made("b", "bert", "w8", 4, 1, 0.7)
     a["single"]["p50_ms"], b["single"]["p50_ms"], a["noise"]["resolution"] = 0.0804, 0.97, 0.35
     text = drawn_page(tmp_path, [a, b])
-    assert "a is about 10× faster than b" in heading(text)
+    assert "a is about 12× faster than b" in heading(text)
     assert tiles(text)[1] == "a per text, p50 (median): ~0.080 ms b: ~0.97 ms"
     assert "interval" not in " ".join(tiles(drawn_page(tmp_path, [a]))[1:])
     a["noise"]["resolution"] = 0.0
@@ -599,6 +599,7 @@ def test_the_page_says_what_the_suites_do_not_measure(tmp_path: Path) -> None:
     assert "<dt>· %</dt>" in text
     a["quality"]["sts7"]["tasks"]["en-de"], a["kept"], b["kept"] = {"all": 0.7}, {}, {}
     text = drawn_page(tmp_path, [a, b])
+    assert "sentence similarity." in text and " a learned en, de.</p>" in text  # below the heading
     assert "a learned en, de</dd>" in text and "<dt>· %</dt>" not in text  # no term without a share
 
 
@@ -637,7 +638,10 @@ def test_the_page_of_many_bundles_folds_values_on_a_phone_and_tells_precisions_a
         ("1", "int8"),
     ]
     twins = "<dt>d, pair</dt> <dd>the same graph; pair is a pair, its documents embedded by big w8, 22.9 MB<"
-    assert twins in text
+    assert twins in text and "parameters\ndocuments embedded by big w8, 22.9 MB" in text
+    text = drawn_page(tmp_path, [shown[4], made("t", "teacher", "fp32", 90, 20, 0.8)])
+    assert re.search(r"embedded by pair, [\d.]+ MB; documents embedded by big w8, 22.9 MB. ?</?", text)
+    assert "pair query graph" in tiles(text)[2] and "pair query texts/s" in tiles(text)[3]
 
 
 FILTER = """<script>{ const box = document.getElementById('runner node');
@@ -737,6 +741,7 @@ def whole(name: str, precision: str, runner: str, p50: float) -> dict[str, Any]:
     lost = {"mean": -0.05, "interval95": [-0.07, -0.03]}
     ends = {"interval95": [0.66, 0.74], "difference": lost}
     slices = [{"by": "words", "from": 0, "to": 9, "items": 120, "score": 0.61, "difference": lost}]
+    slices.append({"by": "words", "from": 9, "to": 17, "items": 49, "score": 0.444})
     pair = {"task": "A", "texts": ["<first> text", "second"], "gold": 4.5, "student": 0.1234, "teacher": 0.9}
     found["quality"]["sts7"] |= {**ends, "slices": slices, "furthest": [pair]}
     found["noise"] |= {"resolution": 0.031, "pressure": {"steal": [0.2, 0.0]}}
@@ -763,7 +768,8 @@ def test_ties_and_what_disturbed_the_machine_stand_below_the_table() -> None:
 
 @chromium
 def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
-    text = drawn_page(tmp_path, everything())
+    on_a_phone = "document.querySelector('#latency-by-length .narrow .label').textContent"
+    text = drawn_page(tmp_path, everything(), f"<script>document.title = {on_a_phone}</script>")
     more = ["Latency by length", "Scenarios and memory", "Scores by length"]
     more.append("Roofline: how near to the processor’s peak")
     assert {*more, "Where student and teacher differ most", "How to reproduce"} <= set(sections(text))
@@ -777,6 +783,8 @@ def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
     assert "<dt>overlap</dt>" not in text  # which no score is told by
     assert text.count("<span>~320</span>") == text.count("<span>~450</span>") == 2
     assert "<b>61.0</b> <small>(−5.0*)</small>" in text and "words 0–8 (120)" in text
+    assert "words 9–16 (49)" in text and "<span>–</span>" in text and ">44.4<" not in text
+    assert "<title>nano int8 [node], nano int8</title>" in text  # two lines that end together
     (pair,) = set(re.findall(r"<div>&lt;first&gt; text</div><div>second</div>.*?</tr>", text))
     assert re.findall(r"<td [^>]*><span>([\d.]+)</span></td>", pair) == ["4.5", "0.9", "0.123"]
     assert len(re.findall(r"<b>nano int8</b> on sts7", text)) == 1  # of the graph, not of each runner

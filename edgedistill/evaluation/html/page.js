@@ -7,7 +7,8 @@ let reports = all; // those that the filters show
 const FILLED = {fp32: 0, fp16: 0.25, w8: 0.5, w4: 0.75, int8: 1}; // the solid share of a point in the accuracy plot, where precisions differ
 const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share,
 const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
-const VAGUE = 0.2; // resolution of times above which a factor of them is told to one digit
+const VAGUE = 0.2; // resolution of times above which a factor of them is told roughly
+const FEW = 50; // pairs or queries, below which a slice's score is left out
 const CROWDED = 10; // reports above which the accuracy plot names those on the front and each bundle once, and has no notes
 const PHONE = 840; // pixels, as in page.css
 const FOLDED_FROM = 4; // terms
@@ -134,11 +135,12 @@ function header() {
 function tiles(best, rival, suite, label = rival && called(rival)) {
   const score = best.quality[suite]?.interval95, p50 = about ? null : best.single.interval95?.p50_ms, interval = (ends) => ends && `95% interval ${ends}`;
   const versus = (of, more, less, mark) => (rival?.teacher && times(of(rival) / of(best), more, less, mark)) || '';
+  const query = documents(best) && ' query'; // another encoder embeds a pair's documents
   const figures = [
     best.quality[suite] && [` on ${suite}`, suite, '', '', interval(score && between(hundredfold(score), tenths))],
     [' per text, p50 (median)', 'p50 ms', '\u00a0ms', versus(({single}) => single.p50_ms, 'faster', 'slower', about), interval(p50 && between(p50))],
-    [' graph', 'MB', '\u00a0MB', versus(({size_bytes: {graph}}) => graph, 'smaller', 'larger'), `${shown(best, 'params')} parameters`],
-    [' texts/s', 'texts/s', '', ''],
+    [`${query} graph`, 'MB', '\u00a0MB', versus(({size_bytes: {graph}}) => graph, 'smaller', 'larger'), `${shown(best, 'params')} parameters`],
+    [`${query} texts/s`, 'texts/s', '', ''],
   ].filter(Boolean);
   return figures.map(([what, head, unit, factor, more]) => el('div', {},
     el('dt', {}, el('b', {}, coloured(best, best.short)), `${what}${factor && `, ${factor}`}`),
@@ -177,10 +179,11 @@ function disturbed() {
 }
 
 /** "6.5× more", or "less" of the inverse; nothing where they do not differ. To two digits, since few runs resolve more; of times (with
- * a mark) in a vague run to one, and below 3 to halves. */
+ * a mark) in a vague run to one, below 20 to whole numbers and below 3 to halves. */
 function times(ratio, more, less, mark = '') {
   const factor = Math.max(ratio, 1 / ratio), rough = mark && vague;
-  const found = rough && factor < 3 ? Math.round(2 * factor) / 2 : Number(factor.toPrecision(rough ? 1 : 2));
+  const steps = factor < 3 ? 2 : 1; // of 1
+  const found = rough && factor < 20 ? Math.round(steps * factor) / steps : Number(factor.toPrecision(rough ? 1 : 2));
   return found > 1 ? `${rough ? 'about ' : mark}${found}× ${ratio > 1 ? more : less}` : '';
 }
 
@@ -205,7 +208,7 @@ function compare(suite) {
   const others = elsewhere(suite, (name) => score(a, name) - score(b, name), (name) => `${shown(a, name)} (${called(b)}: ${shown(b, name)})`);
   return {
     best: a, rival: b, says: [coloured(a, called(a)), ` is ${first}${scored.length > 1 ? `, and ${distance(a, b, suite)} on ${suite}` : ''}`],
-    rule: [others && `Elsewhere ${called(a)} scores ${others}.`],
+    rule: [others && `Elsewhere ${called(a)} scores ${others}.`, distinct(reports.map((each) => `${languages(each)}`)).length > 1 && `${learned()[1]}.`],
   };
 }
 
@@ -228,7 +231,8 @@ function leading(suite) {
     : `No student that none beats in score and speed retains ${percent(GOOD_SHARE)}; this is the fastest within ${100 * NEAR} points of the best.`;
   const others = elsewhere(suite, (name) => best.kept[name] ?? NaN, (name) => retained(best, name));
   return {
-    best, rival: reference, label: 'teacher', rule: [chosen, others && `It retains ${others}.`],
+    best, rival: reference, label: 'teacher',
+    rule: [chosen, documents(best) && `Queries are embedded by ${best.short}, ${shown(best, 'MB')} MB; ${documents(best)}.`, others && `It retains ${others}.`],
     says: [coloured(best, best.short), ` in ${best.bundle.precision} retains ${retained(best, suite)} of its teacher’s score on ${suite}`],
   };
 }
@@ -391,7 +395,7 @@ function accuracyOf({name: suite, measure}, narrow) {
       `p50 ${p50}, p99 ${shown(report, 'p99 ms')} ms`,
       ...['p50', 'p99'].map((each) => report.single.interval95?.[`${each}_ms`]?.length && `  95% interval of ${each} ${between(report.single.interval95[`${each}_ms`])} ms`),
       tied.length ? `  tied at p50 with ${listed(tied, 4, ', ')}` : '',
-      `${cost}, ${shown(report, 'params')} parameters`,
+      `${cost}, ${shown(report, 'params')} parameters`, documents(report),
     ].filter(Boolean).join('\n');
     return {
       ms, low, high, tip, colour: colour(report), filled: fills?.includes(report.bundle.precision) ? FILLED[report.bundle.precision] : null, teacher: report.teacher,
@@ -426,7 +430,7 @@ function distributions(high, narrow) {
   const samples = ordered.map(({samples_ms: times, single}) => (times ?? [[single.p50_ms]]).flat().sort((a, b) => a - b));
   const low = Math.min(...samples.map((times) => quantile(times, 0.001)));
   const {scale, ticks} = logScale([low, high], LEFT + 16, WIDE - RIGHT), bottom = ROW * reports.length + 14;
-  const parts = ticks.filter((tick) => LEFT <= scale(tick) && scale(tick) <= WIDE - RIGHT).flatMap((tick) => [
+  const parts = ticks.filter((tick) => LEFT + (narrow ? 14 : 0) <= scale(tick) && scale(tick) <= WIDE - RIGHT).flatMap((tick) => [
     line('grid', scale(tick), 6, scale(tick), bottom),
     el('text', {class: 'tick', x: one(scale(tick)), y: bottom + 17, 'text-anchor': 'middle'}, ABOVE ? `${tick}` : `${tick} ms`),
   ]);
@@ -529,6 +533,17 @@ function tiesByLength(lines) {
     .filter((point) => others.some((other) => other.length === point.length && tie(point, other, a))).map(({length}) => length)}))).filter(({at}) => at.length);
 }
 
+/** The ends of lines {report, y}, from top to bottom, as groups {y, reports}, whose names would overlap. */
+function nearby(ends) {
+  const groups = [];
+  for (const {report, y} of ends) {
+    if (groups.length && y - groups.at(-1).y < NAME_HIGH) groups.at(-1).reports.push(report); else groups.push({y, reports: [report]});
+  }
+  return groups;
+}
+
+const NAME_HIGH = 16, NAMED = 3; // units; bundles at most that are named at one place
+
 function lengthsPlot(lines, narrow, tied) {
   const points = lines.flatMap((each) => each.points), widest = Math.max(...lines.map(({report}) => `${report.short} ${report.variant}`.length));
   const [wide, high] = narrow ? [390, 340] : [1120, 420], frame = {left: 56, top: 16, right: wide - (narrow ? 12 : 24 + 7 * widest), bottom: high - 50};
@@ -536,6 +551,7 @@ function lengthsPlot(lines, narrow, tied) {
   x.ticks = apart(distinct(points.map(({tokens}) => tokens)).sort((a, b) => b - a), x.scale);
   const parts = grid(x, y, frame);
   const lasts = lines.map(({report, points: its}) => ({report, y: y.scale(its.at(-1).ms)})).sort((a, b) => a.y - b.y);
+  const together = nearby(lasts);
   lasts.forEach((end, at) => { if (at) end.y = Math.max(end.y, lasts[at - 1].y + 16); });
   for (const {report, points: its} of lines) {
     const path = its.map(({tokens, ms}, at) => `${at ? 'L' : 'M'}${one(x.scale(tokens))} ${one(y.scale(ms))}`).join('');
@@ -549,7 +565,12 @@ function lengthsPlot(lines, narrow, tied) {
       parts.push(el('g', {class: 'dot', 'data-tip': tip, style: `--c:${colour(report)}`}, line('interval', across, low, across, upper), el('circle', {cx: one(across), cy: one(y.scale(ms)), r: 4})));
     }
   }
-  if (!narrow) {
+  if (narrow) {
+    for (const {y: at, reports: its} of together) {
+      const named = its.slice(0, NAMED).flatMap((report, place) => [place ? ', ' : '', el('tspan', {class: 'name', style: `fill:${colour(report)}`}, called(report))]);
+      parts.push(el('text', {class: 'label', x: one(frame.right - 10), y: one(at - 9), 'text-anchor': 'end'}, named, its.length > NAMED ? ` and ${its.length - NAMED} more` : ''));
+    }
+  } else {
     for (const {report, y: at} of lasts) {
       const label = plotLabel(report, null, one(at + 4));
       label.setAttribute('x', frame.right + 8);
@@ -645,7 +666,8 @@ function slicesOf({name: suite, measure}) {
     const upper = by === 'words' ? to - 1 : to, range = to === null ? `${from}+` : `${from}–${upper}`;
     return `${by} ${range} (${count(items)})`;
   };
-  const rows = measured.map((report) => ({report, cells: report.quality[suite].slices.map(({score, difference: lost}) => {
+  const rows = measured.map((report) => ({report, cells: report.quality[suite].slices.map(({score, items, difference: lost}) => {
+    if (items < FEW) return {shown: '–'};
     const real = lost && (lost.interval95[0] > 0 || lost.interval95[1] < 0);
     return {shown: (100 * score).toFixed(1), small: lost && `${signed(100 * lost.mean)}${real ? '*' : ''}`, bold: Boolean(real)};
   })}));
@@ -735,7 +757,7 @@ function draw() {
     roofline(),
     byTask.length ? section('Scores by task', 'Tasks', ...byTask, reports.length > 1 ? el('p', {}, 'The bluer a cell, the higher its score among the bundles.') : null) : null,
     sliced.length ? section(slicesTitle, slicesTitle, ...sliced, terms(
-      by('words') && ['words', 'of a query, or of the longer text of a pair'], by('overlap') && ['overlap', 'of all different words of a pair, the share that both texts have: 0 none, 1 the same words'], ['in brackets', 'in the heads how many pairs or queries'],
+      by('words') && ['words', 'of a query, or of the longer text of a pair'], by('overlap') && ['overlap', 'of all different words of a pair, the share that both texts have: 0 none, 1 the same words'], ['in brackets', 'in the heads how many pairs or queries'], slices.some(({items}) => items < FEW) && ['–', `fewer than ${FEW} of them, whose score would tell little`],
       slices.some(({difference}) => difference) && ['+ and −', 'the difference to the teacher; a star: its 95% interval does not hold 0'])) : null,
     furthest(),
     embeddings(),
