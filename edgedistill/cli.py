@@ -92,7 +92,7 @@ class _Command(TyperCommand):
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [re.sub("[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
+        return [re.sub("[{}]", "", part) for part in super().collect_usage_pieces(ctx)]
 
 
 # At the head of an error: a parameter of a function and its value, or the value that none of the choices is.
@@ -532,8 +532,8 @@ def adapt(
     recipe.yaml says what was chosen; `train` runs it again.
     """
     # First what needs no torch: a wrong path is named at once.
-    for place, given in (("--texts", texts), ("--pairs", [] if pairs is None else [pairs])):
-        file_patterns.matching_files(given if data else file_patterns.from_here(given), data, place)
+    file_patterns.given(texts, data, "--texts")
+    file_patterns.given([] if pairs is None else [pairs], data, "--pairs")
     require("torch", "edgedistill adapt", "demo")
     from edgedistill import adapting, recipe
     from edgedistill.fitting.search import Pairs
@@ -803,8 +803,8 @@ def bench(
     plan = speed.QUICK if quick else replace(speed.PLAN, p99_ms=p99)
     outputs = benchmark.Outputs(out, html, png)
     show = None if as_json or markdown else typer.echo
-    asked = bundles or [], suite or [], session, outputs, plan, search, runner or [speed.OWN], show
-    found = benchmark.bench(*asked)
+    runners = runner or [speed.OWN]
+    found = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runners, show)
     print_result(found, as_json, tables.markdown(found["reports"]) if markdown else "")
 
 

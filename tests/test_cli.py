@@ -21,6 +21,7 @@ import typer
 import edgedistill
 from edgedistill import cli, files
 from edgedistill.cli import app
+from edgedistill.data import bm25
 from edgedistill.errors import MAX_NAMES, closest_names
 from edgedistill.runtime import verify
 from edgedistill.training import train
@@ -108,6 +109,8 @@ def test_every_command_has_help_with_an_example() -> None:
         for parameter in typer.main.get_command(app).commands[command].params:  # type: ignore[attr-defined]
             assert getattr(parameter, "help", None), f"{command}: {parameter.name} is not described"
             assert (parameter.metavar or "") in shown.output
+        if "--hybrid-weight" in shown.output:
+            assert f"by default {bm25.WEIGHT:g}" in " ".join(shown.output.split())
         assert " None" not in shown.output.partition("Options:")[2].partition("Example:")[0]
 
 

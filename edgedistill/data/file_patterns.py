@@ -74,9 +74,13 @@ def is_relative(pattern: str) -> bool:
     return not (object_store.is_address(pattern) or Path(pattern).is_absolute())
 
 
-def from_here(patterns: list[str]) -> list[str]:
-    """Globs that start from the current folder, absolute: a recipe's relative ones start from --data."""
-    return [each if object_store.is_address(each) else os.path.abspath(each) for each in patterns]
+def given(patterns: list[str], data: Path | None, place: str) -> tuple[list[str], list[Path]]:
+    """The globs of a command line, and the files that match them. Without a data folder they start from the
+    current one, and become absolute, since a recipe's relative ones start from --data. Raises as
+    `matching_files`."""
+    if data is None:
+        patterns = [each if object_store.is_address(each) else os.path.abspath(each) for each in patterns]
+    return patterns, matching_files(patterns, data, place)
 
 
 def texts_below(folder: Path) -> list[Path]:

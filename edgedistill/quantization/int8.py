@@ -321,11 +321,8 @@ class _Products:
         writer = self.facts.writer(x)
         if writer is None or writer.op_type != "Gather" or x != writer.output[0]:
             return None
-        return (
-            writer
-            if writer.input[0] in self.facts.constants and self.facts.rank(writer.input[0]) == 2
-            else None
-        )
+        table = writer.input[0]
+        return writer if table in self.facts.constants and self.facts.rank(table) == 2 else None
 
     def _table_rows(self, x: str, name: str, ids: str) -> _Input:
         """Rows of an embedding table, which has a scale for each row."""

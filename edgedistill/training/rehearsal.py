@@ -53,5 +53,6 @@ class Rehearsal:
 
 def words(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """The words in a vocabulary, (n,) strings in its order."""
-    listed: Any = tokenizer.batch_decode([[each] for each in range(len(tokenizer))])
-    return np.array([text.strip() for text in listed if text.strip().isalpha()])
+    backend: Any = tokenizer.backend_tokenizer  # transformers' own batch_decode takes 15 times as long
+    listed = map(str.strip, backend.decode_batch([[each] for each in range(len(tokenizer))]))
+    return np.array([text for text in listed if text.isalpha()])

@@ -87,7 +87,7 @@ def stages_done(student: PreparedStudent, run: RunInProgress, selection: Selecti
     if "handed_over" in found.tensors:
         student.module.load_state_dict(found.tensors["handed_over"])
     if selection is not None and found.state["selection"]:
-        vars(selection).update(found.state["selection"])
+        selection.best = found.state["selection"]["best"]
     return int(found.state["stage"])
 
 
@@ -171,7 +171,8 @@ class StageInProgress:
         self.module.load_state_dict(tensors["module"])
         checkpoint.load_optimizer(self.optimizers, tensors.get("optimizer", {}))
         if self.selection:
-            vars(self.selection).update(state["selection"])
+            self.selection.best = state["selection"]["best"]
+            self.selection.misses = state["selection"]["misses"]
         self.step, self.metrics.stages = state["step"], state["stages"]
         self.metrics.truncate(state["metrics_bytes"])
         checkpoint.set_random_state(tensors["random"])

@@ -313,7 +313,7 @@ def test_a_name_that_exists_is_that_file(tree: Path, monkeypatch: pytest.MonkeyP
         assert found(tree, name) == found(tree, str(tree / name)) == found(tree, name, name) == [name]
         folder = (tree / name).parent
         monkeypatch.chdir(folder)
-        matched = file_patterns.matching_files(file_patterns.from_here(["*.txt"]), None, "--texts")
+        _, matched = file_patterns.given(["*.txt"], None, "--texts")
         assert folder / Path(name).name in matched
     assert found(tree, "**/*.txt") == found(tree, "**") == every
     assert found(tree, "notes [[]2024]/*") == ["notes [2024]/a.txt"], "a pattern that escapes brackets"

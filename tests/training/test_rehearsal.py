@@ -39,12 +39,16 @@ def opened(folder: Path) -> PreparedStudent:
     return PreparedStudent.of(run.open_run(folder))
 
 
-def go_on(world: World, source: Path, out: Path, **stage: Any) -> Path:
-    """Train a finished student on, on other texts than it was trained on."""
+def described(world: World, source: Path, **stage: Any) -> recipe.Recipe:
+    """A finished student trained on, on other texts than it was trained on."""
     (world.data / "other.txt").write_text("\n".join(f"a {word} b" for word in "0123456789") + "\n" * 2)
     corpus = {"texts": ["other.txt"], "held_out": 0}
-    described = world.recipe(corpus=corpus, student={"weights": str(source)}, stages=[{**STAGE, **stage}])
-    train.train(recipe.parse(described, "test"), out, Session(data=world.data))
+    whole = world.recipe(corpus=corpus, student={"weights": str(source)}, stages=[{**STAGE, **stage}])
+    return recipe.parse(whole, "test")
+
+
+def go_on(world: World, source: Path, out: Path, **stage: Any) -> Path:
+    train.train(described(world, source, **stage), out, Session(data=world.data))
     return out
 
 
@@ -81,12 +85,7 @@ def test_sequences_are_words_of_the_vocabulary_and_a_function_of_the_step(source
 
 def test_a_resumed_run_has_the_bytes_of_one_that_was_not(world: World, source: Path, tmp_path: Path) -> None:
     whole = go_on(world, source, tmp_path / "whole", rehearsal=0.5, steps=6)
-    described = world.recipe(
-        corpus={"texts": ["other.txt"], "held_out": 0},
-        student={"weights": str(source)},
-        stages=[{**STAGE, "steps": 6, "rehearsal": 0.5}],
-    )
-    spec, session = recipe.parse(described, "test"), Session(data=world.data)
+    spec, session = described(world, source, rehearsal=0.5, steps=6), Session(data=world.data)
     with pytest.raises(Exception, match="paused"):
         train.train(spec, tmp_path / "halves", session, pause_at=3)
     train.train(spec, tmp_path / "halves", session, resume=True)
