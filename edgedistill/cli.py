@@ -584,7 +584,7 @@ def fit(
     ] = 60.0,
     suite: Annotated[
         str, _option("SUITE", "By name or path: what the winner keeps on it is measured at the end.")
-    ] = "mini",
+    ] = "sts-small",
     out: Annotated[Path, _option("DIR", "Folder of the fit.")] = Path("fit"),
     resume: Resume = False,
     column: Column = "text",
@@ -701,7 +701,7 @@ def export(
     print_result({"bundle": str(out), **found}, as_json, f"wrote {out}; go on with {way_on}")
 
 
-@_command("edgedistill bench nano micro --suite mini --html report.html")
+@_command("edgedistill bench nano micro --suite sts-small --html report.html")
 def bench(
     bundles: Annotated[
         list[str] | None,
@@ -713,7 +713,7 @@ def bench(
             "SUITE",
             "A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks, mteb:TASK is "
             "one of mteb. For classifiers: task (the test rows), or task:FILE. "
-            "Repeatable. Default: mini, or task for classifiers.",
+            "Repeatable. Default: sts-small, or task for classifiers.",
         ),
     ] = None,
     data: Data = None,
