@@ -23,25 +23,33 @@ CHUNK = 4_096  # texts read at a time
 
 
 def build(
-    spec: recipe.TupleCorpus, texts: Corpus, count: int, excluded: list[Path], session: Session, place: str
+    spec: recipe.TupleCorpus,
+    texts: Corpus,
+    count: int,
+    excluded: list[Path],
+    session: Session,
+    place: str,
+    seed: int,
 ) -> ParallelCorpus:
     """Open the tuples made from the first `count` texts of a corpus, whole texts and paragraphs; make them
     first where the cache has none of the same texts and options.
 
-    Sentences of the files `excluded` are no queries. A sentence of several texts is a query of the first. The
-    recipe describes the tuples at `place`. Raises UserError where no text has a sentence to ask for, or one
-    text has all.
+    `seed` draws the queries of a text. Sentences of the files `excluded` are no queries. A sentence of several
+    texts is a query of the first. The recipe describes the tuples at `place`. Raises UserError where no text
+    has a sentence to ask for, or one text has all.
     """
     hashes = [input_file.content_id(path) for path in excluded]
     how = spec.model_dump(include={"queries", "per_text"})
-    key = files.cache_key(format=FORMAT, texts=texts.fingerprint, count=count, excluded=hashes, **how)
+    key = files.cache_key(
+        format=FORMAT, texts=texts.fingerprint, count=count, excluded=hashes, seed=seed, **how
+    )
 
     def write(folder: Path) -> None:
         rows = array("q")
         for name in SIDES:
             (folder / name).mkdir()
         sources = [{"name": "queries made from the corpus"}]
-        made = _queries(spec, texts, count, deduplicate.excluded_digests(excluded), rows)
+        made = _queries(spec, texts, count, deduplicate.excluded_digests(excluded), rows, seed)
         corpus.write(folder / SIDES[0], made, None, sources)
         corpus.write(folder / SIDES[1], _whole(texts, count), None, texts.sources)
         documents = np.array(rows, np.int64)
@@ -70,10 +78,10 @@ def of_text(spec: recipe.TupleCorpus, text: str) -> list[str]:
 
 
 def _queries(
-    spec: recipe.TupleCorpus, texts: Corpus, count: int, seen: set[bytes], rows: array[int]
+    spec: recipe.TupleCorpus, texts: Corpus, count: int, seen: set[bytes], rows: array[int], seed: int
 ) -> Iterator[str]:
     """The queries of all texts; `rows` gets the number of each query's text, and `seen` its digest."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     for row, text in enumerate(_whole(texts, count)):
         found = of_text(spec, text)
         for at in np.sort(random.permutation(len(found))[: spec.per_text]):

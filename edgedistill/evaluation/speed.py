@@ -9,6 +9,7 @@ object, as the last line of stdout. bench/README.md lists their keys; edgedistil
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -27,7 +28,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgedistill import files, machine
-from edgedistill.errors import CheckFailed, UserError, quote, shown, unknown_name
+from edgedistill.errors import CheckFailed, UserError, first_line, quote, shown, unknown_name
 from edgedistill.evaluation import bootstrap
 from edgedistill.session import Session
 
@@ -49,7 +50,11 @@ class Runner(NamedTuple):
     def named(cls, name: str) -> Runner:
         """Return python, node or web, or the runner that a command line starts. Raises UserError where its
         program is missing."""
-        command = shlex.split(name)
+        try:
+            command = shlex.split(name)
+        except ValueError as error:
+            fact = f"not a command line ({first_line(error)})"
+            raise UserError(f"--runner {name}: {fact}; close its quotes") from None
         if name == OWN:
             return cls(name, (sys.executable, "-m", "edgedistill.evaluation.speed_child"))
         if name in PROGRAMS:
@@ -188,7 +193,7 @@ def measure(
         for what in target.runner.once(plan):
             session.log(f"{what} of {target.title}")
             if what == "start":
-                _forget(target.timed or target.folder)
+                machine.forget([target.timed or target.folder, *map(_folder_of, LIBRARIES)])
             found[what] = run(what, target)
     pooled = [summary(rounds, others, plan) for rounds, others in zip(timed, once, strict=True)]
     return _compared([target.title for target in targets], pooled, timed, again, plan)
@@ -287,16 +292,10 @@ def _answer(runner: Runner, done: subprocess.CompletedProcess[str], line: str) -
     return found
 
 
-def _forget(folder: Path) -> None:
-    """Have the system drop a bundle and the libraries that run it from its file cache, as far as no other
-    process has them open."""
-    import importlib.util
-
-    found = (importlib.util.find_spec(name) for name in LIBRARIES)
-    roots = [folder, *(Path(each.origin).parent for each in found if each and each.origin)]
-    for path in (path for root in roots for path in root.rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+def _folder_of(package: str) -> Path:
+    found = importlib.util.find_spec(package)
+    assert found is not None and found.origin is not None, "edgedistill needs it"
+    return Path(found.origin).parent
 
 
 def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: MeasurementPlan) -> dict[str, Any]:

@@ -75,12 +75,13 @@ def build(
     scored: bool,
     session: Session,
     place: str,
+    seed: int,
 ) -> ScoredTuples:
     """The tuples of a stage with their negatives and, where `scored`, with the teacher's scores.
 
     `teachers` have embedded both sides; the first is the recipe's own, by whose cosines a negative is judged
-    too near. The recipe describes them at `place`. Raises UserError: too few documents to draw negatives
-    from, documents without words for BM25, a cross-encoder that is none.
+    too near; `seed` draws the negatives. The recipe describes the tuples at `place`. Raises UserError: too few
+    documents to draw negatives from, documents without words for BM25, a cross-encoder that is none.
     """
     of, index = spec.scores, np.asarray(tuples.index[: tuples.training_count])
     identity = [each.identity for each in teachers]
@@ -94,9 +95,10 @@ def build(
             tuples=tuples.fingerprint,
             scores=of.model_dump(mode="json", include={"bm25"}),
             negatives=spec.negatives.model_dump(),
+            seed=seed,
             teachers=identity,
         )
-        draw = _Draw(spec.negatives, tuples, index, scorer or near, near, f"{place}.negatives")
+        draw = _Draw(spec.negatives, tuples, index, scorer or near, near, f"{place}.negatives", seed)
         folder = cached_folder(
             session.cache / "negatives" / key, lambda new: draw.write(new / "index.npy", session), session.log
         )
@@ -173,6 +175,7 @@ class _Draw(NamedTuple):
     ranked: Scorer
     near: Scorer
     place: str
+    seed: int
 
     def write(self, file: Path, session: Session) -> None:
         """Write the index with the negatives of every tuple behind its own documents. Raises UserError for
@@ -182,7 +185,7 @@ class _Draw(NamedTuple):
         if len(documents) < taken:
             fact = f"{self.spec.count} of {len(documents)} documents are to be drawn for each query"
             raise UserError(f"{self.place}.count: {fact}, beside its own; lower it, or add documents")
-        random, found = np.random.default_rng(0), []
+        random, found = np.random.default_rng(self.seed), []
         answers = _answers(self.rows)
         with progress_bar(len(self.rows), session.progress, "drawing negatives", "queries") as advance:
             for rows in _chunks(len(self.rows)):

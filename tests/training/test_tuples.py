@@ -65,13 +65,15 @@ def test_queries_are_made_from_whole_training_texts(data: World) -> None:
     texts = corpus.build(parsed.corpus, session(data), 0)
     tuples = parsed.distilling[0].tuples
     assert isinstance(tuples, recipe.TupleCorpus)
-    made = made_tuples.build(tuples, texts, 70, [], session(data), "stages[0].tuples")
+    made = made_tuples.build(tuples, texts, 70, [], session(data), "stages[0].tuples", 0)
     assert len(made.target_side) == 70 and 100 < len(made) <= 140
     whole = set(documents(80))
     for query, document in made.index:
         text = made.target_side[int(document)]
         assert made.source_side[int(query)] in text and text in whole
     assert len(set(made.source_side.texts(range(len(made))))) == len(made)
+    other = made_tuples.build(tuples, texts, 70, [], session(data), "stages[0].tuples", 1)
+    assert set(other.source_side) != set(made.source_side), "the seed draws them"
     held_out = {texts[int(row)] for row in texts.held_out}
     assert not held_out & set(made.target_side.texts(range(70)))
 
@@ -160,7 +162,7 @@ def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path
     tuples, teachers = toy()
     table = recipe.TupleFiles(files=["t.tsv"], columns=["a", "b"], negatives=recipe.Negatives(count=4))
     found = tuple_scores.build(
-        table, tuples, teachers, False, Session(cache_folder=tmp_path), "stages[0].tuples"
+        table, tuples, teachers, False, Session(cache_folder=tmp_path), "stages[0].tuples", 0
     ).index
     assert found.shape == (40, 6)
     for row in found:
@@ -175,7 +177,7 @@ def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path
         UserError, match=r"negatives.count: 39 of 40 documents are to be drawn for each query"
     ):
         tuple_scores.build(
-            too_many, tuples, teachers, False, Session(cache_folder=tmp_path), "stages[0].tuples"
+            too_many, tuples, teachers, False, Session(cache_folder=tmp_path), "stages[0].tuples", 0
         )
 
 

@@ -37,7 +37,7 @@ def corpus_of(
         assert isinstance(texts, Corpus) and spec.corpus is not None, "the recipe's own checks guarantee it"
         excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
         count = texts.own - spec.corpus.held_out + texts.paragraphs
-        return made_tuples.build(tuples, texts, count, excluded, session, place)
+        return made_tuples.build(tuples, texts, count, excluded, session, place, spec.seed)
     assert tuples is not None
     return parallel_corpus.build_tuples(tuples, exclude, session, place)
 
@@ -132,10 +132,12 @@ def targets_of(
     models: Models,
     session: Session,
     mapped: Callable[[Callable[[recipe.Teacher | None], EmbeddingRows]], EmbeddingRows],
+    seed: int,
 ) -> TupleTargets:
     """What the tuples of a stage are compared with; teachers embed what is needed for it and not cached.
 
     `mapped` makes of each teacher's embeddings of a column what the student is to match.
+    `seed` draws the negatives.
     """
     spec = stage.spec
     assert spec.tuples is not None
@@ -152,7 +154,7 @@ def targets_of(
         for each in named:
             identity = {role: models.of(each).in_role(role).identity() for role in SIDES}
             teachers.append(Embedded(embedded(0)(each), embedded(1)(each), identity))
-    found = tuple_scores.build(spec.tuples, tuples, teachers, scored, session, f"{stage.place}.tuples")
+    found = tuple_scores.build(spec.tuples, tuples, teachers, scored, session, f"{stage.place}.tuples", seed)
     similar_by = embedded(1)(None) if spec.group is not None else None
     if not vectors:
         return TupleTargets(found, None, None, similar_by)
