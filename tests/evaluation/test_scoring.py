@@ -460,7 +460,7 @@ def test_broken_collections(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"corpus.jsonl: no texts; take it from the same release"):
         scoring.evaluate(scoring.suite(empty), encode)
     (tmp_path / "set" / "corpus.jsonl").unlink()
-    with pytest.raises(UserError, match=r"no corpus.jsonl; give --data DIR"):
+    with pytest.raises(UserError, match=r"no corpus.jsonl or corpus.tsv; give --data DIR"):
         scoring.suite(path)
 
 

@@ -102,9 +102,8 @@ def records(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield (id, title, text) of the rows of a BEIR corpus or query file, or of a .tsv file without a header:
     corpus.tsv has id, title, text, queries.tsv id, text. Raises UserError for a line that is not one."""
     if ".tsv" in path.suffixes:
-        corpus = path.name.startswith("corpus")
-        for name, *title, text in tabbed(path, 3 if corpus else 2):
-            yield name, " ".join(title), text
+        for fields in tabbed(path, 3 if path.name.startswith("corpus") else 2):
+            yield fields[0], " ".join(fields[1:-1]), fields[-1]
         return
     for number, row in readers.objects(path):
         if "_id" not in row:
