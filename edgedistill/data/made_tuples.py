@@ -34,7 +34,7 @@ def build(
     """Open the tuples made from the first `count` texts of a corpus, whole texts and paragraphs; make them
     first where the cache has none of the same texts and options.
 
-    `seed` draws the queries of a text. Sentences of the files `excluded` are no queries. A sentence of several
+    `seed` draws the queries of a text. Sentences of the files `excluded` are no queries. One of several
     texts is a query of the first. The recipe describes the tuples at `place`. Raises UserError where no text
     has a sentence to ask for, or one text has all.
     """

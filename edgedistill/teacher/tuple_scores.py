@@ -80,7 +80,7 @@ def build(
     """The tuples of a stage with their negatives and, where `scored`, with the teacher's scores.
 
     `teachers` have embedded both sides; the first is the recipe's own, by whose cosines a negative is judged
-    too near; `seed` draws the negatives. The recipe describes the tuples at `place`. Raises UserError: too few
+    too near; `seed` draws the negatives. The recipe describes the tuples at `place`. Raises UserError: few
     documents to draw negatives from, documents without words for BM25, a cross-encoder that is none.
     """
     of, index = spec.scores, np.asarray(tuples.index[: tuples.training_count])
