@@ -358,7 +358,10 @@ def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
             ["--hybrid-weight", 1],
             "--hybrid: none of the suites (sts-small) is of kind retrieval; add --suite retrieval",
         ),
-        (["--hybrid"], "--hybrid: none of the suites (sts-small) is of kind retrieval; add --suite retrieval"),
+        (
+            ["--hybrid"],
+            "--hybrid: none of the suites (sts-small) is of kind retrieval; add --suite retrieval",
+        ),
         (
             ["--documents", "nano"],
             "--documents: none of the suites (sts-small) is of kind retrieval; add --suite retrieval",
