@@ -331,6 +331,22 @@ def test_ties_go_to_the_higher_id_as_in_trec_eval(tmp_path: Path) -> None:
     assert scoring.evaluate(suite, encode)["average"] == pytest.approx(1 / math.log2(3))  # c, b, a
 
 
+def test_a_collection_of_tables_without_headers(tmp_path: Path) -> None:
+    """As test_retrieval_by_hand: a cell in quotes is a text like others."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "corpus.tsv").write_text('a\tzero\t"x\nb\t\tthirty x\n', encoding="utf-8")
+    (folder / "queries.tsv").write_text("q\tten\nr\tmore\n", encoding="utf-8")
+    (folder / "qrels.tsv").write_text("q\tb\t1\n", encoding="utf-8")
+    path = write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set}]\n")
+    scored = scoring.evaluate(scoring.suite(path), encode)
+    assert scored["tasks"]["set"]["texts"] == 2 and scored["tasks"]["set"]["queries"] == 1
+    assert scored["average"] == pytest.approx(1 / math.log2(3))  # a, b
+    (folder / "corpus.tsv").write_text("a\tzero\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"corpus.tsv: line 1: 2 fields"):
+        scoring.evaluate(scoring.suite(path), encode)
+
+
 @pytest.mark.parametrize("layout", ["beir", "flat"])
 def test_judgements_of_another_split(tmp_path: Path, layout: str) -> None:
     beir(tmp_path / "set", {"a": "zero x", "b": "thirty x"}, {"q": "ten", "r": "more"}, [("q", "b", 1)])
@@ -444,7 +460,7 @@ def test_broken_collections(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"corpus.jsonl: no texts; take it from the same release"):
         scoring.evaluate(scoring.suite(empty), encode)
     (tmp_path / "set" / "corpus.jsonl").unlink()
-    with pytest.raises(UserError, match=r"no corpus.jsonl; give --data DIR"):
+    with pytest.raises(UserError, match=r"no corpus.jsonl or corpus.tsv; give --data DIR"):
         scoring.suite(path)
 
 
