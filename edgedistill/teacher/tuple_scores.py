@@ -23,7 +23,7 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session, progress_bar
 from edgedistill.teacher.targets import EmbeddingRows
 
-FORMAT = 2  # part of every cache key: raise it when what is written changes
+FORMAT = 3  # part of every cache key: raise it when what is written changes
 MOST_SHARE = 0.95  # of the positive's cosine; a nearer document may answer the query too
 CHUNK = 512  # queries scored at a time
 MOMENTS = 20_000  # documents, spread evenly, from which the mean and deviation of a query's scores are taken
@@ -80,8 +80,8 @@ def build(
     """The tuples of a stage with their negatives and, where `scored`, with the teacher's scores.
 
     `teachers` have embedded both sides; the first is the recipe's own, by whose cosines a negative is judged
-    too near; `seed` draws the negatives. The recipe describes the tuples at `place`. Raises UserError: few
-    documents to draw negatives from, documents without words for BM25, a cross-encoder that is none.
+    too near. The recipe describes them at `place`. Raises UserError: too few documents to draw negatives
+    from, documents without words for BM25, a cross-encoder that is none.
     """
     of, index = spec.scores, np.asarray(tuples.index[: tuples.training_count])
     identity = [each.identity for each in teachers]
@@ -95,8 +95,8 @@ def build(
             tuples=tuples.fingerprint,
             scores=of.model_dump(mode="json", include={"bm25"}),
             negatives=spec.negatives.model_dump(),
-            seed=seed,
             teachers=identity,
+            seed=seed,
         )
         draw = _Draw(spec.negatives, tuples, index, scorer or near, near, f"{place}.negatives", seed)
         folder = cached_folder(
@@ -178,9 +178,9 @@ class _Draw(NamedTuple):
     seed: int
 
     def write(self, file: Path, session: Session) -> None:
-        """Write the index with the negatives of every tuple behind its own documents. Raises UserError for
-        fewer documents than are to be drawn."""
-        documents = np.arange(len(self.tuples.target_side))
+        """Write the index with the negatives of every tuple behind its own documents, none of them held out.
+        Raises UserError for fewer documents than are to be drawn."""
+        documents = np.arange(self.tuples.target_side.training_count)
         taken = self.spec.count + self.rows.shape[1]
         if len(documents) < taken:
             fact = f"{self.spec.count} of {len(documents)} documents are to be drawn for each query"
