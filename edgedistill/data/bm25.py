@@ -40,13 +40,18 @@ UNSPACED = re.compile(
 )
 
 
+# Accents of Latin, Greek and Cyrillic, vowel signs of Hebrew and Arabic: few type them in a query.
+ACCENTS = re.compile("[\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670]")
+
+
 class _Letters(dict[int, str]):
-    """For str.translate: letters, marks and digits stay, everything else becomes a space. Marks are vowels in
-    Hindi or Thai, which Python's \\w leaves out."""
+    """For str.translate: letters, marks and digits stay, invisible characters (Unicode Cf, such as the soft
+    hyphen) go, everything else becomes a space. Marks are vowels in Hindi or Thai, which Python's \\w leaves
+    out."""
 
     def __missing__(self, code: int) -> str:
-        letter = chr(code)
-        self[code] = letter if unicodedata.category(letter)[0] in "LMN" else " "
+        category = unicodedata.category(chr(code))
+        self[code] = "" if category == "Cf" else chr(code) if category[0] in "LMN" else " "
         return self[code]
 
 
@@ -54,12 +59,20 @@ _LETTERS = _Letters()
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in lower case, NFKC; of scripts without spaces each two letters in a row, as
+    """Return the words of a text as `folded`; of scripts without spaces each two letters in a row, as
     Lucene's CJKAnalyzer does."""
-    found = unicodedata.normalize("NFKC", text).lower().translate(_LETTERS).split()
+    found = folded(text).translate(_LETTERS).split()
     if text.isascii():
         return found
     return [word for each in found for run in UNSPACED.split(each) for word in _bigrams(run)]
+
+
+def folded(text: str) -> str:
+    """Return a text in lower case, NFKC, without accents, as the tokenizers of most students read it."""
+    if text.isascii():
+        return text.lower()
+    plain = ACCENTS.sub("", unicodedata.normalize("NFKD", text).lower())
+    return unicodedata.normalize("NFC", plain)
 
 
 def _bigrams(run: str) -> Iterable[str]:
@@ -186,7 +199,8 @@ def joined(dense: Floats, bm25: Floats, weight: float = WEIGHT) -> Floats:
 
 def _stop_words(language: str) -> frozenset[str]:
     lists = require("bm25s.stopwords", "BM25", "search")
-    return frozenset(getattr(lists, f"STOPWORDS_{'EN_PLUS' if language == 'english' else language.upper()}"))
+    found = getattr(lists, f"STOPWORDS_{'EN_PLUS' if language == 'english' else language.upper()}")
+    return frozenset(map(folded, found))
 
 
 def language_of(counts: dict[str, int]) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from edgedistill import files
 from edgedistill.errors import UserError, shown
+from edgedistill.runtime.compact import is_calibration
 from edgedistill.runtime.trust import GET_AGAIN
 
 SCHEMA = 1
@@ -214,6 +215,7 @@ FIELDS: Rules = {
         f"a whole number from 1 to {MOST_TOKENS}",
     ),
     "pad_id": (lambda value: _is_within(value, 0, LARGEST_ID), "a token id"),
+    "calibration": (is_calibration, "an int8_range above 0 and a mean of numbers from -1 to 1"),
     "documents": (lambda value: value == MEAN, repr(MEAN)),
     "labels": (_is_labels, f"a list of at most {MOST_LABELS} strings"),
     "inputs": (

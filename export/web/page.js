@@ -533,7 +533,7 @@ function resultOf({ line, number, cosine, hasWords }, share, known) {
 
 /** A line in parts, those in <mark> that are words of the query. */
 function marked(line, known) {
-  const parts = line.slice(0, MOST_MARKED).split(/([\p{L}\p{M}\p{N}]+)/u);
+  const parts = line.slice(0, MOST_MARKED).split(/([\p{L}\p{M}\p{N}\p{Cf}]+)/u);
   const isKnown = (part) => {
     const found = embedded.words(part);
     return found.length > 0 && found.every((word) => known.has(word));

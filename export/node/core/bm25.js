@@ -17,9 +17,12 @@ const WORD = /[\p{L}\p{M}\p{N}]+/gu;
 const UNSPACED = // scripts without spaces between words, and Hangul, whose particles are written with the word
   /([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\u{20000}-\u{3ffff}]+)/u;
 
-/** The words of a text in lower case, NFKC; of scripts without spaces each two letters in a row. */
+// Accents of Latin, Greek and Cyrillic, vowel signs of Hebrew and Arabic; and what is invisible, such as the soft hyphen.
+const UNTYPED = /[\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\p{Cf}]/gu;
+
+/** The words of a text in lower case, NFKC, without accents; of scripts without spaces each two letters in a row. */
 export function words(text) {
-  const found = text.normalize("NFKC").toLowerCase().match(WORD) ?? [];
+  const found = text.normalize("NFKD").toLowerCase().replace(UNTYPED, "").normalize("NFC").match(WORD) ?? [];
   return found.flatMap((word) => word.split(UNSPACED)).flatMap((run) => {
     const letters = [...run];
     return letters.length > 2 && UNSPACED.test(run) ? letters.slice(1).map((letter, at) => letters[at] + letter) : run || [];
