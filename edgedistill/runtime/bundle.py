@@ -270,7 +270,7 @@ class Bundle:
                 )
         except (TypeError, UnicodeError):
             for at, text in enumerate(texts, first):
-                if not manifests.is_text(text, len(text)):
+                if not manifests.is_text(text):
                     raise UserError(
                         f"texts[{at}]: contains half a surrogate pair, which is not text; decode it again"
                     ) from None

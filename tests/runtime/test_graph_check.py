@@ -1,4 +1,4 @@
-"""What is refused in an ONNX file before onnxruntime opens it; more of that is in tests/runners/hostile.py."""
+"""What is refused in an ONNX file before onnxruntime opens it; more is in tests/runners/hostile.py."""
 
 from __future__ import annotations
 

