@@ -161,15 +161,6 @@ def pressure(cgroups: Path = Path("/sys/fs/cgroup"), stat: Path = Path("/proc/st
     return found
 
 
-def joules(zones: Path = Path("/sys/class/powercap")) -> float | None:
-    """The energy that all packages of the processor have used since an arbitrary time, by RAPL; None where
-    the system has no such counter or does not let it be read. A counter may start again at 0."""
-    # "intel" on AMD too; intel-rapl:0:0 and the like are parts of a package
-    packages = [zone for zone in zones.glob("intel-rapl:*") if zone.name.count(":") == 1]
-    found = [_text(zone / "energy_uj").strip() for zone in packages]
-    return sum(map(int, found)) / 1e6 if found and all(map(str.isdecimal, found)) else None
-
-
 def _container() -> str | None:
     """What kind of container this process runs in; None where there is no sign of one."""
     signs = {"/.dockerenv": "docker", "/run/.containerenv": "podman", "/run/systemd/container": "other"}
