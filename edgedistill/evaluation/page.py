@@ -51,7 +51,7 @@ def draw(
 
 def write(path: Path, reports: list[Report], changes: list[list[str]] | None = None) -> None:
     """Write the page atomically."""
-    files.write_text(path, filled(TEMPLATES / "page.html", {**data(reports), "changes": changes}))
+    files.write_text(path, filled(TEMPLATES / "page.html", data(reports, changes)))
 
 
 def browser() -> str:
@@ -91,7 +91,7 @@ def filled(template: Path, data: Any) -> str:
     return page.replace("/*DATA*/", text.replace("<", "\\u003c"))  # so that no text of it ends the script
 
 
-def data(reports: list[Report]) -> dict[str, Any]:
+def data(reports: list[Report], changes: list[list[str]] | None = None) -> dict[str, Any]:
     """Return what page.js draws: the reports themselves and, of each, the cells of its row in every table.
 
     `suites` holds each suite's name and kind, the measure of a task that it averages, and the title of that;
@@ -121,6 +121,7 @@ def data(reports: list[Report]) -> dict[str, Any]:
         ],
         "where": list(dict.fromkeys(map(tables.conditions, reports))),
         "precisions": {name: each.description.split(";")[0] for name, each in PRECISIONS.items()},
+        "changes": changes,
         "noise": "; ".join(noise),
         "ties": tables.tie_note(reports),
     }
