@@ -43,8 +43,10 @@ format: $(STAMP)  ## format all Python files
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(STAMP)  ## mypy
+types: $(STAMP)  ## mypy, as on Linux, macOS and Windows
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin
+	$(BIN)/mypy --platform win32
 
 docs: $(STAMP)  ## regenerate schema.json, the recipe reference, the API page, the results tables and plots (needs Node)
 	$(BIN)/python bench/documents.py

@@ -584,7 +584,7 @@ def fit(
     ] = 60.0,
     suite: Annotated[
         str, _option("SUITE", "By name or path: what the winner keeps on it is measured at the end.")
-    ] = "mini",
+    ] = "sts-small",
     out: Annotated[Path, _option("DIR", "Folder of the fit.")] = Path("fit"),
     resume: Resume = False,
     column: Column = "text",
@@ -701,7 +701,7 @@ def export(
     print_result({"bundle": str(out), **found}, as_json, f"wrote {out}; go on with {way_on}")
 
 
-@_command("edgedistill bench nano micro --suite mini --html report.html")
+@_command("edgedistill bench nano micro --suite sts-small --html report.html")
 def bench(
     bundles: Annotated[
         list[str] | None,
@@ -713,7 +713,7 @@ def bench(
             "SUITE",
             "A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks, mteb:TASK is "
             "one of mteb. For classifiers: task (the test rows), or task:FILE. "
-            "Repeatable. Default: mini, or task for classifiers.",
+            "Repeatable. Default: sts-small, or task for classifiers.",
         ),
     ] = None,
     data: Data = None,
@@ -780,16 +780,16 @@ def bench(
         if file is not None and file.is_file():
             files.refuse_existing(f"{option} {file}", option, overwrite)
     show = None if as_json or markdown else typer.echo
-    if compare is not None or drawn is not None:
-        option = "--from" if compare is None else "--compare"
+    given = {"--compare": compare, "--from": drawn}
+    if option := next((name for name, value in given.items() if value is not None), None):
         if bundles:
             raise UserError(f"{option}: measures nothing, and {bundles[0]} is given too; leave one out")
-        from edgedistill.evaluation import comparison
-
-        if compare is not None:
-            print_result(comparison.compare(*compare, show or log, html, png), as_json)
-        else:
+        if drawn is not None:
             _drawn(drawn, html, png, as_json, markdown)
+        elif compare is not None:
+            from edgedistill.evaluation import comparison
+
+            print_result(comparison.compare(*compare, show or log, html, png), as_json)
         return
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark

@@ -61,7 +61,7 @@ def demo(
     session.log(f"\nmeasuring {len(runs) * len(DEFAULT)} graphs, each in its own process")
     outputs = bench.Outputs(out / "reports.json", out / "report.html")
     targets = [f"{out / 'bundles' / name}:*" for name in runs]
-    found = bench.bench(targets, ["mini"], replace(session, device="cpu"), outputs, plan)
+    found = bench.bench(targets, [bench.DEFAULT_SUITE], replace(session, device="cpu"), outputs, plan)
     seconds = round(time.perf_counter() - started, 1)
     session.log(
         f"\n{outputs.html} has the table and the plots, {outputs.json} the raw samples. "

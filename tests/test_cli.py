@@ -185,7 +185,7 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     refusal = "--out r.json: exists already; add --overwrite to replace it, or choose another --out\n"
     assert (again.returncode, again.stderr) == (2, refusal)
     shown = call("bench", "bundles/tiny", "--quick", "--markdown", folder=tmp_path)
-    assert shown.returncode == 0 and shown.stdout.startswith("| bundle | params | MB | mini |")
+    assert shown.returncode == 0 and shown.stdout.startswith("| bundle | params | MB | sts-small |")
 
     verified = call("verify", "bundles/tiny", folder=tmp_path)
     assert verified.returncode == 0
@@ -355,12 +355,15 @@ def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
     for options, line in (
         (
             ["--hybrid-weight", 1],
-            "--hybrid: none of the suites (mini) is of kind retrieval; add --suite retrieval",
+            "--hybrid: none of the suites (sts-small) is of kind retrieval; add --suite retrieval",
         ),
-        (["--hybrid"], "--hybrid: none of the suites (mini) is of kind retrieval; add --suite retrieval"),
+        (
+            ["--hybrid"],
+            "--hybrid: none of the suites (sts-small) is of kind retrieval; add --suite retrieval",
+        ),
         (
             ["--documents", "nano"],
-            "--documents: none of the suites (mini) is of kind retrieval; add --suite retrieval",
+            "--documents: none of the suites (sts-small) is of kind retrieval; add --suite retrieval",
         ),
         (["--documents", "nanoo"], NO_NANOO),
     ):

@@ -112,8 +112,8 @@ def test_the_shipped_recipes_are_the_demos() -> None:
 def test_the_real_demo(tmp_path: Path) -> None:
     result = demo.demo(tmp_path / "demo", Session(log=print))
     by_name = {(r["bundle"]["name"], r["bundle"]["precision"]): r for r in result["reports"]}
-    assert by_name["demo-teacher", "fp32"]["quality"]["mini"]["average"] > 0.7
-    assert by_name["demo-bert2", "w8"]["kept"]["mini"] > 0.8
+    assert by_name["demo-teacher", "fp32"]["quality"]["sts-small"]["average"] > 0.7
+    assert by_name["demo-bert2", "w8"]["kept"]["sts-small"] > 0.8
     info = run.open_run(tmp_path / "demo" / "runs" / "demo-bert2").info
     spec = run.open_run(tmp_path / "demo" / "runs" / "demo-bert2").recipe
     assert spec.corpus is not None

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from edgedistill import bundle_run, recipe, resolve, run
 from edgedistill.adapting.plan import Request, planned
-from edgedistill.data import corpus, parallel_corpus
+from edgedistill.data.corpus import Corpus
+from edgedistill.data.training_sources import TrainingSources
 from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.evaluation.tables import plain
 from edgedistill.export import bundle_writer
@@ -55,11 +56,9 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         spec = planned(request, source, session, started)
         for earlier in (folder, partial) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
-    assert isinstance(spec.corpus, recipe.Files)
-    built, tuples = corpus.build(spec.corpus, session, spec.seed), spec.distilling[-1].tuples
-    pairs = None
-    if isinstance(tuples, recipe.TupleFiles):
-        pairs = parallel_corpus.build_tuples(tuples, [], session, "--pairs")
+    sources = TrainingSources.of_recipe(spec, session)
+    built, (pairs, *_) = sources.texts, [*map(sources.tuples, sources.tables), None]
+    assert isinstance(built, Corpus) and spec.corpus is not None
     queries = search.asked(built, spec.corpus.held_out, pairs)
     info = train.train(spec, folder, session, resume)
     session.log(f"{folder}: exporting {', '.join(precisions)}")

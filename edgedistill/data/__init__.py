@@ -15,4 +15,5 @@ __all__ = [
     "parallel_corpus",
     "readers",
     "token_cache",
+    "training_sources",
 ]

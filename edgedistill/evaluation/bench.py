@@ -26,7 +26,7 @@ from edgedistill.runtime.arguments import MOST_THREADS, positive
 from edgedistill.runtime.compact import layout
 from edgedistill.session import Log, Session, at_intervals
 
-DEFAULT_SUITE = "mini"
+DEFAULT_SUITE = "sts-small"
 UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
 SAME_MODEL = 0.98  # cosine of two runners' embeddings of a text; kernels of int8 differ by 0.01
 AGREEMENT_TEXTS = 5000  # on which students are compared with their teacher, at most

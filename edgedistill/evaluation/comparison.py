@@ -167,7 +167,8 @@ def _sampled(
     change = values[1] / values[0] - 1
     rise = change if measure == "texts/s" else -change
     if not all(rounds):
-        return Change(name, "speed", measure, *values, change, None, SAME, "no samples in the reports")
+        because = "no samples in the reports"
+        return Change(name, "speed", measure, values[0], values[1], change, None, SAME, because)
     before, after = ([np.asarray(each, np.float64) for each in side] for side in rounds)
     interval = [end - 1 for end in bootstrap.ratio_between_runs(after, before)["interval95"]]
     resolved = max(map(resolution, reports))
@@ -179,7 +180,7 @@ def _sampled(
         verdict, because = UNRESOLVED, f"{measure} differs by up to {resolved:.1%} within one of the runs"
     else:
         verdict, because = _verdict(rise, 0), f"these runs resolve {resolved:.1%}"
-    return Change(name, "speed", measure, *values, change, interval, verdict, because)
+    return Change(name, "speed", measure, values[0], values[1], change, interval, verdict, because)
 
 
 def table(found: list[Change]) -> str:

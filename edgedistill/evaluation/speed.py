@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgedistill import files, machine
-from edgedistill.errors import CheckFailed, UserError, quote, shown, unknown_name
+from edgedistill.errors import CheckFailed, UserError, first_line, quote, shown, unknown_name
 from edgedistill.evaluation import bootstrap
 from edgedistill.session import Session
 
@@ -48,7 +48,11 @@ class Runner(NamedTuple):
     def named(cls, name: str) -> Runner:
         """Return python, node or web, or the runner that a command line starts. Raises UserError where its
         program is missing."""
-        command = shlex.split(name)
+        try:
+            command = shlex.split(name)
+        except ValueError as error:
+            fact = f"not a command line ({first_line(error)})"
+            raise UserError(f"--runner {name}: {fact}; close its quotes") from None
         if name == OWN:
             return cls(name, (sys.executable, "-m", "edgedistill.evaluation.speed_child"))
         if name in PROGRAMS:

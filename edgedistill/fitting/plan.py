@@ -20,6 +20,7 @@ import torch
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
 from edgedistill.fitting import candidates, pace, record, search, starts, texts
@@ -39,6 +40,7 @@ from edgedistill.training.load_models import Models
 from edgedistill.training.open_recipe import Opened, open_recipe
 
 TIMED_TEXTS = 48  # of the suite: those whose latency is measured
+PAIRS = "--pairs"
 TEACHER_SECONDS = 3.0  # for measuring the teacher's speed, which decides how many texts it embeds
 
 
@@ -85,15 +87,22 @@ class Fit:
         return total - self.pace.finish_s - self.pace.finish_share * total
 
     @cached_property
+    def sources(self) -> TrainingSources:
+        """What all candidates train on."""
+        assert self.state.corpus is not None, "texts were chosen"
+        pairs = {} if self.state.pairs is None else {PAIRS: self.state.pairs.table}
+        return TrainingSources(texts.parsed(self.state.corpus), pairs, self.session, self.request.seed)
+
+    @property
     def corpus(self) -> Corpus:
         """The corpus that all candidates train on."""
-        assert self.state.corpus is not None, "texts were chosen"
-        return texts.build(self.state.corpus, self.session, self.request.seed)
+        assert isinstance(self.sources.texts, Corpus)
+        return self.sources.texts
 
     @cached_property
     def pairs(self) -> ParallelCorpus | None:
         """The user's pairs of queries and texts."""
-        return None if self.state.pairs is None else self.state.pairs.read(self.session)
+        return self.sources.tuples(PAIRS) if self.sources.tables else None
 
     @cached_property
     def queries(self) -> dict[str, search.Queries]:
@@ -194,7 +203,7 @@ def _choose_texts(fit: Fit) -> None:
     request, session, device = fit.request, fit.session, fit.session.device
     pairs = None if request.pairs is None else search.counted(request.pairs, session)
     fit.state.pairs = pairs
-    taken = 0 if fit.pairs is None else sum(map(len, fit.pairs.columns))  # texts that are embedded, too
+    taken = 0 if pairs is None else sum(map(len, pairs.read(session).columns))  # texts that are embedded, too
     whole = texts.section(request.texts, request.column, request.data)
     found = texts.read({**whole, "limit": texts.MOST_TEXTS}, texts.LEAST_TEXTS, session, request.seed)
     report = texts.check(found, fit.teacher)

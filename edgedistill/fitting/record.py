@@ -36,7 +36,7 @@ class FitRequest:
     budget: Budget
     minutes: float = 60.0
     column: str = "text"
-    suite: str = "mini"
+    suite: str = "sts-small"
     seed: int = 0
     pairs: Pairs | None = None
     data: Path | None = field(default=None, compare=False)

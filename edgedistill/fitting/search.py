@@ -52,11 +52,15 @@ class Pairs:
         columns = [self.query_column, self.text_column]
         return {"files": [self.file], "columns": columns, "held_out": self.held_out}
 
+    @property
+    def table(self) -> recipe.TupleFiles:
+        """The same, parsed."""
+        return recipe.TupleFiles(**self.section)
+
     def read(self, session: Session) -> ParallelCorpus:
         """The pairs, the held-out ones last. Raises UserError as reading a table does."""
-        table = recipe.TupleFiles(**self.section)
         try:
-            return parallel_corpus.build_tuples(table, [], session, "--pairs")
+            return parallel_corpus.build_tuples(self.table, [], session, "--pairs", 0)
         except UserError as error:
             raise UserError(*map(_of_options, error.problems)) from None
 

@@ -88,10 +88,15 @@ def read(section: dict[str, Any], least: int, session: Session, seed: int = 0) -
 
 def build(section: dict[str, Any], session: Session, seed: int) -> Corpus:
     """The corpus of a recipe's section."""
+    return corpus.build(parsed(section), session, seed)
+
+
+def parsed(section: dict[str, Any]) -> corpus.Spec:
+    """A recipe's section of texts."""
     whole = {"name": "texts", "teacher": {"model": "m"}, "student": {"kind": "teacher"}, "corpus": section}
     found = recipe.parse(whole, "--texts").corpus
     assert found is not None and not isinstance(found, recipe.Parallel)
-    return corpus.build(found, session, seed)
+    return found
 
 
 def check(read: Corpus, teacher: TeacherEncoder) -> dict[str, list[str]]:

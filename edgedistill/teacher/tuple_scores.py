@@ -23,7 +23,7 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session, progress_bar
 from edgedistill.teacher.targets import EmbeddingRows
 
-FORMAT = 2  # part of every cache key: raise it when what is written changes
+FORMAT = 3  # part of every cache key: raise it when what is written changes
 MOST_SHARE = 0.95  # of the positive's cosine; a nearer document may answer the query too
 CHUNK = 512  # queries scored at a time
 MOMENTS = 20_000  # documents, spread evenly, from which the mean and deviation of a query's scores are taken
@@ -75,6 +75,7 @@ def build(
     scored: bool,
     session: Session,
     place: str,
+    seed: int,
 ) -> ScoredTuples:
     """The tuples of a stage with their negatives and, where `scored`, with the teacher's scores.
 
@@ -95,8 +96,9 @@ def build(
             scores=of.model_dump(mode="json", include={"bm25"}),
             negatives=spec.negatives.model_dump(),
             teachers=identity,
+            seed=seed,
         )
-        draw = _Draw(spec.negatives, tuples, index, scorer or near, near, f"{place}.negatives")
+        draw = _Draw(spec.negatives, tuples, index, scorer or near, near, f"{place}.negatives", seed)
         folder = cached_folder(
             session.cache / "negatives" / key, lambda new: draw.write(new / "index.npy", session), session.log
         )
@@ -173,16 +175,17 @@ class _Draw(NamedTuple):
     ranked: Scorer
     near: Scorer
     place: str
+    seed: int
 
     def write(self, file: Path, session: Session) -> None:
-        """Write the index with the negatives of every tuple behind its own documents. Raises UserError for
-        fewer documents than are to be drawn."""
-        documents = np.arange(len(self.tuples.target_side))
+        """Write the index with the negatives of every tuple behind its own documents, none of them held out.
+        Raises UserError for fewer documents than are to be drawn."""
+        documents = np.arange(self.tuples.target_side.training_count)
         taken = self.spec.count + self.rows.shape[1]
         if len(documents) < taken:
             fact = f"{self.spec.count} of {len(documents)} documents are to be drawn for each query"
             raise UserError(f"{self.place}.count: {fact}, beside its own; lower it, or add documents")
-        random, found = np.random.default_rng(0), []
+        random, found = np.random.default_rng(self.seed), []
         answers = _answers(self.rows)
         with progress_bar(len(self.rows), session.progress, "drawing negatives", "queries") as advance:
             for rows in _chunks(len(self.rows)):

@@ -10,18 +10,17 @@ import torch
 
 from edgedistill import objectives, recipe
 from edgedistill.data import parallel_corpus
-from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import Problems, UserError
 from edgedistill.evaluation import scoring
-from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.output import own
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import targets
 from edgedistill.teacher.encoder import NOT_ON_CUDA
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.inputs import text_batches, tuple_batches
+from edgedistill.training.inputs import text_batches
 from edgedistill.training.load_models import Models, named_teachers
 from edgedistill.training.stages import NumberedStage, distillation_stages
 
@@ -34,31 +33,28 @@ class StageRows(NamedTuple):
     rows: int
 
 
-def stage_rows(
-    spec: recipe.Recipe, texts: Corpus | ParallelCorpus, models: Models, session: Session
-) -> list[StageRows]:
+def stage_rows(spec: recipe.Recipe, sources: TrainingSources, models: Models) -> list[StageRows]:
     """What each stage that distils will train on.
 
     Raises one UserError with the problems of all stages: tuples without their columns, a queue that leaves
     no text to train on, views without their file, `targets` that cannot be made of embeddings of their
     teachers' dimensions or be fitted on so many texts.
     """
-    problems, found = Problems(), list[StageRows]()
+    problems, found, texts = Problems(), list[StageRows](), sources.texts
     with problems.collect():
         if spec.targets is not None:
             targets.check(spec.targets, lambda of: models.of(of).dims, texts.training_count)
     for stage in distillation_stages(spec):
         with problems.collect():
-            found.append(_rows_of(spec, stage, texts, session))
+            found.append(_rows_of(stage, sources))
     problems.raise_any()
     return found
 
 
-def _rows_of(
-    spec: recipe.Recipe, stage: NumberedStage[recipe.Stage], texts: Corpus | ParallelCorpus, session: Session
-) -> StageRows:
+def _rows_of(stage: NumberedStage[recipe.Stage], sources: TrainingSources) -> StageRows:
+    texts = sources.texts
     if stage.spec.tuples is not None:
-        of_stage = tuple_batches.corpus_of(spec, stage, texts, session)
+        of_stage = sources.tuples(f"{stage.place}.tuples")
         return StageRows(of_stage, of_stage.training_count)
     if isinstance(texts, ParallelCorpus):
         rows = len(texts.training_pairs(stage.spec.pairs))

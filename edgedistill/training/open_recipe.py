@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from edgedistill import files, recipe, run
-from edgedistill.data import corpus, parallel_corpus
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
 from edgedistill.students.output import Affine, Output
@@ -107,25 +107,19 @@ def _reads_corpus(spec: recipe.Recipe) -> bool:
 
 def _sources(spec: recipe.Recipe, session: Session, problems: Problems) -> Sources:
     """Models and texts; what has a problem is left out."""
-    models, texts, stages = None, None, list[checks.StageRows]()
+    models, sources, texts, stages = None, None, None, list[checks.StageRows]()
     with problems.collect():
         checks.check_device(spec, session.device)
     with problems.collect():
         models = open_models(spec, session)
     with problems.collect():
-        if spec.corpus is not None and _reads_corpus(spec):
-            texts = open_corpus(spec.corpus, session, spec.seed)
-    if models is not None and texts is not None:
+        if _reads_corpus(spec):
+            sources = TrainingSources.of_recipe(spec, session)
+            texts = sources.texts
+    if models is not None and sources is not None and texts is not None:
         with problems.collect():
-            stages = checks.stage_rows(spec, texts, models, session)
+            stages = checks.stage_rows(spec, sources, models)
     return Sources(spec, models, texts, stages)
-
-
-def open_corpus(spec: recipe.Corpus, session: Session, seed: int) -> Corpus | ParallelCorpus:
-    """A recipe's texts, or its pairs."""
-    if isinstance(spec, recipe.Parallel):
-        return parallel_corpus.build(spec, session, seed)
-    return corpus.build(spec, session, seed)
 
 
 def _teacher_itself(spec: recipe.Recipe, models: Models, folder: Path | None) -> PreparedStudent:

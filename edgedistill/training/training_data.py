@@ -113,7 +113,7 @@ def _matched(
 
     def of_stage(stage: NumberedStage[recipe.Stage], ahead: StageRows) -> Any:
         if ahead.tuples is not None:
-            return tuple_batches.targets_of(stage, ahead.tuples, models, session, mapped)
+            return tuple_batches.targets_of(stage, ahead.tuples, models, session, mapped, spec.seed)
         if of_pairs is not None:
             return of_pairs(stage.spec)
         return of_texts() if objectives.reads_teacher(stage.spec.objective) else None

@@ -118,7 +118,7 @@ def rows(count: int) -> Iterator[tuple[str, str]]:
     for number in range(count):
         yield (
             f"text {number % (count // 2)}",
-            f"{'Text' if number < count // 2 else 'texto'} {number % (count // 3)}",
+            f"{'Satz' if number < count // 2 else 'texto'} {number % (count // 3)}",
         )
 
 

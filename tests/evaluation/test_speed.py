@@ -254,6 +254,8 @@ def test_a_runner_that_measures_something_else_in_a_later_round_is_refused(tmp_p
 
 
 def test_a_runner_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(UserError, match="--runner node 'x: not a command line"):
+        speed.Runner.named("node 'x")
     with pytest.raises(UserError) as refused:
         speed.Runner.named("noed")
     assert str(refused.value) == (

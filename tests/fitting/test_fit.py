@@ -31,10 +31,10 @@ def test_the_winner_keeps_to_the_budget(finished: Finished) -> None:
     raced = {each["name"]: each for each in finished.result["candidates"]}
     assert raced[won["candidate"]]["size_mb"] == pytest.approx(size / 1e6)  # exact before training
     assert opened.manifest["name"] == "mine"
-    assert 0 < won["p50_ms"] < 50 and won["suite"] == "mini" and won["kept"] > 0.5
-    mini = scoring.suite("mini")
+    assert 0 < won["p50_ms"] < 50 and won["suite"] == "sts-small" and won["kept"] > 0.5
+    small = scoring.suite("sts-small")
     teacher = TeacherEncoder(finished.request.teacher)
-    shares = [float(scoring.evaluate(mini, encode)["average"]) for encode in (opened.encode, teacher.embed)]
+    shares = [float(scoring.evaluate(small, encode)["average"]) for encode in (opened.encode, teacher.embed)]
     assert won["kept"] == pytest.approx(shares[0] / shares[1], rel=0.02)  # the teacher was in int8
 
 

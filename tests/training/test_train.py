@@ -691,8 +691,8 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(
 
 def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, tmp_path: Path) -> None:
     """The teacher ends in a layer that scales to unit length: raw targets are what goes into it."""
+    from edgedistill.data.training_sources import TrainingSources
     from edgedistill.teacher.embedder import open_teacher
-    from edgedistill.training.open_recipe import open_corpus
     from edgedistill.training.training_data import target_embeddings
 
     for raw in (False, True):
@@ -703,7 +703,7 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
         spec = recipe.Recipe.model_validate(world.recipe(**changes))
         assert spec.corpus is not None
         session = Session(data=world.data)
-        texts = open_corpus(spec.corpus, session, 0)
+        texts = TrainingSources.of_recipe(spec, session).texts
         assert not isinstance(texts, ParallelCorpus)
         teacher = open_teacher(spec.teacher, Session(data=world.data))
         assert isinstance(teacher, TeacherEncoder)

@@ -65,7 +65,7 @@ def test_queries_are_made_from_whole_training_texts(data: World) -> None:
     texts = corpus.build(parsed.corpus, session(data), 0)
     tuples = parsed.distilling[0].tuples
     assert isinstance(tuples, recipe.TupleCorpus)
-    made = made_tuples.build(tuples, texts, 70, [], session(data), "stages[0].tuples")
+    made = made_tuples.build(tuples, texts, 70, [], session(data), "stages[0].tuples", 0)
     assert len(made.target_side) == 70 and 100 < len(made) <= 140
     whole = set(documents(80))
     for query, document in made.index:
@@ -152,7 +152,7 @@ def toy(count: int = 40) -> tuple[ParallelCorpus, list[Embedded]]:
     tuples = SimpleNamespace(
         fingerprint="toy", training_count=count, index=np.stack([np.arange(count)] * 2, 1)
     )
-    tuples.source_side = tuples.target_side = list(range(count))
+    tuples.source_side, tuples.target_side = list(range(count)), SimpleNamespace(training_count=count)
     return tuples, [Embedded(Rows(), Rows(), {"toy": 1})]  # type: ignore[return-value, arg-type]
 
 
@@ -160,7 +160,7 @@ def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path
     tuples, teachers = toy()
     table = recipe.TupleFiles(files=["t.tsv"], columns=["a", "b"], negatives=recipe.Negatives(count=4))
     found = tuple_scores.build(
-        table, tuples, teachers, False, Session(cache_folder=tmp_path), "stages[0].tuples"
+        table, tuples, teachers, False, Session(cache_folder=tmp_path), "stages[0].tuples", 0
     ).index
     assert found.shape == (40, 6)
     for row in found:
@@ -175,7 +175,7 @@ def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path
         UserError, match=r"negatives.count: 39 of 40 documents are to be drawn for each query"
     ):
         tuple_scores.build(
-            too_many, tuples, teachers, False, Session(cache_folder=tmp_path), "stages[0].tuples"
+            too_many, tuples, teachers, False, Session(cache_folder=tmp_path), "stages[0].tuples", 0
         )
 
 
@@ -232,10 +232,10 @@ def test_rows_that_teach_nothing_are_left_out(tmp_path: Path, rows: list[str], f
     table = recipe.TupleFiles(files=["t.tsv"], columns=["a", "b", "c"])
     given = Session(data=tmp_path, cache_folder=tmp_path / "cache")
     if fact is None:
-        assert len(parallel_corpus.build_tuples(table, [], given, "stages[0].tuples")) == 2
+        assert len(parallel_corpus.build_tuples(table, [], given, "stages[0].tuples", 0)) == 2
         return
     with pytest.raises(UserError, match=fact):
-        parallel_corpus.build_tuples(table, [], given, "stages[0].tuples")
+        parallel_corpus.build_tuples(table, [], given, "stages[0].tuples", 0)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_scores_and_documents_that_rank_nothing(tmp_path: Path, rows: list[str],
     table = recipe.TupleFiles(files=["t.tsv"], columns=["a", "b"], scores=recipe.Scores(columns=["s"]))
     given = Session(data=tmp_path, cache_folder=tmp_path / "cache")
     with pytest.raises(UserError, match=fact):
-        parallel_corpus.build_tuples(table, [], given, "stages[0].tuples")
+        parallel_corpus.build_tuples(table, [], given, "stages[0].tuples", 0)
 
 
 def test_a_cross_encoder_scores_the_tuples_own_documents(data: World, tmp_path: Path) -> None:

@@ -146,7 +146,9 @@ def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch
         spec = recipe.TupleFiles(
             files=["*.tsv"] if columns[0] == "x" else ["t.tsv"], columns=[*columns], limit=limit
         )
-        return parallel_corpus.build_tuples(spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].tuples")
+        return parallel_corpus.build_tuples(
+            spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].tuples", 0
+        )
 
     made = build()
     assert texts_of(made) == [[f"{c} {n}" for n in (1, 5, 6)] for c in "abc"]
@@ -158,7 +160,7 @@ def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch
     (tmp_path / "t.txt").write_text("a\n", encoding="utf-8")
     table = recipe.TupleFiles(files=["t.txt"], columns=["one", "two"])
     with pytest.raises(UserError, match="a text file has no columns"):
-        parallel_corpus.build_tuples(table, [], Session(data=tmp_path), "stages[1].tuples")
+        parallel_corpus.build_tuples(table, [], Session(data=tmp_path), "stages[1].tuples", 0)
     (tmp_path / "leaks.tsv").write_text("x\ta 1\na leak\ta 5\na 6\t\n", encoding="utf-8")
     left_out = "1 with an empty text, 6 with an excluded text"
     with pytest.raises(UserError, match=rf"stages\[1\].tuples: no tuple is left of 7 read, {left_out}; "):

@@ -101,11 +101,14 @@ const suiteOf = (name) => {
   return {base, teacher, hybrid, brief: ways && !alone ? `${base} ${ways}` : ways || base};
 };
 const brief = (name) => suiteOf(name).brief;
-/** How little a suite's scores can tell: the mean width of their intervals; then come those scored in other ways, and mini, for a quick check. */
+/** The suites that ship: a few hundred pairs. */
+const SMALL = ['sts-small', 'mini'];
+
+/** How little a suite's scores can tell: the mean width of their intervals; then come those scored in other ways, and small ones. */
 function coarseness({name}) {
   const widths = all.flatMap(({quality}) => (quality[name]?.interval95 ? [quality[name].interval95[1] - quality[name].interval95[0]] : []));
   const mean = widths.length ? widths.reduce((sum, each) => sum + each, 0) / widths.length : 1;
-  return suiteOf(name).base === name ? mean + (name === 'mini' ? 4 : 0) : 2;
+  return suiteOf(name).base === name ? mean + (SMALL.includes(name) ? 4 : 0) : 2;
 }
 data.suites.sort((a, b) => coarseness(a) - coarseness(b)); // everywhere the one that tells most comes first
 let tab = 0; // the suite whose plot is shown, and which the heading is about
@@ -353,7 +356,7 @@ function aboutSuite({name, kind, measure, averaged}) {
   if (others.length && data.suites.some((other) => other.name === base)) return [brief(name), `${base} ${others.join(', ')}`];
   const of = Object.keys(all.find(({quality}) => quality[name]).quality[name].tasks), list = of.length > 8 ? `${of.length} tasks` : of.join(', ');
   const certain = kind === 'transfer' && !all.some(({quality}) => quality[name]?.interval95) ? '; no interval, since it is the accuracy of a classifier' : '';
-  const quick = name === 'mini' ? '; a small English suite that ships with edgedistill, for a quick check, not a benchmark' : '';
+  const quick = SMALL.includes(name) ? '; a small English suite that ships with edgedistill, for a quick check, not a benchmark' : '';
   return [brief(name), `${[...others, measure].join(', ')}${of.length > 1 ? `, mean of ${list}` : ''}; ${KINDS[kind]}${certain}${quick}`];
 }
 
@@ -643,7 +646,7 @@ function reproduce() {
   const values = (of) => distinct(all.map(of)).filter((value) => value !== null && value !== undefined);
   const quoted = (text) => (/^[\w./:=,+-]+$/.test(text) ? text : `'${text}'`);
   const option = (name, list, usual) => (list.length === 1 && list[0] === usual ? [] : list.map((value) => `--${name} ${quoted(`${value}`)}`));
-  const suites = data.suites.map(({name}) => name).filter((name) => suiteOf(name).base === name), apart = data.suites.some(({name, kind}) => name !== 'mini' && kind !== 'mteb');
+  const suites = data.suites.map(({name}) => name).filter((name) => suiteOf(name).base === name), apart = data.suites.some(({name, kind}) => !SMALL.includes(name) && kind !== 'mteb');
   const command = ['edgedistill bench', ...values(({bundle}) => `${bundle.name}:${bundle.precision}`).map(quoted),
     ...option('suite', suites), ...(data.suites.some(({name}) => name.endsWith(' + BM25')) ? ['--hybrid'] : []),
     ...(apart ? ['--data DIR'] : []), ...option('threads', values(({threads}) => threads)), ...option('device', values(FILTERS.device), 'cpu'), ...option('runner', values(FILTERS.runner), 'python'), ...(all[0].single.distinct < 1024 ? ['--quick'] : [])];

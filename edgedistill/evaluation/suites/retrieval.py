@@ -25,7 +25,8 @@ from edgedistill.evaluation.suites.suite_files import (
     add_texts,
     columns,
     either,
-    jsonl,
+    records,
+    tabbed,
 )
 from edgedistill.runtime import similarity
 from edgedistill.runtime.compact import compact
@@ -39,7 +40,8 @@ Ranking = list[tuple[float, str]]  # (score, id) of a query's texts, best first
 class RetrievalFolder(Task):
     """A BEIR folder with corpus.jsonl, queries.jsonl and qrels.tsv or qrels/test.tsv, each also .gz. Another
     split than test is read from qrels/SPLIT.tsv or qrels_SPLIT.tsv, and from queries_SPLIT.jsonl if there is
-    one."""
+    one. In place of .jsonl there may be .tsv without a header: id, title, text of the corpus, id, text of the
+    queries, query, text, grade of qrels.tsv."""
 
     folder: str = Field(description="next to suite.yaml, else under --data")
     split: str = Field("test", description="which judgements of the folder")
@@ -55,7 +57,7 @@ class Collection:
 
     def chunks(self, size: int = CHUNK_TEXTS) -> Iterator[tuple[list[str], list[str]]]:
         """Read the corpus from disk as (ids, texts), `size` at a time."""
-        rows = jsonl(self.corpus)
+        rows = records(self.corpus)
         while chunk := list(islice(rows, size)):
             yield [name for name, _, _ in chunk], [normalize(f"{title} {text}") for _, title, text in chunk]
 
@@ -112,18 +114,19 @@ def ndcg(grades: list[int], relevant: list[int]) -> float:
 def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
     """Read the queries that have judgements; the corpus stays on disk."""
     folder = find(part.folder)
-    corpus = either(folder, "corpus.jsonl")
+    corpus = either(folder, "corpus.jsonl", "corpus.tsv")
     of_test = ("qrels.tsv",) if part.split == "test" else ()
     qrels = either(folder, *of_test, f"qrels/{part.split}.tsv", f"qrels_{part.split}.tsv")
     relevance: dict[str, dict[str, int]] = {}
-    for query, text, grade in columns(qrels, ["query-id", "corpus-id", "score"]):
+    judgements = columns(qrels, ["query-id", "corpus-id", "score"])
+    for query, text, grade in tabbed(qrels, 3) if ".tsv" in corpus.suffixes else judgements:
         try:
             relevance.setdefault(query, {})[text] = int(grade)
         except ValueError:
             raise UserError(
                 f"{qrels}: query {query}, text {text}: grade {grade!r} is not a whole number; correct it"
             ) from None
-    asked = jsonl(either(folder, f"queries_{part.split}.jsonl", "queries.jsonl"))
+    asked = records(either(folder, f"queries_{part.split}.jsonl", "queries.jsonl", "queries.tsv"))
     queries = {name: normalize(text) for name, _, text in asked if name in relevance}
     if not queries or len(queries) < len(relevance):
         lost = next((name for name in relevance if name not in queries), None)

@@ -88,9 +88,23 @@ def columns(path: Path, names: list[str], numeric: tuple[str, ...] = ()) -> Iter
     return readers.columns_in(path, tuple(names), "the columns in suite.yaml", numeric)
 
 
-def jsonl(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield (id, title, text) of the rows of a BEIR corpus or query file. Raises UserError for a line that is
-    not one."""
+def tabbed(path: Path, count: int) -> Iterator[list[str]]:
+    """Yield the `count` fields of each line of a .tsv file without header or quoting. Raises UserError for a
+    line with another number of them."""
+    for number, line in input_file.lines(path):
+        fields = line.split("\t")
+        if len(fields) != count:
+            raise UserError(f"{path}: line {number}: {len(fields)} fields, not {count}; fix the line")
+        yield fields
+
+
+def records(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield (id, title, text) of the rows of a BEIR corpus or query file, or of a .tsv file without a header:
+    corpus.tsv has id, title, text, queries.tsv id, text. Raises UserError for a line that is not one."""
+    if ".tsv" in path.suffixes:
+        for fields in tabbed(path, 3 if path.name.startswith("corpus") else 2):
+            yield fields[0], " ".join(fields[1:-1]), fields[-1]
+        return
     for number, row in readers.objects(path):
         if "_id" not in row:
             raise UserError(f"{path}: line {number}: no `_id`; BEIR's rows have _id, title, text")

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgedistill import objectives, recipe
-from edgedistill.data import file_patterns, made_tuples, parallel_corpus
-from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenPass
 from edgedistill.runtime.bundle import SIDES
@@ -24,22 +22,6 @@ from edgedistill.training.inputs import batch_order
 from edgedistill.training.inputs.text_batches import Batches, ColumnTokens, Ids
 from edgedistill.training.load_models import Models
 from edgedistill.training.stages import NumberedStage
-
-
-def corpus_of(
-    spec: recipe.Recipe, stage: NumberedStage[recipe.Stage], texts: Corpus | ParallelCorpus, session: Session
-) -> ParallelCorpus:
-    """The tuples that a stage reads, from its tables or made from the corpus' texts. Raises UserError where
-    there are none."""
-    tuples, place = stage.spec.tuples, f"{stage.place}.tuples"
-    exclude = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files | recipe.Parallel) else []
-    if isinstance(tuples, recipe.TupleCorpus):
-        assert isinstance(texts, Corpus) and spec.corpus is not None, "the recipe's own checks guarantee it"
-        excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
-        count = texts.own - spec.corpus.held_out + texts.paragraphs
-        return made_tuples.build(tuples, texts, count, excluded, session, place)
-    assert tuples is not None
-    return parallel_corpus.build_tuples(tuples, exclude, session, place)
 
 
 class TupleTargets:
@@ -132,10 +114,12 @@ def targets_of(
     models: Models,
     session: Session,
     mapped: Callable[[Callable[[recipe.Teacher | None], EmbeddingRows]], EmbeddingRows],
+    seed: int,
 ) -> TupleTargets:
     """What the tuples of a stage are compared with; teachers embed what is needed for it and not cached.
 
-    `mapped` makes of each teacher's embeddings of a column what the student is to match.
+    `mapped` makes of each teacher's embeddings of a column what the student is to match; `seed` draws the
+    negatives.
     """
     spec = stage.spec
     assert spec.tuples is not None
@@ -152,7 +136,8 @@ def targets_of(
         for each in named:
             identity = {role: models.of(each).in_role(role).identity() for role in SIDES}
             teachers.append(Embedded(embedded(0)(each), embedded(1)(each), identity))
-    found = tuple_scores.build(spec.tuples, tuples, teachers, scored, session, f"{stage.place}.tuples")
+    place = f"{stage.place}.tuples"
+    found = tuple_scores.build(spec.tuples, tuples, teachers, scored, session, place, seed)
     similar_by = embedded(1)(None) if spec.group is not None else None
     if not vectors:
         return TupleTargets(found, None, None, similar_by)
