@@ -781,9 +781,9 @@ def bench(
             files.refuse_existing(f"{option} {file}", option, overwrite)
     show = None if as_json or markdown else typer.echo
     given = {"--compare": compare, "--from": drawn}
-    if option := next((name for name, value in given.items() if value is not None), None):
+    if unmeasured := next((name for name, value in given.items() if value is not None), None):
         if bundles:
-            raise UserError(f"{option}: measures nothing, and {bundles[0]} is given too; leave one out")
+            raise UserError(f"{unmeasured}: measures nothing, and {bundles[0]} is given too; leave one out")
         if drawn is not None:
             _drawn(drawn, html, png, as_json, markdown)
         elif compare is not None:

@@ -217,7 +217,7 @@ class Files(Part):
     name: Name
     kind: Name
     files: dict[FileName, Hash] = Field(max_length=MOST_FILES)
-    documents: Literal["mean"] | None = None
+    documents: Literal["mean"] = "mean"
     # what bench, the card and training read
     teacher: Text = ""  # may be a path
     made_at: Time = "2000-01-01T00:00:00Z"
