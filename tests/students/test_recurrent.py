@@ -23,8 +23,7 @@ from edgedistill.students import bert, bert_layers, graph, recurrent
 from edgedistill.training import student_embeddings, train
 from tests.conftest import World, sentences
 from tests.students.test_graph import PIECES, make_recurrent, spread
-from tests.vocabulary.test_trim_model import plain
-from tests.vocabulary.test_trim_tokenizer import unigram
+from tests.vocabulary.test_trim_tokenizer import plain, unigram
 
 XLM_R = {
     "hidden_size": 768,

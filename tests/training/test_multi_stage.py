@@ -31,8 +31,7 @@ from edgedistill.training.stage_in_progress import StageInProgress
 from edgedistill.training.stages import NumberedStage
 from edgedistill.vocabulary import learn_tokenizer
 from tests.conftest import World, sentences
-from tests.vocabulary.test_trim_model import plain
-from tests.vocabulary.test_trim_tokenizer import unigram
+from tests.vocabulary.test_trim_tokenizer import plain, unigram
 
 BOTH = {"kind": "each_side", "objective": {"kind": "mse"}}
 OWN = {"of": "assistant", "language": "own"}
