@@ -38,6 +38,7 @@ from edgedistill.training.trained_module import (
     use_plain_attention,
 )
 
+CLOCK = 100_000  # parts of a stage's minutes that the learning rate follows
 LOG_SECONDS = 30.0  # between two log lines, where there is no progress bar
 
 Targets = Tensor | objectives.Ranking | None
@@ -125,6 +126,7 @@ class StageInProgress:
         groups = self.batches.targets.similar(self.spec, self.seed) if self.spec.group is not None else None
         self.order = BatchOrder(self.spec, self.batches, rows, self.seed, groups)
         self.step, self.steps = 0, steps(self.spec, len(rows))
+        self._began = time.monotonic()  # earlier, where a killed run goes on
         torch.manual_seed(self.seed)
         device = run.accelerator.device
         self.module = self._trained_module(queued).to(device)
@@ -142,7 +144,7 @@ class StageInProgress:
         run.accelerator.processes.copy_first(self.module)
         use_plain_attention(self.student, run.accelerator)
         self.module.train()
-        self.ended = self.step >= self.steps
+        self.ended = self.step >= self.steps or self._clock >= 1
         self._score, self._losses = math.nan, list[float]()  # of the last measurement; since it
         self._bar = self.metrics.bar.add_task(
             self.spec.name, total=self.steps, completed=self.step, loss=math.nan, dev=math.nan, rate=0.0
@@ -174,6 +176,7 @@ class StageInProgress:
             self.selection.best = state["selection"]["best"]
             self.selection.misses = state["selection"]["misses"]
         self.step, self.metrics.stages = state["step"], state["stages"]
+        self._began = time.monotonic() - state.get("seconds", 0.0)
         self.metrics.truncate(state["metrics_bytes"])
         checkpoint.set_random_state(tensors["random"])
         self.metrics.log(f"{self.spec.name}: resuming from step {self.step:,} of {self.steps:,}")
@@ -201,8 +204,17 @@ class StageInProgress:
 
     def set_learning_rate(self) -> None:
         """Give the optimizers the learning rate of this step."""
-        rate = self.spec.learning_rate * learning_rate_factor(self.spec, self.step, self.steps)
+        step, steps = self.step, self.steps
+        if self._clock * steps > step:
+            step, steps = int(self._clock * CLOCK), CLOCK
+        rate = self.spec.learning_rate * learning_rate_factor(self.spec, step, steps)
         set_learning_rate(self.optimizers, self.spec, rate, self.step)
+
+    @property
+    def _clock(self) -> float:
+        """The share of the stage's minutes that has passed; 0 where it has none."""
+        seconds = 60 * (self.spec.minutes or math.inf)
+        return min(1.0, (time.monotonic() - self._began) / seconds)
 
     def pause_where_asked(self) -> None:
         """At the run's `pause_at`: write a checkpoint and raise Paused."""
@@ -215,7 +227,7 @@ class StageInProgress:
         """What is done after a step with its loss: measure and select, log, write a checkpoint; `ended` is
         set after the last one."""
         check_loss(loss, self._diverged, self.step)
-        now, self.ended = time.perf_counter(), self.step >= self.steps
+        now, self.ended = time.perf_counter(), self.step >= self.steps or self._clock >= 1
         self._losses.append(loss)
         selection, shown = self.selection if self.selects else None, not self.metrics.bar.disable
         if selection is not None and (self.step % selection.spec.every == 0 or self.ended):
@@ -274,6 +286,7 @@ class StageInProgress:
             "selection": {"best": selection.best, "misses": selection.misses} if selection else None,
             "stages": self.metrics.stages,
             "metrics_bytes": self.metrics.size(),
+            "seconds": time.monotonic() - self._began,
         }
 
     def hand_over(self) -> None:
