@@ -18,6 +18,7 @@ import argparse
 import base64
 import hashlib
 import json
+import os
 import re
 import signal
 import sys
@@ -26,8 +27,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import onnxruntime
 from tokenizers import Tokenizer
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # which onnxruntime reads when it is imported
+import onnxruntime
 
 LARGEST_BYTES = {
     "manifest.json": 4_000_000,
