@@ -299,7 +299,6 @@ def test_a_number_outside_its_range_is_named_with_the_range(tmp_path: Path) -> N
         ("serve nano --port 99999", "--port 99999: not a whole number from 0 to 65,535"),
         ("serve nano --port x", "--port x: not a whole number from 0 to 65,535"),
         ("serve nano --workers 0", "--workers 0: not a whole number from 1 to 1,024"),
-        ("bench nano --p99 nan", "--p99 nan: not a number from 0.1 to 100,000.0"),
         ("search nano . q --hybrid-weight x", "--hybrid-weight x: not a number from 0"),
         ("embed nano . --dim 1.5", "--dim 1.5: not a whole number"),
     ):
