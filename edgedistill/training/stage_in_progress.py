@@ -148,7 +148,7 @@ class StageInProgress:
         self.ended = self.share >= 1
         self._score, self._losses = math.nan, list[float]()  # of the last measurement; since it
         self._bar = self.metrics.bar.add_task(
-            self.spec.name, total=1.0, completed=self.share, steps="", loss=math.nan, dev=math.nan, rate=0.0
+            self.spec.name, total=1.0, steps="", loss=math.nan, dev=math.nan, rate=0.0
         )
         self._saved = self._logged = self._measured = time.perf_counter()
 

@@ -60,7 +60,7 @@ def unigram(byte_fallback: bool = False) -> Any:
     return fast(raw)
 
 
-def plain(folder: Path, kind: str, words: Any, **sizes: Any) -> Path:
+def plain_model(folder: Path, kind: str, words: Any, **sizes: Any) -> Path:
     """A plain AutoModel folder, its tensors named as a checkpoint with a head names them."""
     from transformers import AutoConfig, AutoModel
 
