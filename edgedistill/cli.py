@@ -1022,45 +1022,6 @@ def mobile(
     print_result({"package": str(out), **found}, as_json, str(out))
 
 
-@_command("edgedistill trim owner/name --revision main --corpus 'texts/*.txt.gz' --out models/mine")
-def trim(
-    model: Annotated[str, _argument("MODEL", "packaged:NAME, a folder, or a hub id (with --revision).")],
-    texts: Annotated[
-        list[str],
-        _option(
-            "GLOB[:COLUMN]", "Files whose tokens are kept, under --data, else here. Repeatable.", "--corpus"
-        ),
-    ],
-    out: Annotated[Path, _option("DIR", "Folder of the trimmed model.")],
-    others: Annotated[
-        list[str] | None,
-        _option(
-            "GLOB[:COLUMN]",
-            "Files to report the effect on, without keeping their tokens. Repeatable.",
-            "--report",
-        ),
-    ] = None,
-    min_count: Annotated[
-        int,
-        _option("N", "Keep tokens that occur at least this often.", min=1),
-    ] = 1,
-    revision: Revision = None,
-    data: Data = None,
-    as_json: Json = False,
-) -> None:
-    """Remove from a model the tokens that a corpus does not use.
-
-    Texts whose tokens are all known and kept (with --min-count 1, every text of the corpus without unknown
-    words) are tokenized and embedded as before; this is checked before the model is written.
-    """
-    _require_torch("trim", model)
-    from edgedistill.vocabulary import trim_model
-
-    corpus = trim_model.TrimCorpus(texts, others or [], min_count)
-    found = trim_model.trim(model, corpus, out, _session(data), revision)
-    print_result(found, as_json, trim_model.summary(found))
-
-
 @_command("edgedistill demo --out demo")
 def demo(
     out: Annotated[Path, _option("DIR", "Folder for runs, bundles and the report.")] = Path("demo"),
