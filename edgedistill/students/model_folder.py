@@ -126,9 +126,12 @@ class ModelFolder:
         """Our names of its poolings, in the order in which they are joined; [] for a plain model."""
         for module in self.chain:
             if module.kind == "Pooling":
-                named = module.config.get("pooling_mode")
-                on = [name for flag, (name, _) in POOLINGS.items() if module.config.get(flag)] or ["mean"]
-                names = on if named is None else [named] if isinstance(named, str) else named
+                names = module.config.get("pooling_mode")
+                if names is None:
+                    on = [name for flag, (name, _) in POOLINGS.items() if module.config.get(flag)]
+                    names = on or ["mean"]
+                elif isinstance(names, str):
+                    names = [names]
                 for name in names:
                     if name not in POOLING_NAMES:
                         place = module.folder / "config.json"
