@@ -247,7 +247,7 @@ ALL_READERS = READERS | {
     "pairs": pairs,
     "labels": lambda path: labelled_tasks.read_table(path, ["text"], "label", "task"),
     "suite": lambda path: list(
-        suite_files.jsonl(path) if "json" in path.name else suite_files.columns(path, ["text"])
+        suite_files.records(path) if "json" in path.name else suite_files.columns(path, ["text"])
     ),
     "precomputed": given,
 }
