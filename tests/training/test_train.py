@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from edgedistill import recipe, resolve, run
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
 from edgedistill.session import QUIET, Session
@@ -704,7 +704,7 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
         assert spec.corpus is not None
         session = Session(data=world.data)
         texts = TrainingSources.of_recipe(spec, session).texts
-        assert not isinstance(texts, ParallelCorpus)
+        assert not isinstance(texts, Rows)
         teacher = open_teacher(spec.teacher, Session(data=world.data))
         assert isinstance(teacher, TeacherEncoder)
         found = target_embeddings(spec, Models(teacher), texts, None, session, tmp_path / str(raw))[
