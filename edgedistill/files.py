@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,16 @@ def sha256_folder(folder: Path, suffixes: tuple[str, ...] = ()) -> str:
     for path in sorted(
         p for p in folder.rglob("*") if p.is_file() and (not suffixes or p.suffix in suffixes)
     ):
-        total.update(f"{path.relative_to(folder).as_posix()}\0{sha256_file(path)}\n".encode())
+        state = path.stat()
+        sha256 = _sha256(path.absolute(), (state.st_size, state.st_mtime_ns, state.st_ctime_ns))
+        total.update(f"{path.relative_to(folder).as_posix()}\0{sha256}\n".encode())
     return total.hexdigest()
+
+
+@cache
+def _sha256(path: Path, state: tuple[int, ...]) -> str:
+    """A file's sha256, read once a process as long as its size and times stay the same."""
+    return sha256_file(path)
 
 
 def cache_key(**parts: Any) -> str:
@@ -283,7 +292,7 @@ def _written(path: Path) -> AbstractContextManager[None]:
 def _flush(path: Path) -> None:
     """Make a file readable by all, and have its bytes on the disk before it is renamed."""
     os.chmod(path, 0o644)
-    with path.open("rb") as file:
+    with path.open("r+b") as file:  # Windows flushes no file that is open for reading alone
         os.fsync(file.fileno())
 
 

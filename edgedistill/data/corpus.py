@@ -130,6 +130,10 @@ class CorpusPass(ABC):
         """The texts of a shard."""
         return self.corpus.between(number * SHARD, (number + 1) * SHARD)
 
+    def rows(self, numbers: Iterable[int]) -> int:
+        """How many rows of the corpus these shards have; the last shard is shorter than SHARD."""
+        return sum(min(SHARD, len(self.corpus) - number * SHARD) for number in numbers)
+
     def make(self, number: int) -> int:
         """Make a shard. Returns how many texts it has. Raises UserError when the disk is full."""
         written(self.shard(number), self.computed(number))
@@ -159,7 +163,7 @@ class CorpusPass(ABC):
         """Make what is lacking of a share."""
         if lacking := self.lacking(share):
             started = time.perf_counter()
-            with progress_bar(len(lacking) * SHARD, self.session.progress, self.name) as advance:
+            with progress_bar(self.rows(lacking), self.session.progress, self.name) as advance:
                 for number in lacking:
                     advance(self.make(number))
             self.session.log(f"{self.name}: {self.done} in {time.perf_counter() - started:.0f} s")

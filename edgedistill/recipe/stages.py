@@ -13,7 +13,6 @@ from edgedistill.recipe.section import (
     MOST_EPOCHS,
     Clip,
     Section,
-    Steps,
     TrainingDtype,
     TrainingTokens,
     Warmup,
@@ -77,7 +76,19 @@ class Stage(Section):
         None, description="Train only on the `corpus.pairs` with these names. Default: all."
     )
     epochs: float = Field(1.0, gt=0, le=MOST_EPOCHS, description="Passes over the corpus; may be fractional.")
-    steps: Steps = None
+    steps: int | None = Field(
+        None,
+        ge=0,
+        description="Optimizer steps, instead of `epochs`. 0: only what is fitted before the first step.",
+    )
+    minutes: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="Minutes by the clock, instead of `epochs`: the learning rate follows the share of them "
+        "that has passed, so a slow machine takes fewer steps and still ends its schedule. With `steps`: at "
+        "most so many. Only `steps` alone gives the same bytes again.",
+    )
     batch: int = Field(256, ge=1, le=LARGEST_BATCH, description="Batch size in texts, pairs or tuples.")
     learning_rate: float = Field(1e-3, gt=0, le=100, description="Peak learning rate.")
     warmup: Warmup = 0.05

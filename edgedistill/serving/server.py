@@ -467,10 +467,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 def allow_many_connections() -> None:
     """Raise this process's limit of open files, each connection being one, as far as it may."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
+    if sys.platform == "win32":  # has no such limit
         return
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -3,6 +3,7 @@ revisions, licences, weights, and the hashes that a resumed run must find again.
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 
 import yaml
 from huggingface_hub.repocard import metadata_load
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from edgedistill import files, recipe, resolve, run
 from edgedistill.data.rows import Rows
@@ -52,15 +54,21 @@ class MetricsLog:
         return self.path.stat().st_size if self.path.exists() else 0
 
 
+class _Selected(ProgressColumn):
+    """The last score on the suite of `select`, once there is one."""
+
+    def render(self, task: Task) -> Text:
+        dev = task.fields["dev"]
+        return Text("" if math.isnan(dev) else f"dev {dev:.4f}")
+
+
 def progress_bar(shown: bool) -> Progress:
     """A bar per stage: steps, loss, dev score, texts per second, time left."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn(
-            "{task.completed:,}/{task.total:,} steps  loss {task.fields[loss]:.4f}  dev "
-            "{task.fields[dev]:.4f}"
-        ),
+        TextColumn("{task.fields[steps]} steps  loss {task.fields[loss]:.4f}"),
+        _Selected(),
         TextColumn("{task.fields[rate]:,.0f} texts/s"),
         TimeRemainingColumn(),
         transient=True,

@@ -315,6 +315,8 @@ def test_shards_hold_the_embeddings_and_are_written_once(world: World, built: co
     found.shard = 100
     rows = np.array([0, 399, 100, 99, 100])
     assert sum(map(len, found.parts)) == 440
+    whole = embedding_cache.TeacherPass(load(world.teacher), built, QUIET)
+    assert whole.rows(range(whole.shards)) == 440, "the last shard is short"
     assert np.abs(found[rows] - load(world.teacher).embed(built.texts(rows))).max() < 1e-3
     heard = len(said)
     embedding_cache.TeacherPass(load(world.teacher), built, Session(log=said.append)).open()

@@ -32,8 +32,7 @@ from edgedistill.training.stage_in_progress import StageInProgress
 from edgedistill.training.stages import NumberedStage, distillation_stages
 from edgedistill.vocabulary import learn_tokenizer
 from tests.conftest import World, sentences
-from tests.vocabulary.test_trim_model import plain
-from tests.vocabulary.test_trim_tokenizer import unigram
+from tests.vocabulary.test_trim_tokenizer import plain_model, unigram
 
 BOTH = {"kind": "each_side", "objective": {"kind": "mse"}}
 OWN = {"of": "assistant", "language": "own"}
@@ -379,7 +378,7 @@ def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: 
 def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path: Path) -> None:
     """Stage 1 skipped: XLM-R as transformers saves it, read with the pooling that the recipe names; and a
     trimmed vocabulary."""
-    folder = plain(tmp_path / "xlm-r", "xlm-roberta", unigram(), num_hidden_layers=2)
+    folder = plain_model(tmp_path / "xlm-r", "xlm-roberta", unigram(), num_hidden_layers=2)
     spec = four(world, data, folder)
     spec = spec.model_copy(
         update={
@@ -410,7 +409,7 @@ def refused(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Re
 
 def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path: Path) -> None:
     stage = {"name": "x", "objective": BOTH, **FAST}
-    other = plain(tmp_path / "xlm-r", "xlm-roberta", unigram(), num_hidden_layers=2)
+    other = plain_model(tmp_path / "xlm-r", "xlm-roberta", unigram(), num_hidden_layers=2)
     for changes, says in (
         (
             {"assistant": None, "stages": [stage]},
