@@ -150,7 +150,7 @@ def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch
 
     made = build()
     assert texts_of(made) == [[f"{c} {n}" for n in (1, 5, 6)] for c in "abc"]
-    about = files.read_json(made.folder / "parallel.json")
+    about = files.read_json(made.sides[0].folder.parent / "parallel.json")
     assert (about["read"], about["leaked"], about["pairs"], about["trained"]) == (7, 2, 3, 3)
     assert texts_of(build(limit=2)) == [[f"{c} {n}" for n in (1, 5)] for c in "abc"]
     with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].tuples.columns"):
