@@ -693,7 +693,7 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
     """The teacher ends in a layer that scales to unit length: raw targets are what goes into it."""
     from edgedistill.data.training_sources import TrainingSources
     from edgedistill.teacher.embedder import open_teacher
-    from edgedistill.training.training_data import target_embeddings
+    from edgedistill.training.inputs.stage_targets import TargetReader
 
     for raw in (False, True):
         changes = {
@@ -707,7 +707,7 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
         assert not isinstance(texts, Rows)
         teacher = open_teacher(spec.teacher, Session(data=world.data))
         assert isinstance(teacher, TeacherEncoder)
-        found = target_embeddings(spec, Models(teacher), texts, None, session, tmp_path / str(raw))[
+        found = TargetReader(spec, Models(teacher), texts, None, session, tmp_path / str(raw)).of_texts[
             np.arange(20)
         ]
         expected = teacher.embed(texts.texts(np.arange(20)), "cpu", not raw)
