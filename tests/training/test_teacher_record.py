@@ -172,9 +172,8 @@ def test_each_teacher_has_its_own_cache_and_one_kill_costs_one_teacher(
         world.recipe(teacher={"model": str(wide), "pooling": "cls", "max_tokens": 32}), "test"
     )
     lines.clear()
-    TargetReader(
-        alone, open_models(alone, session), Rows.of_texts(texts), None, session, tmp_path / "alone"
-    ).of_texts
+    rows, models = Rows.of_texts(texts), open_models(alone, session)
+    _ = TargetReader(alone, models, rows, None, session, tmp_path / "alone").of_texts
     assert lines == [], "its embeddings are there already"
 
 
