@@ -13,8 +13,8 @@ from edgedistill.errors import UserError, unknown_name
 # the same nDCG within 0.2.
 INT8_RANGE, BEYOND_SENTENCES = 8.0, 1.5
 # Length of the mean embedding from which it is subtracted before bits are taken. Of 113 sentences it is .91
-# for `multi`, whose bits then have nDCG@10 54.6 in place of 17.6 (ten collections); .34 and .25 for `nano` and
-# `micro`, which it helps only in languages that they were not made for.
+# for `multi`, whose bits then have nDCG@10 54.6 in place of 17.6 (ten collections); for `nano` and `micro`
+# .34 and .25, and it helps only in languages that they were not made for.
 LEAST_MEAN = 0.5
 LEAST_COSINE = 0.98  # of an int8 row to its float32 one: below it, int8 is refused
 
@@ -39,13 +39,10 @@ class Calibration(NamedTuple):
 
     @classmethod
     def of(cls, manifest: dict[str, Any]) -> Calibration:
-        """A bundle's, from its manifest's `calibration`. Raises UserError for a mean of other dimensions."""
+        """A bundle's, from its manifest's `calibration`."""
         kept = manifest.get("calibration", {})
-        mean = np.array(kept["mean"], np.float32) if "mean" in kept else None
-        if mean is not None and len(mean) != manifest["dims"][0]:
-            fact = f"{len(mean)} numbers for embeddings of {manifest['dims'][0]} dimensions"
-            raise UserError(f"{manifest['name']}: calibration.mean: {fact}; export the bundle again")
-        return cls(kept.get("int8_range", INT8_RANGE), mean)
+        mean = kept.get("mean")
+        return cls(kept.get("int8_range", INT8_RANGE), None if mean is None else np.array(mean, np.float32))
 
     def centred(self, rows: np.ndarray) -> np.ndarray:
         """Rows (n, d) less the mean; less its first components, at its whole length, where they are cut."""
@@ -64,15 +61,6 @@ def measured(rows: np.ndarray) -> dict[str, Any]:
     if np.linalg.norm(mean) < LEAST_MEAN:
         return found
     return found | {"mean": [round(x, 5) for x in mean.tolist()]}
-
-
-def is_calibration(value: Any) -> bool:
-    """Whether something is what `measured` returns."""
-    if not isinstance(value, dict) or set(value) - {"int8_range", "mean"}:
-        return False
-    most, mean = value.get("int8_range", INT8_RANGE), value.get("mean", [0.0])
-    numbers = [most, *mean] if isinstance(mean, list) and mean else [None]
-    return all(type(x) in (int, float) for x in numbers) and most > 0 and max(map(abs, mean)) <= 1
 
 
 PLAIN = Calibration()
