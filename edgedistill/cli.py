@@ -207,7 +207,7 @@ Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names o
 
 
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
-HYBRID_WEIGHT = "Weight of BM25 beside the cosines, as z-scores; by default 0.5."
+HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2."
 Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
 PairTable = Annotated[
     str | None,
@@ -916,13 +916,14 @@ def search(
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
     words = [] if " " in question else list(takewhile(_is_word, reversed(paths or [])))[::-1]
-    if os.path.exists(question) or not paths or words == paths:
+    if os.path.exists(question) or not paths:
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
     if words:
         whole = shlex.quote(" ".join([*words, question]))
-        raise UserError(f"{words[0]}: no such file or folder; if it is of the question, quote it: {whole}")
+        fact = search_files.missing(words[0])
+        raise UserError(f"{words[0]}: {fact}; if it is of the question, quote it: {whole}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     found = search_files.search(opened, request, _session(quiet=as_json))
     log(f"ranked by {found['ranked_by']}")

@@ -211,12 +211,12 @@ def indexed(collection: Collection, encode: Encode) -> Index:
 def ranked(
     collection: Collection, queries: Floats, index: Index, weight: float | None = None
 ) -> list[Ranking]:
-    """Rank the texts for each query (q, d) by cosine, with a weight by z-scores of cosines and of BM25."""
+    """Rank the texts for each query (q, d) by cosine, with a weight by words too."""
     found = list[Ranking]()
     for taken in blocks(len(queries), len(index.names)):
         scores: Floats = queries[taken] @ index.embeddings.T
         if weight is not None:
-            scores = joined(scores, collection.bm25.scores(collection.queries[taken]), weight)
+            scores = joined(scores, collection.bm25.shares(collection.queries[taken]), weight)
         found += _best(scores, index.names)
     return found
 

@@ -44,20 +44,20 @@ test("a bundle encodes in every precision", async (t) => {
   await assert.rejects(cut, { message: "precision: binary needs dimensions in whole bytes, not 12; choose int8" });
 });
 
-test("BM25 by hand: Lucene's variant with k1 0.9 and b 0.4, without the stop words of English", () => {
+test("shares of a query by hand: BM25 with k1 0.9 and b 0.4 by the query's idf, without the stop words of English", () => {
   const index = new BM25(["the red cat", "a red, RED door", "", "the blue house of the cat"]); // 2, 3, 0 and 3 words, 2 on average
-  const idf = Math.log(1 + (4 - 2 + 0.5) / (2 + 0.5)); // each word below is in two of four texts
-  const weight = (count, length) => (idf * count) / (count + 0.9 * (0.6 + (0.4 * length) / 2));
-  const expected = [weight(1, 2) * 2, weight(2, 3), 0, weight(1, 3)];
-  for (const query of ["red cat?", "where is the red cat?"]) index.scores(query).forEach((score, at) => close(score, expected[at]));
-  for (const query of ["green", "the"]) assert.deepEqual([...index.scores(query)], [0, 0, 0, 0]);
-  index.scores("red red").forEach((score, at) => close(score, 2 * index.scores("red")[at]));
-  assert.equal(new BM25([]).scores("red").length, 0);
+  const part = (count, length) => count / (count + 0.9 * (0.6 + (0.4 * length) / 2)); // each word below is in two of four texts
+  const expected = [part(1, 2), part(2, 3) / 2, 0, part(1, 3) / 2];
+  for (const query of ["red cat?", "where is the red cat?", "red red cat"]) index.shares(query).forEach((share, at) => close(share, expected[at]));
+  for (const query of ["green", "the", ""]) assert.deepEqual([...index.shares(query)], [0, 0, 0, 0]);
+  const [known, unknown] = [Math.log(1 + 2.5 / 2.5), Math.log(1 + 4.5 / 0.5)]; // of one word of two, a tenth counts
+  close(index.shares("red zebra")[1], (0.1 * part(2, 3) * known) / (known + unknown), 1e-6);
+  assert.equal(new BM25([]).shares("red").length, 0);
 });
 
 test("texts of another language keep all words", () => {
   const index = new BM25(["ich war in der Stadt", "sie war zu Hause", "er kommt morgen wieder"]); // "in" alone is an English stop word
-  assert.deepEqual([...index.scores("in")].map((score) => score > 0), [true, false, false]);
+  assert.deepEqual([...index.shares("in")].map((score) => score > 0), [true, false, false]);
 });
 
 test("words of any script", () => {
@@ -68,9 +68,8 @@ test("words of any script", () => {
   assert.deepEqual(words(" …!"), []);
 });
 
-test("joined scores are z-scores, and equal scores change nothing", () => {
-  const [low, middle, high] = [-1, 0, 1].map((sign) => sign * Math.sqrt(1.5));
-  joined([0.1, 0.2, 0.3], [4, 4, 4]).forEach((score, at) => close(score, [low, middle, high][at]));
-  joined([0.1, 0.2, 0.3], [2, 1, 0], 0.25).forEach((score, at) => close(score, 0.75 * [low, middle, high][at]));
-  assert.deepEqual([...joined([0, 0], [0, 0])], [0, 0]);
+test("joined scores are cosines on the way from their mean to 1, plus twice the shares", () => {
+  const [cosines, shares] = [[0.1, 0.2, 0.3], [0.5, 0, 0.25]];
+  joined(cosines, shares).forEach((score, at) => close(score, [1 - 0.125, 0, 0.5 + 0.125][at]));
+  joined(cosines, shares, 0).forEach((score, at) => close(score, [-0.125, 0, 0.125][at]));
 });
