@@ -957,11 +957,11 @@ def serve(
     workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each.", MOST_THREADS),
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
-    batch_tokens: int = _number(4096, "Estimated tokens of a batch."),
+    batch_tokens: int = _number(256, "Estimated tokens of a batch."),
     max_body_mb: int = _number(8, "Megabytes of a request's body, else 413."),
     max_texts: int = _number(2048, "Texts of a request, else 400."),
     max_chars: int = _number(100_000, "Characters of a text, else 400."),
-    queue_texts: int = _number(2048, "Texts that may wait, else 429."),
+    queue_seconds: int = _number(30, "How long what waits may take, at the measured rate, else 429."),
     timeout: int = _number(60, "Seconds to answer a request, else 503."),
     header_timeout: int = _number(10, "Seconds for the headers of a request, and of an idle connection."),
     stop_timeout: int = _number(30, "Seconds to finish what waits after SIGTERM."),
@@ -976,7 +976,7 @@ def serve(
     from edgedistill.serving import server
 
     limits = server.Limits(
-        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_texts, batch_tokens),
+        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_seconds, batch_tokens),
         *(timeout, header_timeout, stop_timeout, tuple(cors or ()), api_key),
     )
     session = Session(device=device, log=typer.echo, threads=threads)

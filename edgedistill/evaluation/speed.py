@@ -67,7 +67,7 @@ class Runner(NamedTuple):
                 if name not in PROGRAMS
                 else f"--runner {name}: no Node on the path; install Node 20"
             )
-        return cls(name, tuple(command))
+        return cls(name if name in PROGRAMS else shlex.join(map(files.portable, command)), tuple(command))
 
     def once(self, plan: MeasurementPlan) -> list[str]:
         """What is measured of a bundle beside its rounds: by edgedistill's own runner alone."""

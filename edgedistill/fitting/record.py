@@ -20,6 +20,8 @@ from edgedistill.fitting.search import Pairs
 
 STATE, RESULT, RECIPE, PAGE = "state.json", "fit.json", "mine.yaml", "fit.html"
 TRIALS, VOCABULARIES = "trials", "vocabularies"  # the folders of the candidates' runs, of their tokenizers
+BUNDLE, RUN = "bundle", "run"
+PLACES = {"recipe": RECIPE, "bundle": BUNDLE, "run": RUN, "page": PAGE}  # of a result, in its folder
 TEMPLATE = Path(__file__).with_name("fit.html")
 
 
@@ -119,9 +121,11 @@ def read(folder: Path) -> State | None:
 
 
 def result(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished fit, None where it is not finished."""
+    """The result of a finished fit, with the places of what it made; None where it is not finished."""
     path = folder / RESULT
-    return dict(files.read_json(path)) if path.exists() else None
+    if not path.exists():
+        return None
+    return {**files.read_json(path), **{key: str(folder / name) for key, name in PLACES.items()}}
 
 
 def empty(folder: Path) -> None:
