@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import re
 import shlex
@@ -1000,8 +1001,8 @@ def mobile(
     """Make a package for Android and iOS from a bundle.
 
     Its graph takes texts and returns embeddings. It is written only if the tokenizer in the graph gives the
-    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format, the operators for a reduced
-    build of onnxruntime and what NNAPI and CoreML could run come with it.
+    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format and the operators for a
+    reduced build of onnxruntime come with it.
     """
     if (out / "mobile.json").exists():  # what is not a package is never replaced
         files.refuse_existing(str(out), "--out", overwrite)
@@ -1112,6 +1113,9 @@ def main() -> None:
         each or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
         for each in (sys.stdin, sys.stdout, sys.stderr)
     )
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal shows what it can; what is stored is UTF-8
+        kept = {"errors": "replace"} if sys.stdout.isatty() else {"encoding": "utf-8"}
+        sys.stdout.reconfigure(**kept)
     try:
         with _traceback_on_demand(), border(), _written_stdout():
             try:

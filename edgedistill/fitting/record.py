@@ -3,6 +3,7 @@ things are found, so that a killed fit goes on where it was."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,8 +45,10 @@ class FitRequest:
     data: Path | None = field(default=None, compare=False)
 
     def settings(self) -> dict[str, Any]:
-        """The request as plain data."""
-        found: dict[str, Any] = TypeAdapter(FitRequest).dump_python(self, mode="json", exclude={"data"})
+        """The request as plain data, its places as they were given: another process goes on from it."""
+        found: dict[str, Any] = json.loads(
+            json.dumps(TypeAdapter(FitRequest).dump_python(self, exclude={"data"}))
+        )
         return found
 
 
