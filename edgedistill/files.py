@@ -119,6 +119,12 @@ def cache_key(**parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
+def leaves_folder(path: str) -> bool:
+    """Whether a relative path would leave its folder, by the syntax of any system."""
+    paths = (PurePosixPath(path), PureWindowsPath(path))
+    return "\0" in path or any(each.anchor or ".." in each.parts for each in paths)
+
+
 LARGEST_JSON_BYTES = 1 << 30
 LFS_POINTER = "version https://git-lfs"  # how a file begins that stands for one which was not fetched
 

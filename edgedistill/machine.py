@@ -116,15 +116,6 @@ def memory_bytes() -> int | None:
     return None
 
 
-def forget(folders: Sequence[Path]) -> None:
-    """Have the system drop what is in these folders from its file cache, as far as it lets one ask and no
-    other process has it open."""
-    if sys.platform == "linux" and hasattr(os, "posix_fadvise"):
-        for path in (path for folder in folders for path in folder.rglob("*") if path.is_file()):
-            with path.open("rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def default_threads() -> int:
     """$OMP_NUM_THREADS (its first level) where it is a positive integer, else `processors()`."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
@@ -173,15 +164,6 @@ def pressure(cgroups: Path = Path("/sys/fs/cgroup"), stat: Path = Path("/proc/st
     if match := re.search(r"^throttled_usec (\d+)$", _text(cgroups / "cpu.stat"), re.MULTILINE):
         found["throttled"] = int(match[1]) / 1e6
     return found
-
-
-def joules(zones: Path = Path("/sys/class/powercap")) -> float | None:
-    """The energy that all packages of the processor have used since an arbitrary time, by RAPL; None where
-    the system has no such counter or does not let it be read. A counter may start again at 0."""
-    # "intel" on AMD too; intel-rapl:0:0 and the like are parts of a package
-    packages = [zone for zone in zones.glob("intel-rapl:*") if zone.name.count(":") == 1]
-    found = [_text(zone / "energy_uj").strip() for zone in packages]
-    return sum(map(int, found)) / 1e6 if found and all(map(str.isdecimal, found)) else None
 
 
 def _container() -> str | None:

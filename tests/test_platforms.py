@@ -55,8 +55,8 @@ def test_commands_run_without_what_some_systems_lack(
 
 def test_a_measurement_asks_the_system_for_nothing_that_it_lacks(tmp_path: Path) -> None:
     ask = "from edgedistill import machine; machine.here(); machine.pressure(); machine.peak_rss_bytes()"
-    forget = "from pathlib import Path; machine.forget([Path()]); from edgedistill.serving import server"
-    code = WITHOUT.partition("from edgedistill")[0] + f"{ask}\n{forget}; server.allow_many_connections()"
+    server = "from edgedistill.serving import server; server.allow_many_connections()"
+    code = WITHOUT.partition("from edgedistill")[0] + f"{ask}\n{server}"
     done = run(tmp_path, code=code)
     assert done.returncode == 0, done.stderr.decode()
 
