@@ -15,7 +15,7 @@ from tests.conftest import World
 # what macOS or Windows lack, and the file cache, memory limits and processes that are built on it
 WITHOUT = """
 import os, sys
-for name in ("posix_fadvise", "sysconf", "fork", "register_at_fork", "sched_getaffinity"):
+for name in ("posix_fadvise", "sysconf", "fork", "sched_getaffinity"):
     if hasattr(os, name):
         delattr(os, name)
 sys.modules["resource"] = None

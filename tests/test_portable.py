@@ -64,10 +64,10 @@ def test_what_is_made_names_no_folder_of_its_machine(
 @pytest.mark.parametrize(
     ("name", "recorded"),
     [
-        ("/home/me/texts.txt", "texts.txt"),
-        ("/home/me/docs/**/*.md", "**/*.md"),
+        ("/srv/me/texts.txt", "texts.txt"),
+        ("/srv/me/docs/**/*.md", "**/*.md"),
         ("C:\\Users\\me\\texts.txt", "texts.txt"),
-        ("/home/me/bundle:int8", "bundle:int8"),
+        ("/srv/me/bundle:int8", "bundle:int8"),
         ("docs/a.txt", "docs/a.txt"),
         ("s3://bucket/a.txt", "s3://bucket/a.txt"),
         ("packaged:all-MiniLM-L6-v2", "packaged:all-MiniLM-L6-v2"),
