@@ -64,10 +64,10 @@ def test_what_is_made_names_no_folder_of_its_machine(
 @pytest.mark.parametrize(
     ("name", "recorded"),
     [
-        ("/srv/me/texts.txt", "texts.txt"),
-        ("/srv/me/docs/**/*.md", "**/*.md"),
-        ("C:\\Users\\me\\texts.txt", "texts.txt"),
-        ("/srv/me/bundle:int8", "bundle:int8"),
+        ("/opt/me/texts.txt", "texts.txt"),
+        ("/opt/me/docs/**/*.md", "**/*.md"),
+        ("C:\\texts\\me\\texts.txt", "texts.txt"),
+        ("/opt/me/bundle:int8", "bundle:int8"),
         ("docs/a.txt", "docs/a.txt"),
         ("s3://bucket/a.txt", "s3://bucket/a.txt"),
         ("packaged:all-MiniLM-L6-v2", "packaged:all-MiniLM-L6-v2"),
