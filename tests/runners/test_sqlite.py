@@ -72,6 +72,7 @@ def test_a_folder_is_found_by_words_and_by_meaning(tmp_path: Path) -> None:
     for name, text in NOTES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))  # is named and skipped
     database = str(tmp_path / "notes.db")
     for _ in range(2):  # the second index takes the place of the first
         assert run(str(SEARCH), database, "index", str(tmp_path)) == ""
