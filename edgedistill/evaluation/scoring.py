@@ -187,8 +187,8 @@ def finite(encode: Any, place: str) -> Encoder:
             )
         return found
 
-    *roles, calibration = Encoder.of(encode)
-    return Encoder(*(partial(checked, each) for each in roles), calibration)
+    text, query, document, calibration = Encoder.of(encode)
+    return Encoder(partial(checked, text), partial(checked, query), partial(checked, document), calibration)
 
 
 def describe(path: Path) -> Description[Any]:

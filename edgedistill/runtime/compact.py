@@ -49,7 +49,8 @@ class Calibration(NamedTuple):
         if self.mean is None:
             return rows
         mean = self.mean[: rows.shape[-1]]
-        return np.asarray(rows - mean * (np.linalg.norm(self.mean) / max(np.linalg.norm(mean), 1e-12)))
+        longer = float(np.linalg.norm(self.mean)) / max(float(np.linalg.norm(mean)), 1e-12)
+        return np.asarray(rows - mean * np.float32(longer))
 
 
 def measured(rows: np.ndarray) -> dict[str, Any]:
