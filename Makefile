@@ -43,8 +43,10 @@ format: $(STAMP)  ## format all Python files
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(STAMP)  ## mypy
+types: $(STAMP)  ## mypy, as on Linux, macOS and Windows
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin
+	$(BIN)/mypy --platform win32
 
 docs: $(STAMP)  ## regenerate schema.json, the recipe reference, the API page, the results tables and plots (needs Node)
 	$(BIN)/python bench/documents.py
@@ -76,8 +78,7 @@ mteb: $(ENVIRONMENTS)/mteb/installed bundles/teacher/manifest.json  ## mteb's ow
 bundles/teacher/manifest.json: | $(STAMP)
 	$(BIN)/edgedistill export packaged:all-MiniLM-L6-v2 --out bundles/teacher
 
-speeds: runners $(STAMP)  ## the roofline, Node and WASM, and training and the teacher's pass beside sentence-transformers, on a machine with nothing else to do: EDGEDISTILL_DATA=~/texts
-	OMP_NUM_THREADS=1 $(BIN)/python bench/roofline.py
+speeds: runners $(STAMP)  ## Node and WASM, and training and the teacher's pass beside sentence-transformers, on a machine with nothing else to do: EDGEDISTILL_DATA=~/texts
 	$(BIN)/edgedistill bench nano micro --runner python --runner node --runner web --threads 1 --out bench/reports/runners.json --overwrite
 	OMP_NUM_THREADS=1 $(BIN)/python bench/train_speed.py --data $(EDGEDISTILL_DATA) --out bench/reports/train-speed.json
 	OMP_NUM_THREADS=1 $(BIN)/python bench/teacher_speed.py --texts 400 --rounds 3 --data $(EDGEDISTILL_DATA) --out bench/reports/teacher-speed.json

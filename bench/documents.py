@@ -406,7 +406,6 @@ def measured() -> dict[str, str]:
     makers = {
         "processors": measured_tables.processors,
         "mteb": measured_tables.mteb,
-        "roofline": measured_tables.roofline,
         "search-curve": measured_tables.search_curve,
         "runners": lambda found: tables.markdown(found["reports"]),
     }

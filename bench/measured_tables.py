@@ -1,4 +1,4 @@
-"""Tables of bench/RESULTS.md from the reports of processors.py, mteb_scores.py, roofline.py, search_curve.py,
+"""Tables of bench/RESULTS.md from the reports of processors.py, mteb_scores.py, search_curve.py,
 train_speed.py and teacher_speed.py; that of export/README.md from embedding_bytes.py, of SECURITY.md from
 tests/faults."""
 
@@ -95,24 +95,6 @@ def search_curve(report: Report) -> str:
     heads += [f"{dims[-1]} and BM25", f"{dims[-1]}, training queries"]
     note = f"BM25 alone {bm25['test']:.1f}, with the training queries {bm25['train']:.1f}"
     return lines(heads, rows, 1, [f"{note}; its weight: {report['weight']:g} · {report['machine']['cpu']}"])
-
-
-def roofline(report: Report) -> str:
-    """Multiply-adds, share of the time in products and share of the peak of each bundle and batch."""
-    rows, peak = list[list[str]](), report["peak_multiply_adds_s"]
-    for row in report["rows"]:
-        counts, joules = row["multiply_adds"], row["joules_per_1000_texts"]
-        cells = [row["bundle"], row["batch"], f"{sum(counts.values()) / 1e6:,.1f}"]
-        cells += [f"{row['ms']:.3g}", f"{row['product_share']:.0%}", f"{row['share_of_peak']:.0%}"]
-        rows.append([*cells, "" if joules is None else f"{joules:.2f}"])
-    rates = [f"{name} {rate / 1e9:,.0f}" for name, rate in peak.items() if rate is not None]
-    facts = [
-        f"{report['machine']['cpu']} · threads: {report['threads']} · onnxruntime {report['onnxruntime']}",
-        f"peak, measured, in billions of multiply-adds a second: {', '.join(rates)}",
-        f"energy: {report['energy']}",
-    ]
-    heads = ["bundle", "texts × tokens", "million multiply-adds", "ms", "of the time in products"]
-    return lines([*heads, "of the peak", "J/1000 texts"], rows, 2, facts)
 
 
 def training(train: Report, teacher: Report) -> str:

@@ -13,6 +13,7 @@ changed) are what they raise. They need numpy, tokenizers and onnxruntime, which
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from edgedistill.runtime.bundle import Bundle, load
     from edgedistill.runtime.bundle_location import shipped
     from edgedistill.runtime.similarity import search, similarity
+
+# onnxruntime reads it when it is first imported, which every module here does after this line.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _ROOMS = {  # public name: where it is
     **dict.fromkeys(("CheckFailed", "UserError"), "errors"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import re
 import shlex
@@ -727,17 +728,7 @@ def bench(
             "bench/README.md says. Repeatable. Default: python.",
         ),
     ] = None,
-    p99: Annotated[
-        float,
-        _option(
-            *("MS", "The server scenario's bound: the highest rate of arrivals whose p99 meets it."),
-            min=0.1,
-            max=1e5,
-        ),
-    ] = 20.0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer and shorter measurements, without the server scenario.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter measurements.")] = False,
     hybrid: Annotated[
         bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too: z-scores, added.")
     ] = False,
@@ -772,6 +763,12 @@ def bench(
             "fell beyond noise.",
         ),
     ] = None,
+    drawn: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Measure nothing: show the reports of a file that --out wrote."
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -780,16 +777,21 @@ def bench(
     MB is the graph alone. Accuracy is also reported as the share of the teacher's score that is retained,
     where the teacher's bundle is measured too.
     """
-    if compare is not None:
-        if bundles:
-            raise UserError(f"--compare: measures nothing, and {bundles[0]} is given too; leave one out")
-        from edgedistill.evaluation import comparison
-
-        print_result(comparison.compare(*compare, log), as_json)
-        return
     for option, file in (("--out", out), ("--html", html), ("--png", png)):
         if file is not None and file.is_file():
             files.refuse_existing(f"{option} {file}", option, overwrite)
+    show = None if as_json or markdown else typer.echo
+    given = {"--compare": compare, "--from": drawn}
+    if unmeasured := next((name for name, value in given.items() if value is not None), None):
+        if bundles:
+            raise UserError(f"{unmeasured}: measures nothing, and {bundles[0]} is given too; leave one out")
+        if drawn is not None:
+            _drawn(drawn, html, png, as_json, markdown)
+        elif compare is not None:
+            from edgedistill.evaluation import comparison
+
+            print_result(comparison.compare(*compare, show or log, html, png), as_json)
+        return
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
     from edgedistill.evaluation import scoring, speed, tables
@@ -800,12 +802,21 @@ def bench(
     precisions = dict.fromkeys(each for each in listed(embeddings or []) if each != "float32")
     texts_of = benchmark.documents(documents, session) if documents else None
     search = scoring.Search(hybrid_weight, texts_of, precisions=tuple(precisions))
-    plan = speed.QUICK if quick else replace(speed.PLAN, p99_ms=p99)
+    plan = speed.QUICK if quick else speed.PLAN
     outputs = benchmark.Outputs(out, html, png)
-    show = None if as_json or markdown else typer.echo
     runners = runner or [speed.OWN]
     found = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runners, show)
     print_result(found, as_json, tables.markdown(found["reports"]) if markdown else "")
+
+
+def _drawn(file: Path, html: Path | None, png: Path | None, as_json: bool, markdown: bool) -> None:
+    """Show the reports of a file as a table, a page or a picture of it."""
+    from edgedistill.evaluation import page, report, tables
+
+    reports = report.read(file)
+    page.draw(reports, html, png)
+    result = {"schema": report.SCHEMA, "reports": [report.without_samples(each) for each in reports]}
+    print_result(result, as_json, tables.markdown(reports) if markdown else tables.terminal(reports))
 
 
 @_command("edgedistill embed nano questions.csv --column question --out questions.npy")
@@ -957,11 +968,11 @@ def serve(
     workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each.", MOST_THREADS),
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
-    batch_tokens: int = _number(4096, "Estimated tokens of a batch."),
+    batch_tokens: int = _number(256, "Estimated tokens of a batch."),
     max_body_mb: int = _number(8, "Megabytes of a request's body, else 413."),
     max_texts: int = _number(2048, "Texts of a request, else 400."),
     max_chars: int = _number(100_000, "Characters of a text, else 400."),
-    queue_texts: int = _number(2048, "Texts that may wait, else 429."),
+    queue_seconds: int = _number(30, "How long what waits may take, at the measured rate, else 429."),
     timeout: int = _number(60, "Seconds to answer a request, else 503."),
     header_timeout: int = _number(10, "Seconds for the headers of a request, and of an idle connection."),
     stop_timeout: int = _number(30, "Seconds to finish what waits after SIGTERM."),
@@ -976,7 +987,7 @@ def serve(
     from edgedistill.serving import server
 
     limits = server.Limits(
-        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_texts, batch_tokens),
+        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_seconds, batch_tokens),
         *(timeout, header_timeout, stop_timeout, tuple(cors or ()), api_key),
     )
     session = Session(device=device, log=typer.echo, threads=threads)
@@ -1000,8 +1011,8 @@ def mobile(
     """Make a package for Android and iOS from a bundle.
 
     Its graph takes texts and returns embeddings. It is written only if the tokenizer in the graph gives the
-    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format, the operators for a reduced
-    build of onnxruntime and what NNAPI and CoreML could run come with it.
+    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format and the operators for a
+    reduced build of onnxruntime come with it.
     """
     if (out / "mobile.json").exists():  # what is not a package is never replaced
         files.refuse_existing(str(out), "--out", overwrite)
@@ -1010,45 +1021,6 @@ def mobile(
 
     found = package.write(name, out, None, log, ids)
     print_result({"package": str(out), **found}, as_json, str(out))
-
-
-@_command("edgedistill trim owner/name --revision main --corpus 'texts/*.txt.gz' --out models/mine")
-def trim(
-    model: Annotated[str, _argument("MODEL", "packaged:NAME, a folder, or a hub id (with --revision).")],
-    texts: Annotated[
-        list[str],
-        _option(
-            "GLOB[:COLUMN]", "Files whose tokens are kept, under --data, else here. Repeatable.", "--corpus"
-        ),
-    ],
-    out: Annotated[Path, _option("DIR", "Folder of the trimmed model.")],
-    others: Annotated[
-        list[str] | None,
-        _option(
-            "GLOB[:COLUMN]",
-            "Files to report the effect on, without keeping their tokens. Repeatable.",
-            "--report",
-        ),
-    ] = None,
-    min_count: Annotated[
-        int,
-        _option("N", "Keep tokens that occur at least this often.", min=1),
-    ] = 1,
-    revision: Revision = None,
-    data: Data = None,
-    as_json: Json = False,
-) -> None:
-    """Remove from a model the tokens that a corpus does not use.
-
-    Texts whose tokens are all known and kept (with --min-count 1, every text of the corpus without unknown
-    words) are tokenized and embedded as before; this is checked before the model is written.
-    """
-    _require_torch("trim", model)
-    from edgedistill.vocabulary import trim_model
-
-    corpus = trim_model.TrimCorpus(texts, others or [], min_count)
-    found = trim_model.trim(model, corpus, out, _session(data), revision)
-    print_result(found, as_json, trim_model.summary(found))
 
 
 @_command("edgedistill demo --out demo")
@@ -1112,6 +1084,9 @@ def main() -> None:
         each or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
         for each in (sys.stdin, sys.stdout, sys.stderr)
     )
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal shows what it can; what is stored is UTF-8
+        encoding = None if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="replace" if encoding is None else "strict")
     try:
         with _traceback_on_demand(), border(), _written_stdout():
             try:

@@ -11,7 +11,8 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from pathlib import Path
+from functools import cache
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from edgedistill.errors import (
@@ -70,6 +71,17 @@ def find(what: str, name: str | Path) -> Path:
     raise UserError(unknown_name(what, str(name), known) + listed)
 
 
+def portable(name: str) -> str:
+    """The name of a file, a pattern or a model as what is made here records it, on whatever system: of an
+    absolute path its last part, of an absolute pattern what follows its last plain folder."""
+    for path in (PurePosixPath(name), PureWindowsPath(name)):
+        if path.is_absolute():
+            parts = path.parts[1:]
+            patterns = [at for at, part in enumerate(parts) if any(sign in part for sign in "*?[")]
+            return "/".join(parts[min([*patterns, len(parts) - 1]) :])
+    return name
+
+
 def own_cache() -> Path:
     """The cache of this machine: $EDGEDISTILL_CACHE, where that is no address in an object store, otherwise
     ~/.cache/edgedistill."""
@@ -89,14 +101,28 @@ def sha256_folder(folder: Path, suffixes: tuple[str, ...] = ()) -> str:
     for path in sorted(
         p for p in folder.rglob("*") if p.is_file() and (not suffixes or p.suffix in suffixes)
     ):
-        total.update(f"{path.relative_to(folder).as_posix()}\0{sha256_file(path)}\n".encode())
+        state = path.stat()
+        sha256 = _sha256(path.absolute(), (state.st_size, state.st_mtime_ns, state.st_ctime_ns))
+        total.update(f"{path.relative_to(folder).as_posix()}\0{sha256}\n".encode())
     return total.hexdigest()
+
+
+@cache
+def _sha256(path: Path, state: tuple[int, ...]) -> str:
+    """A file's sha256, read once a process as long as its size and times stay the same."""
+    return sha256_file(path)
 
 
 def cache_key(**parts: Any) -> str:
     """The first 24 hex digits of the sha256 of the arguments as canonical JSON; names cache folders, and is a
     manifest's digest."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def leaves_folder(path: str) -> bool:
+    """Whether a relative path would leave its folder, by the syntax of any system."""
+    paths = (PurePosixPath(path), PureWindowsPath(path))
+    return "\0" in path or any(each.anchor or ".." in each.parts for each in paths)
 
 
 LARGEST_JSON_BYTES = 1 << 30
@@ -283,7 +309,7 @@ def _written(path: Path) -> AbstractContextManager[None]:
 def _flush(path: Path) -> None:
     """Make a file readable by all, and have its bytes on the disk before it is renamed."""
     os.chmod(path, 0o644)
-    with path.open("rb") as file:
+    with path.open("r+b") as file:  # Windows flushes no file that is open for reading alone
         os.fsync(file.fileno())
 
 

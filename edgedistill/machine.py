@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -72,11 +73,14 @@ def versions(packages: Sequence[str] = RUNNING) -> dict[str, str]:
     return {"python": platform.python_version(), **found}
 
 
-def peak_rss_bytes() -> int:
-    """Peak resident memory of this process. Not ru_maxrss on Linux, which starts at the parent's."""
+def peak_rss_bytes() -> int | None:
+    """Peak resident memory of this process; None on Windows. Not ru_maxrss on Linux, which starts at the
+    parent's."""
     match = re.search(r"^VmHWM:\s+(\d+) kB", _text("/proc/self/status"), re.MULTILINE)
     if match:
         return int(match[1]) * 1024
+    if sys.platform == "win32":
+        return None
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -106,8 +110,9 @@ def _cpu_model() -> str:
 
 def memory_bytes() -> int | None:
     """Of the whole machine; None where the system does not say."""
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if hasattr(os, "sysconf"):
+        with suppress(ValueError):
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
 
 
@@ -154,20 +159,11 @@ def pressure(cgroups: Path = Path("/sys/fs/cgroup"), stat: Path = Path("/proc/st
     {steal: other guests of the host, throttled: the group's CPU quota}."""
     found = dict[str, float]()
     ticks = _text(stat).partition("\n")[0].split()
-    if len(ticks) > 8 and ticks[0] == "cpu":
+    if len(ticks) > 8 and ticks[0] == "cpu" and hasattr(os, "sysconf"):
         found["steal"] = int(ticks[8]) / os.sysconf("SC_CLK_TCK")
     if match := re.search(r"^throttled_usec (\d+)$", _text(cgroups / "cpu.stat"), re.MULTILINE):
         found["throttled"] = int(match[1]) / 1e6
     return found
-
-
-def joules(zones: Path = Path("/sys/class/powercap")) -> float | None:
-    """The energy that all packages of the processor have used since an arbitrary time, by RAPL; None where
-    the system has no such counter or does not let it be read. A counter may start again at 0."""
-    # "intel" on AMD too; intel-rapl:0:0 and the like are parts of a package
-    packages = [zone for zone in zones.glob("intel-rapl:*") if zone.name.count(":") == 1]
-    found = [_text(zone / "energy_uj").strip() for zone in packages]
-    return sum(map(int, found)) / 1e6 if found and all(map(str.isdecimal, found)) else None
 
 
 def _container() -> str | None:

@@ -47,7 +47,6 @@ COMMANDS = (
     "serve",
     "verify",
     "mobile",
-    "trim",
     "demo",
 )
 
@@ -254,36 +253,6 @@ def test_what_the_user_can_fix_is_exit_2_and_one_line(tmp_path: Path) -> None:
     assert call("train", folder=tmp_path).returncode == 2
 
 
-def test_trim_reports_what_was_lost(world: World, tmp_path: Path) -> None:
-    (tmp_path / "few.txt").write_text("the cat eats a red apple\n", encoding="utf-8")
-    arguments = [
-        "trim",
-        world.teacher,
-        "--corpus",
-        tmp_path / "few.txt",
-        "--report",
-        "texts.txt",
-        "--out",
-        "small",
-        "--json",
-    ]
-    done = call(*arguments, folder=tmp_path, data=world.data)
-    assert done.returncode == 0, done.stderr
-    found = last(done)
-    assert found["tokens"]["after"] < found["tokens"]["before"]  # type: ignore[index]
-    assert [source["name"] for source in found["sources"]] == [str(tmp_path / "few.txt"), "texts.txt"]  # type: ignore[index, union-attr]
-    assert (tmp_path / "small" / "model.safetensors").exists()
-    again = call(*arguments, folder=tmp_path, data=world.data)
-    assert again.returncode == 2
-    assert again.stderr.splitlines()[-1] == "small: exists already; choose another --out, or delete it"
-
-
-def test_trim_of_a_bundle(tmp_path: Path) -> None:
-    done = call("trim", "nano", "--corpus", "x.txt", "--out", "small", folder=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("nano: a bundle; trim needs a model folder or a hub id")
-
-
 def test_embed_writes_a_file_and_logs_it(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text("id,question\n1,how do I reset it?\n2,where is it?\n", encoding="utf-8")
     arguments = [
@@ -330,7 +299,6 @@ def test_a_number_outside_its_range_is_named_with_the_range(tmp_path: Path) -> N
         ("serve nano --port 99999", "--port 99999: not a whole number from 0 to 65,535"),
         ("serve nano --port x", "--port x: not a whole number from 0 to 65,535"),
         ("serve nano --workers 0", "--workers 0: not a whole number from 1 to 1,024"),
-        ("bench nano --p99 nan", "--p99 nan: not a number from 0.1 to 100,000.0"),
         ("search nano . q --hybrid-weight x", "--hybrid-weight x: not a number from 0"),
         ("embed nano . --dim 1.5", "--dim 1.5: not a whole number"),
     ):

@@ -140,3 +140,11 @@ def test_json_never_holds_a_number_that_json_has_no_name_for(tmp_path: Path) -> 
         "c": None,
         "d": "NaN",
     }
+
+
+def test_a_folder_is_hashed_once_until_a_file_in_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"one")
+    before, read = files.sha256_folder(tmp_path), files._sha256.cache_info().misses
+    assert files.sha256_folder(tmp_path) == before and files._sha256.cache_info().misses == read
+    (tmp_path / "weights.bin").write_bytes(b"two")
+    assert files.sha256_folder(tmp_path) != before

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 from edgedistill import resolve
@@ -38,3 +40,12 @@ def test_what_a_name_is(tmp_path: Path) -> None:
         r"run",
     ):
         resolve.model_files(found["bundle"], None, "teacher.model")
+
+
+def test_a_full_disk_is_no_wrong_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", "/cache/blob")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(UserError, match=r"teacher\.model: owner/name: no space left .*; free some space"):
+        resolve.model_files(resolve.HubId("owner/name"), "main", "teacher.model")

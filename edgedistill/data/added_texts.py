@@ -8,14 +8,14 @@ and what a student knew of general texts it keeps where some are trained on.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 
 import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
-from edgedistill.data.deduplicate import Spool, digest, sample_evenly
+from edgedistill.data.deduplicate import Spool, key, sample_evenly
 
 MIN_WORDS = 4  # of a sentence; a shorter one is joined to the next
 LONGEST_RUN = 4  # sentences
@@ -67,40 +67,48 @@ def sentences(text: str, min_words: int) -> list[str]:
 
 
 class PassageCutter:
-    """Cuts texts into passages, of which each is given once, whatever texts it occurs in; excluded ones
-    (digests) never are."""
+    """Cuts texts into passages, of which each is given once, whatever texts it occurs in. One that holds an
+    excluded text (`deduplicate.key`) never is."""
 
-    def __init__(self, spec: recipe.Passages, seed: int, excluded: set[bytes]) -> None:
-        self.spec, self.random, self.seen = spec, np.random.default_rng([seed, 2]), set(excluded)
+    def __init__(self, spec: recipe.Passages, seed: int) -> None:
+        self.spec, self.random, self.seen = spec, np.random.default_rng([seed, 2]), set[int]()
 
-    def of(self, texts: Iterable[bytes]) -> Iterator[bytes]:
+    def of(self, texts: Iterable[bytes], excluded: Container[int]) -> Iterator[bytes]:
         """The passages of each text: its sentences, and runs of them; no more than the recipe asks for."""
         if self.spec.texts is None:
-            yield from self._all(texts)
+            yield from self._all(texts, excluded)
             return
-        found = list(self._all(texts))
-        drawn = self.random.choice(len(found), min(self.spec.texts, len(found)), replace=False, shuffle=False)
-        for number in np.sort(drawn):
-            yield found[number]
+        passages = list(self._all(texts, excluded))
+        count = min(self.spec.texts, len(passages))
+        for number in np.sort(self.random.choice(len(passages), count, replace=False, shuffle=False)):
+            yield passages[number]
 
-    def _all(self, texts: Iterable[bytes]) -> Iterator[bytes]:
+    def _all(self, texts: Iterable[bytes], excluded: Container[int]) -> Iterator[bytes]:
         for text in texts:
-            for passage in self._cut(text.decode("utf-8")):
-                key = digest(passage)
-                if key not in self.seen:
-                    self.seen.add(key)
-                    yield passage.encode("utf-8")
+            for run in self._cut(text.decode("utf-8")):
+                passage = " ".join(run)
+                own = key(passage)
+                if own in self.seen or any(key(part) in excluded for part in (passage, *run)):
+                    continue
+                self.seen.add(own)
+                yield passage.encode("utf-8")
 
-    def _cut(self, text: str) -> Iterator[str]:
+    def _cut(self, text: str) -> Iterator[list[str]]:
         """The sentences of a text that has several, then a run of neighbouring ones for every four of
         them."""
         parts = sentences(text, MIN_WORDS)
         if len(parts) > 1:
-            yield from parts
+            yield from ([part] for part in parts)
         for _ in range(-(-len(parts) // 4) if len(parts) > 2 else 0):
             length = int(self.random.integers(2, min(LONGEST_RUN, len(parts) - 1), endpoint=True))
             start = int(self.random.integers(0, len(parts) - length, endpoint=True))
-            yield " ".join(parts[start : start + length])
+            yield parts[start : start + length]
+
+
+def measured(texts: Iterable[str]) -> set[int]:
+    """The keys of held-out texts and of their sentences, which are asked for: none of them may be trained
+    on."""
+    return {key(part) for text in texts for part in (text, *sentences(text, MIN_WORDS))}
 
 
 def _words(text: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from edgedistill.data.deduplicate import Spool
 from edgedistill.errors import UserError
 from edgedistill.session import Session, progress_bar
 
-FORMAT = 1  # part of every cache key: raise it when what is written changes
+FORMAT = 2  # part of every cache key: raise it when what is written changes
 CHUNK_TEXTS = 4096  # read at a time by a loop over all texts
 SHARD = 32_768  # texts of a `CorpusPass`
 # Names of added texts in `Corpus.sources`.
@@ -130,6 +130,10 @@ class CorpusPass(ABC):
         """The texts of a shard."""
         return self.corpus.between(number * SHARD, (number + 1) * SHARD)
 
+    def rows(self, numbers: Iterable[int]) -> int:
+        """How many rows of the corpus these shards have; the last shard is shorter than SHARD."""
+        return sum(min(SHARD, len(self.corpus) - number * SHARD) for number in numbers)
+
     def make(self, number: int) -> int:
         """Make a shard. Returns how many texts it has. Raises UserError when the disk is full."""
         written(self.shard(number), self.computed(number))
@@ -159,7 +163,7 @@ class CorpusPass(ABC):
         """Make what is lacking of a share."""
         if lacking := self.lacking(share):
             started = time.perf_counter()
-            with progress_bar(len(lacking) * SHARD, self.session.progress, self.name) as advance:
+            with progress_bar(self.rows(lacking), self.session.progress, self.name) as advance:
                 for number in lacking:
                     advance(self.make(number))
             self.session.log(f"{self.name}: {self.done} in {time.perf_counter() - started:.0f} s")
@@ -222,9 +226,11 @@ class Source(NamedTuple):
     texts: Iterable[str]
 
 
-def build(spec: Spec, session: Session, seed: int) -> Corpus:
+def build(spec: Spec, session: Session, seed: int, measured: Set[int] = frozenset()) -> Corpus:
     """Open the corpus that a recipe describes; build it first where the cache has none of the same content,
     options and seed.
+
+    `measured` are the keys of what other sources hold out: this one does not train on it.
 
     Raises UserError: no file matches, unknown file type, missing column, bytes that are not UTF-8, a text
     over 100,000 characters, nothing left to train on.
@@ -238,7 +244,7 @@ def build(spec: Spec, session: Session, seed: int) -> Corpus:
     options = spec.model_dump(mode="json", exclude={"seed", "licences"})
     others = [*excluded, *([files.GENERAL_CORPUS] if general else [])]
     content = [source.content_id for source in sources] + [input_file.content_id(path) for path in others]
-    name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=content)
+    name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=content, measured=sorted(measured))
     folder = session.cache / "corpora" / name
     most = spec.max_words or readers.MAX_TEXT_CHARACTERS
 
@@ -247,15 +253,18 @@ def build(spec: Spec, session: Session, seed: int) -> Corpus:
 
     def write(temporary: Path) -> None:
         session.log(f"reading texts: {sources[0].name}" + (", …" if len(sources) > 1 else ""))
-        digests = deduplicate.excluded_digests(excluded)
+        keys = deduplicate.excluded_keys(excluded)
         rows = (((readers.normalize(text),) for text in source.texts) for source in sources)
         with progress_bar(None, session.progress, "reading") as advance:
-            spool = deduplicate.gather(rows, usable, digests, temporary / "spool", advance)
-        meta = _write_split(spec, [source.name for source in sources], spool, digests, seed, temporary)
+            spool = deduplicate.gather(rows, usable, keys, temporary / "spool", advance)
+        names = [source.name for source in sources]
+        meta = _write_split(spec, names, spool, keys, measured, seed, temporary)
         spool.path.unlink()
         files.write_json(temporary / "corpus.json", meta)
         held_out = meta["texts"] - meta["trained"]
         fact = f"{meta['texts']:,} distinct ones kept or made of them, {held_out:,} held out"
+        if meta["measured"]:
+            fact += f", {meta['measured']:,} left out as held-out texts are in other letters or sources"
         session.log(f"{meta['read']:,} texts read; {fact}")
 
     return Corpus(cached_folder(folder, write, session.log))
@@ -316,24 +325,43 @@ def _kept(spec: Spec, names: list[str], spool: Spool) -> np.ndarray:
 
 
 def _write_split(
-    spec: Spec, names: list[str], spool: Spool, excluded: set[bytes], seed: int, folder: Path
+    spec: Spec,
+    names: list[str],
+    spool: Spool,
+    excluded: set[int],
+    elsewhere: Set[int],
+    seed: int,
+    folder: Path,
 ) -> dict[str, Any]:
     """Write the lines to train on and what is added to them, then the held-out lines. Both are followed by
-    their passages. Returns the content of corpus.json."""
+    their passages. Returns the content of corpus.json.
+
+    Nothing that is trained on has the key of a held-out text, of a sentence of one, or of a text that is
+    measured `elsewhere`.
+    """
     kept = _kept(spec, names, spool)
     random = np.random.default_rng(seed)
     drawn = np.sort(random.choice(len(kept), spec.held_out, replace=False, shuffle=False))
-    held_out, trained = kept[drawn], np.delete(kept, drawn)
+    held_out, trained, usable = kept[drawn], np.delete(kept, drawn), spool.distinct
+    measured = added_texts.measured(line.decode("utf-8") for line in spool.lines(held_out)) | elsewhere
+    if measured:
+        usable = usable[~deduplicate.among(spool.keys(usable), measured)]
+        trained = np.intersect1d(trained, usable, assume_unique=True)
+        if len(trained) == 0:
+            raise UserError("corpus: nothing to train on: all texts are measured; lower corpus.held_out")
+    begins, kept = kept, np.union1d(trained, held_out)
     added = dict[str, Iterable[bytes]]()
     passages = None
     if spec.paragraphs:
-        usable = np.setdiff1d(spool.distinct, held_out, assume_unique=True)
-        added[PARAGRAPHS] = added_texts.joined_lines(spec.paragraphs, spool, kept, usable, seed)
+        added[PARAGRAPHS] = added_texts.joined_lines(spec.paragraphs, spool, begins, usable, seed)
     if isinstance(spec, recipe.Files) and spec.documentation_texts:
-        added[DOCUMENTATION] = added_texts.general_sentences(spec.documentation_texts)
+        general = added_texts.general_sentences(spec.documentation_texts)
+        added[DOCUMENTATION] = (
+            text for text in general if deduplicate.key(text.decode("utf-8")) not in measured
+        )
     if isinstance(spec, recipe.Files) and spec.passages:
-        passages = added_texts.PassageCutter(spec.passages, seed, excluded)
-        added[PASSAGES] = passages.of(spool.lines(trained))
+        passages = added_texts.PassageCutter(spec.passages, seed)
+        added[PASSAGES] = passages.of(spool.lines(trained), excluded | measured)
     with CorpusWriter(folder) as writer:
         writer.write(spool.lines(trained))
         counts = {name: writer.write(texts) for name, texts in added.items()}
@@ -341,8 +369,10 @@ def _write_split(
         writer.sha256.update(b"\0held out\0")
         writer.write(spool.lines(held_out))
         if passages:
-            counts[PASSAGES] += writer.write(passages.of(spool.lines(held_out)))
+            known = excluded | set(spool.keys(trained).tolist())
+            counts[PASSAGES] += writer.write(passages.of(spool.lines(held_out), known))
     listed = list(zip(names, spool.counts(kept), strict=True))
     listed += [(name, count) for name, count in counts.items() if count]
     sources = [{"name": name, "texts": count} for name, count in listed]
-    return {**writer.meta(training_count, sources), "read": spool.read}
+    counted = {"read": spool.read, "measured": len(begins) - len(kept)}
+    return {**writer.meta(training_count, sources), **counted}

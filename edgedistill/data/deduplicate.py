@@ -1,4 +1,5 @@
-"""Rows of texts that are read from many sources: distinct ones without excluded texts, in one temporary file.
+"""Rows of texts that are read from many sources: distinct ones without excluded texts, in one temporary file;
+and the keys by which a text is known again, whatever letters it is written in.
 
 A row is a text, a pair or a tuple. Its texts go to disk, and eight bytes of it stay in memory: ten million
 rows take a few hundred megabytes while they are compared.
@@ -7,6 +8,8 @@ rows take a few hundred megabytes while they are compared.
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +24,8 @@ PROGRESS = 10_000  # rows read between two reports of the progress
 BUFFER = 1 << 20  # bytes
 SHARES = 16  # of the digests, compared one after the other
 
+_WORD = re.compile(r"\w+")
+
 Row = tuple[str, ...]  # texts without tabs, as `readers.normalize` leaves them
 
 
@@ -29,11 +34,24 @@ def digest(text: str) -> bytes:
     return hashlib.blake2b(text.casefold().encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-def excluded_digests(paths: list[Path]) -> set[bytes]:
-    """Digests of every text in those files, whatever its column: texts that must not be trained on."""
-    return {
-        digest(readers.normalize(text)) for path in paths for text in readers.texts_in_every_column(path)
-    } - {digest("")}
+def key(text: str) -> int:
+    """A number of 64 bits that is equal for texts of the same words, whatever their case, width, accents and
+    punctuation: what is measured must not be trained on in other letters either."""
+    plain = unicodedata.normalize("NFKD", text)
+    if not plain.isascii():
+        plain = "".join(character for character in plain if not unicodedata.combining(character))
+    return int.from_bytes(digest(" ".join(_WORD.findall(plain)) or text), "little")
+
+
+def excluded_keys(paths: list[Path]) -> set[int]:
+    """Keys of every text in those files, whatever its column: texts that must not be trained on."""
+    texts = (readers.normalize(text) for path in paths for text in readers.texts_in_every_column(path))
+    return {key(text) for text in texts if text}
+
+
+def among(keys: np.ndarray, wanted: Iterable[int]) -> np.ndarray:
+    """Which of the keys, of any shape, are wanted ones: bool."""
+    return np.isin(keys, np.fromiter(wanted, np.uint64))
 
 
 def sample_evenly(rows: np.ndarray, limit: int | None) -> np.ndarray:
@@ -75,11 +93,16 @@ class Spool:
         with self.path.open("rb", BUFFER) as file:
             yield from (line[:-1] for line in compress(file, mask.tobytes()))
 
+    def keys(self, wanted: np.ndarray) -> np.ndarray:
+        """The keys of these lines, (n,) uint64."""
+        keys = (key(line.decode("utf-8")) for line in self.lines(wanted))
+        return np.fromiter(keys, np.uint64, len(wanted))
+
 
 def gather(
     sources: Iterable[Iterable[Row]],
     usable: Callable[[Row], bool],
-    excluded: set[bytes],
+    excluded: set[int],
     path: Path,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> Spool:
@@ -98,7 +121,7 @@ def gather(
                     advance(PROGRESS)
                 if not usable(row):
                     continue
-                if excluded and any(digest(text) in excluded for text in row):
+                if excluded and any(key(text) in excluded for text in row):
                     leaked += 1
                     continue
                 line = "\t".join(row)

@@ -4,7 +4,7 @@ task, Lee et al. 2019), so that a student meets short texts beside the long ones
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import numpy as np
@@ -14,34 +14,43 @@ from edgedistill.data import corpus, deduplicate, input_file
 from edgedistill.data.added_texts import MIN_WORDS, sentences
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import SIDES, ParallelCorpus, write_rows
+from edgedistill.data.rows import SIDES, Rows, write_rows
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 
-FORMAT = 2  # part of every cache key: raise it when what is written changes
+FORMAT = 4  # part of every cache key: raise it when what is written changes
 CHUNK = 4_096  # texts read at a time
 
 
 def build(
-    spec: recipe.TupleCorpus, texts: Corpus, count: int, excluded: list[Path], session: Session, place: str
-) -> ParallelCorpus:
+    spec: recipe.TupleCorpus,
+    texts: Corpus,
+    count: int,
+    excluded: list[Path],
+    session: Session,
+    place: str,
+    seed: int,
+    measured: Set[int] = frozenset(),
+) -> Rows:
     """Open the tuples made from the first `count` texts of a corpus, whole texts and paragraphs; make them
-    first where the cache has none of the same texts and options.
+    first where the cache has none of the same texts, options and seed.
 
-    Sentences of the files `excluded` are no queries. A sentence of several texts is a query of the first. The
-    recipe describes the tuples at `place`. Raises UserError where no text has a sentence to ask for, or one
-    text has all.
+    Texts of the files `excluded`, and those whose keys are `measured`, are no queries. A sentence of several
+    texts is a query of the first. The recipe describes the tuples at `place`. Raises UserError where no text
+    has a sentence to ask for, or one text has all.
     """
     hashes = [input_file.content_id(path) for path in excluded]
     how = spec.model_dump(include={"queries", "per_text"})
-    key = files.cache_key(format=FORMAT, texts=texts.fingerprint, count=count, excluded=hashes, **how)
+    left_out = {"excluded": hashes, "measured": sorted(measured)}
+    key = files.cache_key(format=FORMAT, texts=texts.fingerprint, count=count, seed=seed, **left_out, **how)
 
     def write(folder: Path) -> None:
         rows = array("q")
         for name in SIDES:
             (folder / name).mkdir()
         sources = [{"name": "queries made from the corpus"}]
-        made = _queries(spec, texts, count, deduplicate.excluded_digests(excluded), rows)
+        seen = deduplicate.excluded_keys(excluded) | measured
+        made = _queries(spec, texts, count, seen, rows, np.random.default_rng(seed))
         corpus.write(folder / SIDES[0], made, None, sources)
         corpus.write(folder / SIDES[1], _whole(texts, count), None, texts.sources)
         documents = np.array(rows, np.int64)
@@ -54,7 +63,7 @@ def build(
         files.write_json(folder / "parallel.json", meta)
         session.log(f"{place}: {len(documents):,} queries made from {count:,} texts")
 
-    return ParallelCorpus(cached_folder(session.cache / "tuples" / key, write, session.log))
+    return Rows.open(cached_folder(session.cache / "tuples" / key, write, session.log))
 
 
 def of_text(spec: recipe.TupleCorpus, text: str) -> list[str]:
@@ -70,14 +79,18 @@ def of_text(spec: recipe.TupleCorpus, text: str) -> list[str]:
 
 
 def _queries(
-    spec: recipe.TupleCorpus, texts: Corpus, count: int, seen: set[bytes], rows: array[int]
+    spec: recipe.TupleCorpus,
+    texts: Corpus,
+    count: int,
+    seen: set[int],
+    rows: array[int],
+    random: np.random.Generator,
 ) -> Iterator[str]:
-    """The queries of all texts; `rows` gets the number of each query's text, and `seen` its digest."""
-    random = np.random.default_rng(0)
+    """The queries of all texts; `rows` gets the number of each query's text, and `seen` its key."""
     for row, text in enumerate(_whole(texts, count)):
         found = of_text(spec, text)
         for at in np.sort(random.permutation(len(found))[: spec.per_text]):
-            key = deduplicate.digest(found[at])
+            key = deduplicate.key(found[at])
             if key not in seen:
                 seen.add(key)
                 rows.append(row)

@@ -3,6 +3,7 @@ the recipes' requirements."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ import numpy as np
 from edgedistill import files, machine
 from edgedistill.data import bm25
 from edgedistill.errors import CheckFailed, UserError, require
-from edgedistill.evaluation import bootstrap, page, report, scoring, slices, speed, tables, teacher_agreement
+from edgedistill.evaluation import bootstrap, furthest, page, report, scoring, speed, tables
+from edgedistill.evaluation import teacher_agreement as agreements
 from edgedistill.evaluation.suites import FAMILIES, cosines
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.runtime import bundle_location
@@ -110,7 +112,7 @@ def bench(
             )
     _check_search(search, opened, measured, session)
     _log_missing_teacher(measured, session.log)
-    of_each = len(opened) + sum(plan.rounds + len(program.once(plan)) for program in programs)
+    of_each = len(opened) + sum(plan.rounds + (program.name == speed.OWN) for program in programs)
     steps = len(measured) * of_each + plan.rounds  # the A/A test's
     progress = _progress(steps, session.log)
     _accuracy(measured, opened, session, search, progress)
@@ -119,7 +121,7 @@ def bench(
     for suite in opened:
         expected = teacher.quality[suite.name] if teacher is not None else None
         found = [target.quality[suite.name] for target in measured]
-        slices.add(suite, found, expected, (plan.resamples, plan.seed))
+        furthest.add(suite, found, expected)
     measured = [replace(target, runner=program) for target in measured for program in programs]
     texts = opened[0].sample(plan.queries, plan.seed)
     timings = speed.measure(measured, texts, replace(session, log=progress), plan)
@@ -128,9 +130,9 @@ def bench(
         _check_embeddings(target, texts, session)
     described = machine.here(session.device)
     reports = [assemble(target, measured, opened[0].name, described) for target in measured]
-    for write, path in zip((report.write, page.write, page.picture), outputs, strict=True):
-        if path is not None:
-            write(path, reports)
+    if outputs.json is not None:
+        report.write(outputs.json, reports)
+    page.draw(reports, outputs.html, outputs.png)
     (show or session.log)(tables.terminal(reports))
     checks = []
     for target, each in zip(measured, reports, strict=True):
@@ -168,10 +170,14 @@ def targets(name: str, device: str = "cpu") -> list[Measured]:
 
 
 def distinguishable(measured: list[Measured]) -> list[Measured]:
-    """Return the same bundles; those in different folders of the same name are named by their paths."""
+    """Return the same bundles; those in different folders of the same name are named by their paths below a
+    folder that all are in."""
     folders = Counter(name for name, _ in {(target.name, target.folder.resolve()) for target in measured})
+    above = os.path.commonpath([target.folder.absolute().parent for target in measured])
     return [
-        replace(target, name=str(target.folder)) if folders[target.name] > 1 else target
+        replace(target, name=Path(os.path.relpath(target.folder, above)).as_posix())
+        if folders[target.name] > 1
+        else target
         for target in measured
     ]
 
@@ -330,7 +336,7 @@ def _check_search(
     expected, problems = documents.encoder.query(texts), []
     for target in measured:
         opened, place = target.open(session), f"--documents {documents.name}: {target.title}"
-        _, fact = teacher_agreement.space(opened.encode_query(texts), expected)
+        _, fact = agreements.space(opened.encode_query(texts), expected)
         if fact is not None:
             problems.append(f"{place} {fact}; name an encoder of its teacher's space")
     if problems:
@@ -391,7 +397,7 @@ def _accuracy(
                     f'first "{unknown["first"][:60]}"'
                 )
         if expected is not None and target is not teacher:
-            found = teacher_agreement.agreement(opened.encoders[0].encode(texts), expected)
+            found = agreements.agreement(opened.encoders[0].encode(texts), expected)
             target.agreement = {**found, "source": f"texts of {', '.join(suite.name for suite in suites)}"}
 
 

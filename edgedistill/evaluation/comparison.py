@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from edgedistill.errors import UserError, raise_failed
-from edgedistill.evaluation import bootstrap, tables
+from edgedistill.evaluation import bootstrap, page, tables
 from edgedistill.evaluation.report import Report, read, resolution, title
 from edgedistill.session import Log
 
@@ -25,14 +25,17 @@ CONDITIONS = {  # under which times can be compared
     # as many before it was recorded
     "number of texts": lambda report: report["single"].get("distinct", 1024),
 }
-WORSE, BETTER, TIE, UNKNOWN = "worse", "better", "no difference", "not comparable"
+WORSE, BETTER, SAME, NOISE = "worse", "better", "no difference", "within noise"
+UNRESOLVED, UNKNOWN = "not resolved", "not comparable"
 
 
 class Change(NamedTuple):
     """One measure of a bundle in two reports.
 
     `change` is the difference of scores, otherwise relative; `interval95` is null where nothing was sampled.
-    The verdict is worse, better, no difference or not comparable, and `because` is what decided.
+    The verdict is worse or better; within noise, where the interval holds 0; not resolved, where times differ
+    by more within one of the runs; no difference, of sizes and where there is no interval; not comparable.
+    `because` is what decided.
     """
 
     bundle: str
@@ -46,8 +49,10 @@ class Change(NamedTuple):
     because: str = ""
 
 
-def compare(before: Path, after: Path, log: Log) -> dict[str, Any]:
-    """Compare the reports of two files bundle by bundle, and log the table.
+def compare(
+    before: Path, after: Path, show: Log, html: Path | None = None, png: Path | None = None
+) -> dict[str, Any]:
+    """Compare the reports of two files bundle by bundle, show the table, and draw both on a page.
 
     Reports are matched by title, and two that are alone in their files whatever their names. Returns
     {before, after, changes, only_before, only_after}. Raises UserError where a file is no report or the two
@@ -67,12 +72,15 @@ def compare(before: Path, after: Path, log: Log) -> dict[str, Any]:
     }
     changed = [each._asdict() for each in found]
     result = {"before": str(before), "after": str(after), "changes": changed, **missing}
-    log(table(found))
-    for reason in dict.fromkeys(each.because for each in found if each.verdict == UNKNOWN):
-        log(f"{UNKNOWN}: {reason}")
+    show(table(found))
+    for verdict in (UNRESOLVED, UNKNOWN):
+        for reason in dict.fromkeys(each.because for each in found if each.verdict == verdict):
+            show(f"{verdict}: {reason}")
     for key, names in missing.items():
         if names:
-            log(f"{key.replace('_', ' ')}: {', '.join(names)}")
+            show(f"{key.replace('_', ' ')}: {', '.join(names)}")
+    both = [*_named(before, "before"), *_named(after, "after")]
+    page.draw(both, html, png, [_cells(each) for each in found])
     fell = [
         f"{each.bundle}: {each.measure}: {_value(each, each.before)} to {_value(each, each.after)}, "
         f"{_change(each)} ({each.because})"
@@ -81,6 +89,14 @@ def compare(before: Path, after: Path, log: Log) -> dict[str, Any]:
     ]
     raise_failed(fell, **result)
     return result
+
+
+def _named(path: Path, when: str) -> list[Report]:
+    """The reports of a file, with bundles named after when they were measured."""
+    return [
+        {**each, "bundle": {**each["bundle"], "name": f"{each['bundle']['name']} {when}"}}
+        for each in read(path)
+    ]
 
 
 def changes(name: str, before: Report, after: Report) -> list[Change]:
@@ -106,7 +122,7 @@ def _score(name: str, suite: str, before: dict[str, Any], after: dict[str, Any])
     if _same_items(before["tasks"], after["tasks"]):
         now, then = (bootstrap.of_suite(each["tasks"])[""] for each in (after, before))
         interval = bootstrap.difference(now, then, change)["interval95"]
-        verdict = TIE if interval[0] <= 0 <= interval[1] else _verdict(change, 0)
+        verdict = NOISE if interval[0] <= 0 <= interval[1] else _verdict(change, 0)
         because = "paired bootstrap over items"
     return Change(name, "accuracy", suite, *scores, change, interval, verdict, because)
 
@@ -122,7 +138,7 @@ def _same_items(before: dict[str, Any], after: dict[str, Any]) -> bool:
 def _verdict(rise: float, tolerance: float) -> str:
     """Judge a rise of what should be high."""
     if abs(rise) <= tolerance:
-        return TIE
+        return SAME
     return BETTER if rise > 0 else WORSE
 
 
@@ -146,33 +162,44 @@ def _speed(name: str, before: Report, after: Report) -> list[Change]:
 def _sampled(
     name: str, measure: str, values: list[float], rounds: list[Any], reports: tuple[Report, Report]
 ) -> Change:
-    """Compare two values by their rounds: a change counts that the runs can resolve and whose interval does
-    not hold 0."""
-    resolved, change = max(map(resolution, reports)), values[1] / values[0] - 1
+    """Compare two values by their rounds: a change counts whose interval does not hold 0 and which is larger
+    than what the runs can resolve."""
+    change = values[1] / values[0] - 1
+    rise = change if measure == "texts/s" else -change
+    if not all(rounds):
+        because = "no samples in the reports"
+        return Change(name, "speed", measure, values[0], values[1], change, None, SAME, because)
+    before, after = ([np.asarray(each, np.float64) for each in side] for side in rounds)
+    interval = [end - 1 for end in bootstrap.ratio_between_runs(after, before)["interval95"]]
+    resolved = max(map(resolution, reports))
     if measure == "texts/s":  # whose rounds are few, and may differ more than those of p50
-        resolved = max([resolved, *(np.max(each) / np.min(each) - 1 for each in rounds if len(each))])
-    interval, because = None, f"these runs resolve {resolved:.1%}"
-    verdict = _verdict(change if measure == "texts/s" else -change, resolved)
-    if all(rounds):
-        before, after = ([np.asarray(each, np.float64) for each in side] for side in rounds)
-        interval = [end - 1 for end in bootstrap.ratio_between_runs(after, before)["interval95"]]
-    if verdict != TIE and (interval is None or interval[0] <= 0 <= interval[1]):
-        verdict, because = TIE, "the interval holds 0" if interval else "no samples in the reports"
+        resolved = max(resolved, *(float(np.max(side) / np.min(side)) - 1 for side in (before, after)))
+    if interval[0] <= 0 <= interval[1]:
+        verdict, because = NOISE, "the interval holds 0"
+    elif abs(change) <= resolved:
+        verdict, because = UNRESOLVED, f"{measure} differs by up to {resolved:.1%} within one of the runs"
+    else:
+        verdict, because = _verdict(rise, 0), f"these runs resolve {resolved:.1%}"
     return Change(name, "speed", measure, values[0], values[1], change, interval, verdict, because)
 
 
 def table(found: list[Change]) -> str:
-    """Return the changes as text of at most tables.WIDTH columns."""
+    """Return the changes as text that fits the terminal."""
     sheet = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for head in ("bundle", "measure", "before", "after", "change", "95% interval", ""):
         right = head in ("before", "after", "change", "95% interval")
-        sheet.add_column(head, justify="right" if right else "left", no_wrap=True)
+        sheet.add_column(
+            head, justify="right" if right else "left", no_wrap=head not in ("bundle", "measure")
+        )
     for each in found:
-        values = [_value(each, each.before), _value(each, each.after), _change(each)]
-        ends = " to ".join(_change(each._replace(change=end)) for end in each.interval95 or ())
-        names = tables.shorten(each.bundle, 22), tables.shorten(each.measure, 16)
-        sheet.add_row(*names, *values, ends, each.verdict, style="bold" if each.verdict == WORSE else "")
+        sheet.add_row(*_cells(each), style="bold" if each.verdict == WORSE else "")
     return tables.plain(sheet)
+
+
+def _cells(each: Change) -> list[str]:
+    ends = ", ".join(_change(each._replace(change=end)).rstrip("%") for end in each.interval95 or ())
+    names = tables.shorten(each.bundle, 22), tables.shorten(each.measure, 16)
+    return [*names, _value(each, each.before), _value(each, each.after), _change(each), ends, each.verdict]
 
 
 def _value(change: Change, value: float) -> str:

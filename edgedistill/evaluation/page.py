@@ -39,9 +39,19 @@ PARTS = {  # a mark in a template: the file that takes its place
 }
 
 
-def write(path: Path, reports: list[Report]) -> None:
+def draw(
+    reports: list[Report], html: Path | None, png: Path | None, changes: list[list[str]] | None = None
+) -> None:
+    """Write the page and the picture of it, each where a path is given. changes: rows of text, of two files
+    that were compared."""
+    for write_one, path in ((write, html), (picture, png)):
+        if path is not None:
+            write_one(path, reports, changes)
+
+
+def write(path: Path, reports: list[Report], changes: list[list[str]] | None = None) -> None:
     """Write the page atomically."""
-    files.write_text(path, filled(TEMPLATES / "page.html", data(reports)))
+    files.write_text(path, filled(TEMPLATES / "page.html", data(reports, changes)))
 
 
 def browser() -> str:
@@ -53,13 +63,13 @@ def browser() -> str:
     return found
 
 
-def picture(path: Path, reports: list[Report]) -> None:
+def picture(path: Path, reports: list[Report], changes: list[list[str]] | None = None) -> None:
     """Write the whole page as a PNG, in light colours. Raises UserError where there is no browser, or it does
     not draw."""
     with files.new_file(path.absolute()) as new:  # a browser takes no other
         page, shot, height = new.with_name("page.html"), new.with_name("page.png"), PICTURE_WIDTH
         own = f"--user-data-dir={new.with_name('profile')}"  # a profile in use would take the page over
-        write(page, reports)
+        write(page, reports, changes)
         with contextlib.suppress(subprocess.TimeoutExpired):
             for option in ("--dump-dom", f"--screenshot={shot}"):  # the first tells how high it is
                 size = f"--window-size={PICTURE_WIDTH},{height}"
@@ -81,7 +91,7 @@ def filled(template: Path, data: Any) -> str:
     return page.replace("/*DATA*/", text.replace("<", "\\u003c"))  # so that no text of it ends the script
 
 
-def data(reports: list[Report]) -> dict[str, Any]:
+def data(reports: list[Report], changes: list[list[str]] | None = None) -> dict[str, Any]:
     """Return what page.js draws: the reports themselves and, of each, the cells of its row in every table.
 
     `suites` holds each suite's name and kind, the measure of a task that it averages, and the title of that;
@@ -111,6 +121,7 @@ def data(reports: list[Report]) -> dict[str, Any]:
         ],
         "where": list(dict.fromkeys(map(tables.conditions, reports))),
         "precisions": {name: each.description.split(";")[0] for name, each in PRECISIONS.items()},
+        "changes": changes,
         "noise": "; ".join(noise),
         "ties": tables.tie_note(reports),
     }

@@ -1,4 +1,4 @@
-"""Latency, throughput, cold start and memory of bundles, each measurement in a fresh process of a runner.
+"""Latency, throughput, start and memory of bundles, each measurement in a fresh process of a runner.
 
 The parent sleeps while a runner works. Bundles alternate (A B C A again, A B C A again, …), so that a machine
 that slows down affects all of them; A again is the A/A test, which shows what difference the run can resolve.
@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgedistill import files, machine
-from edgedistill.errors import CheckFailed, UserError, quote, shown, unknown_name
+from edgedistill.errors import CheckFailed, UserError, first_line, quote, shown, unknown_name
 from edgedistill.evaluation import bootstrap
 from edgedistill.session import Session
 
@@ -36,7 +36,6 @@ IMPORT_ROOT = Path(__file__).resolve().parents[2]  # holds the package, for the 
 OWN = "python"
 PROGRAMS = {"node": ("node/cli.js", "--bench"), "web": ("web/bench.mjs",)}  # in export/, on Node
 FORM = '{"single_ms": [ms, …], "texts_s": {"32": rate}}'
-LIBRARIES = ("onnxruntime", "numpy", "tokenizers")  # what a cold start reads besides the bundle
 
 
 class Runner(NamedTuple):
@@ -49,7 +48,11 @@ class Runner(NamedTuple):
     def named(cls, name: str) -> Runner:
         """Return python, node or web, or the runner that a command line starts. Raises UserError where its
         program is missing."""
-        command = shlex.split(name)
+        try:
+            command = shlex.split(name)
+        except ValueError as error:
+            fact = f"not a command line ({first_line(error)})"
+            raise UserError(f"--runner {name}: {fact}; close its quotes") from None
         if name == OWN:
             return cls(name, (sys.executable, "-m", "edgedistill.evaluation.speed_child"))
         if name in PROGRAMS:
@@ -62,13 +65,7 @@ class Runner(NamedTuple):
                 if name not in PROGRAMS
                 else f"--runner {name}: no Node on the path; install Node 20"
             )
-        return cls(name, tuple(command))
-
-    def once(self, plan: MeasurementPlan) -> list[str]:
-        """What is measured of a bundle beside its rounds: by edgedistill's own runner alone."""
-        if self.name != OWN:
-            return []
-        return ["memory"] if plan.p99_ms is None else ["memory", "start", "server", "products"]
+        return cls(name if name in PROGRAMS else shlex.join(map(files.portable, command)), tuple(command))
 
 
 PYTHON = Runner.named(OWN)
@@ -138,18 +135,17 @@ class MeasurementPlan:
     resamples: int = 1000  # of the bootstrap
     seed: int = 0
     query_seconds: float = 0.0  # minimum time of single texts per round
-    p99_ms: float | None = None  # the server scenario's bound; without it, no server and no cold cache
 
 
-PLAN = MeasurementPlan(query_seconds=3.5, p99_ms=20.0)  # MLPerf's 1,024 queries and 10 s, and its scenarios
+PLAN = MeasurementPlan(query_seconds=3.5)  # MLPerf's 1,024 queries and 10 s
 QUICK = MeasurementPlan(queries=128, warmups=8, seconds=0.1, resamples=300)
 
 
 def measure(
     targets: Sequence[Target], texts: list[str], session: Session, plan: MeasurementPlan
 ) -> list[dict[str, Any]]:
-    """Measure bundles in alternation. Returns, for each, {single, offline, server, products, load,
-    peak_rss_bytes, memory, noise, against, threads, device, runner}.
+    """Measure bundles in alternation. Returns, for each, {single, offline, load, peak_rss_bytes,
+    memory, noise, against, threads, device, runner}.
 
     There must be one text at least. Each round times the same `plan.queries` of them one by one, in another
     order. Times are in ms, memory in bytes. Raises UserError for a device that does not exist or does not
@@ -169,7 +165,6 @@ def measure(
             "warmups": plan.warmups,
             "query_seconds": plan.query_seconds,
             "seconds": plan.seconds,
-            "p99_ms": plan.p99_ms,
         }
         return ask(target.runner, request)
 
@@ -183,14 +178,13 @@ def measure(
             if _measured(rounds[-1]) != _measured(rounds[0]):
                 fact = f"round {number + 1} has other batch sizes or lengths than round 1"
                 raise UserError(f"--runner {target.runner.name}: {fact}; see bench/README.md")
-    once: list[dict[str, Any]] = [{} for _ in targets]
-    for target, found in zip(targets, once, strict=True):
-        for what in target.runner.once(plan):
-            session.log(f"{what} of {target.title}")
-            if what == "start":
-                _forget(target.timed or target.folder)
-            found[what] = run(what, target)
-    pooled = [summary(rounds, others, plan) for rounds, others in zip(timed, once, strict=True)]
+    pooled = []
+    for target, rounds in zip(targets, timed, strict=True):
+        memory = None
+        if target.runner.name == OWN:
+            session.log(f"memory of {target.title}")
+            memory = run("memory", target)
+        pooled.append(summary(rounds, memory, plan))
     return _compared([target.title for target in targets], pooled, timed, again, plan)
 
 
@@ -287,19 +281,9 @@ def _answer(runner: Runner, done: subprocess.CompletedProcess[str], line: str) -
     return found
 
 
-def _forget(folder: Path) -> None:
-    """Have the system drop a bundle and the libraries that run it from its file cache, as far as no other
-    process has them open."""
-    import importlib.util
-
-    found = (importlib.util.find_spec(name) for name in LIBRARIES)
-    roots = [folder, *(Path(each.origin).parent for each in found if each and each.origin)]
-    for path in (path for root in roots for path in root.rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: MeasurementPlan) -> dict[str, Any]:
+def summary(
+    rounds: list[dict[str, Any]], memory: dict[str, Any] | None, plan: MeasurementPlan
+) -> dict[str, Any]:
     """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts
     per second; null for what its runner does not tell."""
     single = [np.array(each["single_ms"]) for each in rounds]
@@ -308,7 +292,7 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
     by_batch = {size: float(np.median(values)) for size, values in batches.items()}
     best = max(by_batch, key=lambda size: by_batch[size])
     lengths = [each.get("by_length", {}) for each in rounds]
-    memory = others.get("memory", {"peak_rss_bytes": rounds[0].get("peak_rss_bytes")})
+    memory = memory or {"peak_rss_bytes": rounds[0].get("peak_rss_bytes")}
     return {
         "threads": rounds[0].get("threads"),
         "device": rounds[0].get("device", "cpu"),
@@ -329,12 +313,7 @@ def summary(rounds: list[dict[str, Any]], others: dict[str, Any], plan: Measurem
             "by_batch": by_batch,
             "samples_texts_s": batches,
         },
-        "server": others.get("server"),
-        "products": others.get("products"),
-        "load": {
-            "start_ms": [each.get("start_ms") for each in rounds],
-            "cold_start_ms": others.get("start", {}).get("start_ms"),
-        },
+        "load": {"start_ms": [each.get("start_ms") for each in rounds]},
         "peak_rss_bytes": memory["peak_rss_bytes"],
         "memory": memory,
         "noise": {

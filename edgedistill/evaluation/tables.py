@@ -1,4 +1,4 @@
-"""Reports as tables: for the terminal within 100 columns, and as Markdown for the README. No table is typed
+"""Reports as tables: for the terminal, and as Markdown for the README. No table is typed
 by hand."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import shutil
 import textwrap
 from typing import NamedTuple
 
@@ -27,7 +28,9 @@ from edgedistill.evaluation.report import (
 )
 from edgedistill.evaluation.suites.retrieval import by_cosine
 
-WIDTH = 100  # columns of the terminal
+WIDTH = 100  # columns at most
+SHORTEST_NAME = 20  # columns of a bundle's name, for which a narrow terminal lacks
+DISPENSABLE = ("RSS MB", "params", "p99 ms")
 LONGEST_HEAD = 12  # of a column in the terminal
 SHOWN_TIES = 6  # pairs of bundles
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
@@ -133,7 +136,7 @@ def conditions(report: Report) -> str:
 
 
 def terminal(reports: list[Report]) -> str:
-    """Return plain text of at most WIDTH columns: a table of costs, one row per report, with the scores of a
+    """Return plain text that fits the terminal: a table of costs, one row per report, with the scores of a
     single suite in it; each of several suites has a table."""
     names, shares, noise = suites(reports), compared(reports), disturbances(reports)
     single_suite = names if len(names) == 1 else []
@@ -164,28 +167,46 @@ def markdown(reports: list[Report]) -> str:
     return "\n".join(lines) + f"\n\n<sub>{conditioned}</sub>\n"
 
 
-def plain(sheet: RenderableType, width: int = WIDTH) -> str:
-    """Return what rich would print, as text of at most `width` columns."""
-    screen = Console(width=width, file=io.StringIO(), record=True)
+def plain(sheet: RenderableType) -> str:
+    """Return what rich would print, as text that fits the terminal."""
+    screen = Console(width=width(), file=io.StringIO(), record=True)
     screen.print(sheet)
     return "\n".join(line.rstrip() for line in screen.export_text().rstrip().splitlines())
 
 
+def width() -> int:
+    """The columns of a table: those of the terminal, at most WIDTH."""
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+
+
 def _table(rows: list[tuple[Report, list[Cell]]]) -> Table:
-    """Return a table whose first column takes what the others leave of WIDTH."""
+    """Return a table whose first column takes what the others leave of the terminal; where that is too
+    little, it lacks some of DISPENSABLE."""
+    heads = [cell.head for cell in rows[0][1]]
+    kept = list(range(len(heads)))
+
+    def left() -> int:
+        """What the columns that are kept leave for the first one."""
+        longest = [
+            max(len(shorten(heads[at], LONGEST_HEAD)), *(len(row[at].shown) for _, row in rows))
+            for at in kept
+        ]
+        return width() - 3 - sum(2 + each for each in longest)
+
+    for head in DISPENSABLE:
+        if left() < SHORTEST_NAME and head in heads:
+            kept.remove(heads.index(head))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("bundle", no_wrap=True)
-    left = WIDTH - 3
-    for at, cell in enumerate(rows[0][1]):
-        head = shorten(cell.head, LONGEST_HEAD)
-        table.add_column(head, justify="right", no_wrap=True)
-        left -= 2 + max(map(len, [head, *(row[at].shown for _, row in rows)]))
+    for at in kept:
+        table.add_column(shorten(heads[at], LONGEST_HEAD), justify="right", no_wrap=True)
+    room = max(SHORTEST_NAME, left())
     for report, row in rows:
         name = report["bundle"]["name"]
-        rest = shorten(title(report).removeprefix(name), max(12, left) - 8)
+        rest = shorten(title(report).removeprefix(name), room - 8)
         style = "bold" if is_teacher(report) else ""
-        shown = shorten(name, max(12, left) - len(rest)) + rest
-        table.add_row(shown, *(cell.shown for cell in row), style=style)
+        shown = shorten(name, room - len(rest)) + rest
+        table.add_row(shown, *(row[at].shown for at in kept), style=style)
     return table
 
 
@@ -202,28 +223,29 @@ def below(reports: list[Report]) -> list[str]:
 
 
 def _notes(reports: list[Report]) -> list[str]:
-    """Return what is `below`, and what the columns mean, each line at most WIDTH characters."""
-    notes = [shorten(line, WIDTH) for line in below(reports)]
+    """Return what is `below`, and what the columns mean, each line as wide as the terminal."""
+    notes = [shorten(line, width()) for line in below(reports)]
     if compared(reports):
         notes.append("retained: share of the teacher's score.")
     if tied := tie_note(reports):
-        notes += textwrap.wrap(tied, WIDTH)
+        notes += textwrap.wrap(tied, width())
     return notes + noise_note(disturbances(reports))
 
 
 def noise_note(disturbed: list[str]) -> list[str]:
-    """Return what the mark ~ means, in lines of at most WIDTH characters; none on a quiet machine."""
-    return textwrap.wrap(f"~ noisy machine: {'; '.join(disturbed)}.", WIDTH) if disturbed else []
+    """Return what the mark ~ means, in lines as wide as the terminal; none on a quiet machine."""
+    return textwrap.wrap(f"~ noisy machine: {'; '.join(disturbed)}.", width()) if disturbed else []
 
 
 def tie_note(reports: list[Report]) -> str:
-    """Name the bundles whose p50 the run cannot tell apart, and what it can; nothing without an A/A test."""
+    """What differences of p50 between its bundles the run can tell, and which it cannot; nothing without an
+    A/A test."""
     measured = [report for report in reports if "resolution" in (report.get("noise") or {})]
     if not measured:
         return ""
     worst = max(map(resolution, measured))
-    below = f"below {worst:.1%}" if worst < 1 else f"up to a factor of {1 + worst:.0f}"
-    resolved = f"Differences of p50 {below} cannot be resolved in this run"
+    least = f"from {worst:.1%} on" if worst < 1 else f"from a factor of {1 + worst:.0f} on"
+    resolved = f"Bundles took turns, which tells their p50 apart {least}"
     pairs = [" = ".join(shorten(title(each), 30) for each in pair) for pair in ties(measured)]
     more = [f"and {len(pairs) - SHOWN_TIES} more pairs"] if len(pairs) > SHOWN_TIES else []
     return f"{resolved}{'; ties: ' if pairs else ''}{', '.join(pairs[:SHOWN_TIES] + more)}."

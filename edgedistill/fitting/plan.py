@@ -19,7 +19,8 @@ import torch
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
+from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
 from edgedistill.fitting import candidates, pace, record, search, starts, texts
@@ -39,6 +40,7 @@ from edgedistill.training.load_models import Models
 from edgedistill.training.open_recipe import Opened, open_recipe
 
 TIMED_TEXTS = 48  # of the suite: those whose latency is measured
+PAIRS = "--pairs"
 TEACHER_SECONDS = 3.0  # for measuring the teacher's speed, which decides how many texts it embeds
 
 
@@ -69,7 +71,7 @@ class Fit:
         session = replace(self.session, data=self.request.data)
         if self.state.teacher is None:
             chosen = load_models.quickest(self.request.teacher, session)
-            self.record(teacher=chosen.model_dump(mode="json", exclude_defaults=True))
+            self.record(teacher=chosen.model_dump(exclude_defaults=True))
         opened = open_teacher(recipe.Teacher(**self.state.teacher or {}), session)
         return load_models.with_weights(opened, "--teacher")
 
@@ -85,15 +87,21 @@ class Fit:
         return total - self.pace.finish_s - self.pace.finish_share * total
 
     @cached_property
+    def sources(self) -> TrainingSources:
+        """What all candidates train on."""
+        assert self.state.corpus is not None, "texts were chosen"
+        pairs = {} if self.state.pairs is None else {PAIRS: self.state.pairs.table}
+        return TrainingSources(texts.parsed(self.state.corpus), pairs, self.session, self.request.seed)
+
+    @property
     def corpus(self) -> Corpus:
         """The corpus that all candidates train on."""
-        assert self.state.corpus is not None, "texts were chosen"
-        return texts.build(self.state.corpus, self.session, self.request.seed)
+        return self.sources.texts.sides[0]
 
     @cached_property
-    def pairs(self) -> ParallelCorpus | None:
+    def pairs(self) -> Rows | None:
         """The user's pairs of queries and texts."""
-        return None if self.state.pairs is None else self.state.pairs.read(self.session)
+        return self.sources.tuples(PAIRS) if self.sources.tables else None
 
     @cached_property
     def queries(self) -> dict[str, search.Queries]:
@@ -150,11 +158,11 @@ class Fit:
         models = Models(self.teacher, weights=load_models.open_weights(spec.student), finished=finished)
         folder = self.folder / record.VOCABULARIES
         kept = starts.tokenizer_folder(folder, choice.vocabulary)
-        tokenizer = student_tokenizer.build(spec, models, self.corpus, Session(), kept)
+        tokenizer = student_tokenizer.build(spec, models, self.sources.texts, Session(), kept)
         student = initial_weights.build(spec, models, tokenizer, Session(), fitted=False)
-        rows = [checks.StageRows(None, self.corpus.training_count)]
-        rows += [] if self.pairs is None else [checks.StageRows(self.pairs, self.pairs.training_count)]
-        return Opened(spec, models, self.corpus, rows, student)
+        all_rows = [self.sources.texts, *([] if self.pairs is None else [self.pairs])]
+        rows = [checks.StageRows(each, each.training_count) for each in all_rows]
+        return Opened(spec, models, self.sources.texts, rows, student)
 
     def cost(self, choice: Choice) -> Cost:
         """Build, export and measure a candidate. Raises UserError where it cannot be built."""
@@ -194,7 +202,7 @@ def _choose_texts(fit: Fit) -> None:
     request, session, device = fit.request, fit.session, fit.session.device
     pairs = None if request.pairs is None else search.counted(request.pairs, session)
     fit.state.pairs = pairs
-    taken = 0 if fit.pairs is None else sum(map(len, fit.pairs.columns))  # texts that are embedded, too
+    taken = 0 if pairs is None else sum(map(len, pairs.read(session).sides))  # texts that are embedded, too
     whole = texts.section(request.texts, request.column, request.data)
     found = texts.read({**whole, "limit": texts.MOST_TEXTS}, texts.LEAST_TEXTS, session, request.seed)
     report = texts.check(found, fit.teacher)

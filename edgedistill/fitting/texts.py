@@ -64,8 +64,7 @@ def section(texts: Sequence[str], column: str, data: Path | None) -> dict[str, A
 
 
 def files_section(patterns: list[str], column: str, data: Path | None) -> dict[str, Any]:
-    """The corpus of all texts of some files. Without a data folder the globs become absolute, so that the
-    recipe needs none."""
+    """The corpus of all texts of some files, relative to the data folder where they are below that."""
     patterns, paths = file_patterns.given(patterns, data, "--texts")
     named = {} if column == "text" else {"column": column}
     unit = {"unit": "auto"} if any(map(readers.is_wrapped, paths)) else {}
@@ -88,10 +87,15 @@ def read(section: dict[str, Any], least: int, session: Session, seed: int = 0) -
 
 def build(section: dict[str, Any], session: Session, seed: int) -> Corpus:
     """The corpus of a recipe's section."""
+    return corpus.build(parsed(section), session, seed)
+
+
+def parsed(section: dict[str, Any]) -> corpus.Spec:
+    """A recipe's section of texts."""
     whole = {"name": "texts", "teacher": {"model": "m"}, "student": {"kind": "teacher"}, "corpus": section}
     found = recipe.parse(whole, "--texts").corpus
     assert found is not None and not isinstance(found, recipe.Parallel)
-    return corpus.build(found, session, seed)
+    return found
 
 
 def check(read: Corpus, teacher: TeacherEncoder) -> dict[str, list[str]]:

@@ -3,9 +3,9 @@ phones.
 
 Inputs and outputs stay what they are, float32 embeddings. Norms, pooling, unit length and LSTMs are computed
 in float32, since sums of squares and of tokens may leave float16, which ends at 65,504. So is any other node
-whose values come within a quarter of that on sample texts. A CPU without float16 kernels casts back and forth,
-and computes in float32 where two casts meet: choose another precision there. What the graph gives where all of
-it is rounded to float16, `simulated` shows.
+whose values come within a quarter of that on sample texts. A CPU without float16 kernels casts back and
+forth, and computes in float32 where two casts meet: choose another precision there. What the graph gives
+where all of it is rounded to float16, `simulated` shows.
 
 onnxruntime's own converter gives the same for ordinary weights (cosine .9999997), but rounds what passes
 between two nodes that stay in float32, and multiplies weights below float16's start without a word.

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from edgedistill import files
 from edgedistill.errors import UserError, quote
 from edgedistill.runtime.bundle import Bundle, kind_of
-from edgedistill.runtime.manifest import INPUTS, LARGEST_ID, is_text, width
+from edgedistill.runtime.manifest import INPUTS, LARGEST_ID, Part, problems, width
 from edgedistill.runtime.prompts import ROLES, Prompts
 from edgedistill.runtime.similarity import Measure
 
@@ -76,8 +77,8 @@ def read(folder: Path, manifest: dict[str, Any]) -> Golden:
     """
     path = folder / "parity.json"
     golden = files.read_json_object(path, "copy the bundle again")
-    if problems := list(_problems(golden, manifest)):
-        raise UserError(*(f"{path}: {problem}; copy the bundle again" for problem in problems))
+    if found := _problems(golden, manifest):
+        raise UserError(*(f"{path}: {problem}; copy the bundle again" for problem in found))
     measure = kind_of(manifest).measure
     rows = np.array(golden[measure.rows], np.float32)
     truncated, roles = golden.get("truncated", []), golden.get("roles", [])
@@ -100,54 +101,54 @@ def rows(opened: Bundle, golden: Golden, together: bool = False) -> np.ndarray:
     return np.concatenate([opened.golden_rows([each], None) for each in golden.ids])
 
 
-def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]:
-    texts, ids, truncated, roles = (golden.get(key) for key in ("texts", "ids", "truncated", "roles"))
-    if not isinstance(texts, list) or not 0 < len(texts) <= MOST_TEXTS:
-        yield f"texts: not a list of 1 to {MOST_TEXTS}"
-        return
-    count, most, labels = len(texts), manifest["max_tokens"], manifest.get("labels")
-    columns = len(manifest.get("inputs", INPUTS[:2])) // 2  # texts of an item
-    items = [item if labels and isinstance(item, list) else [item] for item in texts]
-    if not all(len(item) == columns for item in items) or not all(
-        is_text(text, LONGEST_TEXT) for item in items for text in item
-    ):
-        yield f"texts: an item that is not {'a pair of texts' if columns == 2 else 'a text'}"
-    if not isinstance(ids, list) or len(ids) != count:
-        yield f"ids: not a list of {count}, one for each text"
-    elif not all(_are_ids(row if labels else [row], columns, most) for row in ids):
-        yield f"ids: not 1 to {most} token ids for each text"
-    rows = kind_of(manifest).measure.rows
-    if fact := _matrix_problem(golden.get(rows), (count, width(manifest)), unit=not labels):
-        yield f"{rows}: {fact}"
-    is_list = isinstance(truncated, list) and [type(each) for each in truncated] == [bool] * count
-    if truncated is not None and not is_list:
-        yield f"truncated: not a list of {count} times true or false"
-    if roles is not None and (
-        not isinstance(roles, list) or [each in ROLES for each in roles] != [True] * count
-    ):
-        yield f"roles: not a list of {count}, each of {', '.join(ROLES)}"
+LongText = Annotated[str, Field(max_length=LONGEST_TEXT)]
+Id = Annotated[int, Field(ge=0, le=LARGEST_ID)]
+Ids = Annotated[list[Id], Field(min_length=1)]
 
 
-def _are_ids(rows: Any, columns: int, most: int) -> bool:
-    """Whether there is a list of token ids for each text of an item."""
-    return (
-        isinstance(rows, list)
-        and len(rows) == columns
-        and all(isinstance(row, list) and 0 < len(row) <= most for row in rows)
-        and all(type(token) is int and 0 <= token <= LARGEST_ID for row in rows for token in row)
-    )
+class _GoldenTexts(Part):
+    texts: list[LongText] = Field(min_length=1, max_length=MOST_TEXTS)
+    ids: list[Ids]
+    truncated: list[bool] = Field([])
+    roles: list[Literal["text", "query", "document"]] = Field([])
+
+
+class _LabelledTexts(Part):
+    texts: list[LongText | list[LongText]] = Field(min_length=1, max_length=MOST_TEXTS)
+    ids: list[list[Ids]]
+    truncated: list[bool] = Field([])
+
+
+def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> list[str]:
+    labelled = bool(manifest.get("labels"))
+    if found := problems(_LabelledTexts if labelled else _GoldenTexts, golden):
+        return found
+    found = []
+    texts, most = golden["texts"], manifest["max_tokens"]
+    rows, columns = kind_of(manifest).measure.rows, len(manifest.get("inputs", INPUTS[:2])) // 2
+    ids = golden["ids"] if labelled else [[row] for row in golden["ids"]]
+    per_item = [item if isinstance(item, list) else [item] for item in texts]
+    if any(len(item) != columns for item in [*per_item, *ids]):
+        found.append(f"texts, ids: not {columns} of each item")
+    if any(len(row) > most for item in ids for row in item):
+        found.append(f"ids: above {most} for a text")
+    lists = {name: golden[name] for name in ("truncated", "roles") if golden.get(name)}
+    for name, items in {"ids": ids, **lists}.items():
+        if len(items) != len(texts):
+            found.append(f"{name}: {len(items)} for {len(texts)} texts")
+    if fact := _matrix_problem(golden.get(rows), (len(texts), width(manifest)), unit=not labelled):
+        found.append(f"{rows}: {fact}")
+    return found
 
 
 def _matrix_problem(rows: Any, shape: tuple[int, int], unit: bool) -> str | None:
     """What is wrong with a list of rows. unit: whether these are embeddings."""
-    count, columns = shape
-    are_rows = isinstance(rows, list) and all(isinstance(row, list) and len(row) == columns for row in rows)
-    if not are_rows or len(rows) != count or {type(value) for row in rows for value in row} - {int, float}:
-        return f"not {count} rows of {columns} numbers"
     try:
         found = np.array(rows, np.float64)
-    except OverflowError:  # an integer above all numbers
-        return "a number that is not finite"
+    except (OverflowError, TypeError, ValueError):
+        return "not rows of numbers"
+    if found.shape != shape:
+        return f"shape {found.shape}, not {shape}"
     if not (np.abs(found) < LARGEST_NUMBER).all():
         return "a number that is not finite"
     if unit and np.abs(np.linalg.norm(found, axis=1) - 1).max() > UNIT_LENGTH:

@@ -7,13 +7,23 @@ field that a runner uses is checked for what an export writes there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from edgedistill import files
-from edgedistill.errors import UserError, shown
+from edgedistill.errors import UserError, escaped, shown
 from edgedistill.runtime.trust import GET_AGAIN
 
 SCHEMA = 1
@@ -22,9 +32,8 @@ LARGEST_BYTES = 4_000_000
 LARGEST_FILE_BYTES = {".onnx": 2**31 - 1, ".safetensors": 2**34}  # of other files:
 LARGEST_OTHER_BYTES = 64_000_000  # a vocabulary of 250,000 tokens takes 9 to 17 MB
 PAIR = "pair"  # kind of a bundle of two encoders, each in a folder of its own
-PAIR_KEYS = ("name", "kind", "files")
 MEAN = "mean"  # `documents` of a pair whose documents are embedded by both encoders
-REQUIRED_KEYS = ("name", "kind", "dims", "max_tokens", "prompt", "precisions", "files", "output")
+MOST_PROBLEMS = 20  # listed of a file
 LONGEST_NAME = 200  # characters, of a file, a bundle, a label
 LONGEST_PROMPT = 10_000
 LARGEST_DIM = 65_536
@@ -41,7 +50,6 @@ INPUTS = ("input_ids", "attention_mask", "input_ids_2", "attention_mask_2")  # o
 FILE_NAME = "a plain name of a file inside the bundle's folder"
 # devices, on Windows
 RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{at}" for port in ("com", "lpt") for at in range(10))}
-_HASH = re.compile(r"[0-9a-f]{64}")
 _TIME = re.compile(r"(?:19[7-9]|2\d\d)\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 # letters that all systems allow in a file's name, and the slash
 _PLAIN = re.compile(r"[^\\:*?\"<>|\x00-\x1f\x7f]*")
@@ -71,12 +79,11 @@ def read(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; install a newer one"
         )
-    required = PAIR_KEYS if manifest.get("kind") == PAIR else REQUIRED_KEYS
-    missing = [key for key in required if key not in manifest]
-    if missing:
-        raise UserError(f"{path}: {', '.join(missing)} missing, truncated or edited; copy the bundle again")
-    if problems := list(_problems(manifest)):
-        raise UserError(*(f"{path}: {problem}; {GET_AGAIN}" for problem in problems))
+    if _is_deeper(manifest, MOST_NESTED):
+        raise UserError(f"{path}: lists and mappings nested more than {MOST_NESTED} deep; {GET_AGAIN}")
+    found = problems(Files if manifest.get("kind") == PAIR else Manifest, manifest)
+    if found:
+        raise UserError(*(f"{path}: {problem}; {GET_AGAIN}" for problem in found))
     return manifest
 
 
@@ -131,9 +138,9 @@ def _leaves(folder: Path, name: str) -> bool:
 # What fields may hold
 
 
-def is_file_name(name: Any) -> bool:
-    """Whether something is the name of a file inside the bundle, on any system, such as onnx/model.onnx."""
-    if not isinstance(name, str) or len(name) > LONGEST_NAME or not _PLAIN.fullmatch(name):
+def is_file_name(name: str) -> bool:
+    """Whether this is the name of a file inside the bundle, on any system, such as onnx/model.onnx."""
+    if len(name) > LONGEST_NAME or not _PLAIN.fullmatch(name):
         return False
     return all(
         part and part == part.rstrip(" .") and part.split(".")[0].lower() not in RESERVED
@@ -141,145 +148,132 @@ def is_file_name(name: Any) -> bool:
     )
 
 
-def is_text(value: Any, longest: int = LONGEST_PROMPT) -> bool:
-    """Whether a value is a string that can be encoded: JSON can escape half a surrogate pair."""
-    return (
-        isinstance(value, str)
-        and len(value) <= longest
-        and not any("\ud800" <= letter <= "\udfff" for letter in value)
-    )
+def is_text(value: str) -> bool:
+    """Whether a string can be encoded: JSON can escape half a surrogate pair."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
-def _is_name(value: Any) -> bool:
-    return is_text(value, LONGEST_NAME) and value.isprintable() and value != ""
+def _name(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("not printable")
+    return value
 
 
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, dict)
+def _file_name(value: str) -> str:
+    if not is_file_name(value):
+        raise ValueError(f"not {FILE_NAME}")
+    return value
 
 
-def _is_within(value: Any, lowest: int, highest: int) -> bool:
-    return type(value) is int and lowest <= value <= highest
+def _time(value: str) -> str:
+    if not _TIME.fullmatch(value):
+        raise ValueError("not a time such as 2026-01-31T12:00:00Z")
+    datetime.fromisoformat(value)
+    return value
 
 
-def _is_dims(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and 0 < len(value) <= MOST_DIMS
-        and all(_is_within(dim, 1, LARGEST_DIM) for dim in value)
-        and value == sorted(set(value), reverse=True)
-    )
+def _sorted(dims: list[int]) -> list[int]:
+    if dims != sorted(set(dims), reverse=True):
+        raise ValueError("not the largest first")
+    return dims
 
 
-def _is_labels(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) <= MOST_LABELS
-        and all(is_text(label, LONGEST_NAME) for label in value)
-    )
+class Part(BaseModel):
+    """A mapping of a stranger's JSON: its values have the types and bounds that are declared here, and other
+    keys are not looked at."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
 
 
-def _is_time(value: Any) -> bool:
-    if not isinstance(value, str) or not _TIME.fullmatch(value):
-        return False
-    try:
-        datetime.fromisoformat(value)
-    except ValueError:
-        return False
-    return True
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_name)]
+Text = Annotated[str, Field(max_length=LONGEST_PROMPT)]
+Time = Annotated[str, AfterValidator(_time)]
+FileName = Annotated[str, AfterValidator(_file_name)]
+Identifier = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Dim = Annotated[int, Field(ge=1, le=LARGEST_DIM)]
+Place = Annotated[int, Field(ge=1, le=MOST_PRECISIONS)]
+Label = Annotated[str, Field(max_length=LONGEST_NAME)]
+Mapping = dict[str, Any]
 
 
-def _is_rank(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_within(place, 1, MOST_PRECISIONS) for place in value.values())
+class Agreement(Part):
+    """How a precision agrees with torch. There is no threshold while that is measured, at export."""
+
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-# {field: (whether a value is right, what it should be)}
-Rules = dict[str, tuple[Callable[[Any], bool], str]]
-NAME = (_is_name, f"a name of 1 to {LONGEST_NAME} characters")
-TEXT = (is_text, f"a string of at most {LONGEST_PROMPT} characters")
-MAPPING = (_is_mapping, "a mapping")
-FIELDS: Rules = {
-    **dict.fromkeys(("name", "kind", "output"), NAME),
-    # a teacher may be a path; prompts of roles are optional
-    **dict.fromkeys(("prompt", "query_prompt", "document_prompt", "teacher"), TEXT),
-    # what bench, the card and training read
-    **dict.fromkeys(("recipe", "student", "parameters", "versions", "run"), MAPPING),
-    "made_at": (_is_time, "a time such as 2026-01-31T12:00:00Z"),
-    "dims": (
-        _is_dims,
-        f"1 to {MOST_DIMS} whole numbers from 1 to {LARGEST_DIM}, the largest first",
-    ),
-    "max_tokens": (
-        lambda value: _is_within(value, 1, MOST_TOKENS),
-        f"a whole number from 1 to {MOST_TOKENS}",
-    ),
-    "pad_id": (lambda value: _is_within(value, 0, LARGEST_ID), "a token id"),
-    "documents": (lambda value: value == MEAN, repr(MEAN)),
-    "labels": (_is_labels, f"a list of at most {MOST_LABELS} strings"),
-    "inputs": (
-        lambda value: value in (list(INPUTS[:2]), list(INPUTS)),
-        f"{', '.join(INPUTS[:2])} and, for pairs, {', '.join(INPUTS[2:])}",
-    ),
-    "precisions": (
-        lambda value: _is_mapping(value) and 0 < len(value) <= MOST_PRECISIONS,
-        f"a mapping of 1 to {MOST_PRECISIONS} precisions",
-    ),
-    "files": (
-        lambda value: _is_mapping(value) and len(value) <= MOST_FILES,
-        f"a mapping of at most {MOST_FILES} files to their sha256",
-    ),
-}
-PRECISION_FIELDS: Rules = {
+class Precision(Part):
     # onnxruntime reads an .ort file in another way, past our check of the graph
-    "file": (
-        lambda value: is_file_name(value) and value.endswith(".onnx"),
-        f"{FILE_NAME} that ends in .onnx",
-    ),
-    "size_bytes": (lambda value: _is_within(value, 0, 2**40), "a number of bytes"),
-    "rank": (_is_rank, f"places from 1 to {MOST_PRECISIONS} by kind of processor"),
-    "parity": MAPPING,
-}
+    file: Annotated[FileName, Field(pattern=r"\.onnx$")]
+    size_bytes: int = Field(0, ge=0, le=2**40)
+    rank: dict[str, Place] = {}
+    parity: Agreement = Agreement()
 
 
-def _problems(manifest: dict[str, Any]) -> Iterator[str]:
-    """Everything that is wrong with the fields that runners use: *field: fact*."""
-    if _is_deeper(manifest, MOST_NESTED):
-        yield f"lists and mappings nested more than {MOST_NESTED} deep"
-        return
-    yield from _wrong_fields(manifest, FIELDS)
-    precisions, hashes = manifest.get("precisions", {}), manifest["files"]
-    for name, entry in precisions.items() if isinstance(precisions, dict) else ():
-        if not name.isidentifier() or len(name) > LONGEST_NAME:
-            yield f"precisions[{shown(name)}]: not a name"
-        elif not isinstance(entry, dict):
-            yield f"precisions.{name}: {shown(entry)}, not a mapping"
-        else:
-            yield from _wrong_fields({"file": None, **entry}, PRECISION_FIELDS, f"precisions.{name}.")
-            yield from _wrong_threshold(name, entry.get("parity"), bool(manifest.get("labels")))
-    for name, value in hashes.items() if isinstance(hashes, dict) else ():
-        if not is_file_name(name):
-            yield f"files: {shown(name)}, not {FILE_NAME}"
-        elif not isinstance(value, str) or not _HASH.fullmatch(value):
-            yield f"files.{name}: {shown(value)}, not a sha256"
+class Files(Part):
+    """What a bundle and a pair of bundles have."""
+
+    name: Name
+    kind: Name
+    files: dict[FileName, Hash] = Field(max_length=MOST_FILES)
+    documents: Literal["mean"] = "mean"
+    # what bench, the card and training read
+    teacher: Text = ""  # may be a path
+    made_at: Time = "2000-01-01T00:00:00Z"
+    recipe: Mapping = {}
+    student: Mapping = {}
+    parameters: Mapping = {}
+    versions: Mapping = {}
+    run: Mapping = {}
 
 
-def _wrong_fields(values: dict[str, Any], rules: Rules, place: str = "") -> Iterator[str]:
-    for key, (is_right, expected) in rules.items():
-        if key in values and not is_right(values[key]):
-            yield f"{place}{key}: {shown(values[key])}, not {expected}"
+class Manifest(Files):
+    dims: Annotated[list[Dim], Field(min_length=1, max_length=MOST_DIMS), AfterValidator(_sorted)]
+    max_tokens: int = Field(ge=1, le=MOST_TOKENS)
+    prompt: Text
+    query_prompt: Text = ""
+    document_prompt: Text = ""
+    precisions: dict[Identifier, Precision] = Field(min_length=1, max_length=MOST_PRECISIONS)
+    output: Name
+    pad_id: int = Field(0, ge=0, le=LARGEST_ID)
+    labels: list[Label] = Field([], max_length=MOST_LABELS)
+    inputs: list[str] = list(INPUTS[:2])
+
+    @field_validator("inputs")
+    @classmethod
+    def _of_one_or_two_texts(cls, inputs: list[str]) -> list[str]:
+        if inputs not in (list(INPUTS[:2]), list(INPUTS)):
+            raise ValueError(f"not {', '.join(INPUTS[:2])} and, for pairs, {', '.join(INPUTS[2:])}")
+        return inputs
+
+    @model_validator(mode="after")
+    def _thresholds_mean_something(self) -> Self:
+        lowest, highest = (0, LARGEST_DIFFERENCE) if self.labels else (LEAST_COSINE, 1)
+        for name, precision in self.precisions.items():
+            threshold = precision.parity.threshold
+            if threshold is not None and not lowest <= threshold <= highest:
+                raise ValueError(
+                    f"precisions.{name}.parity.threshold: {threshold}, not {lowest} to {highest}"
+                )
+        return self
 
 
-def _wrong_threshold(precision: str, parity: Any, classifier: bool) -> Iterator[str]:
-    """There is none while it is being measured, at export."""
-    if not isinstance(parity, dict) or not parity:
-        return
-    lowest, highest = (0, LARGEST_DIFFERENCE) if classifier else (LEAST_COSINE, 1)
-    threshold: Any = parity.get("threshold")
-    if type(threshold) not in (int, float) or not lowest <= threshold <= highest:
-        yield (
-            f"precisions.{precision}.parity.threshold: {shown(threshold)}, not a number from {lowest} to "
-            f"{highest}"
-        )
+def problems(kind: type[Part], data: Mapping) -> list[str]:
+    """What is wrong with a mapping: *key: fact*."""
+    try:
+        kind.model_validate(data)
+    except ValidationError as error:
+        return [_line(each) for each in error.errors(include_url=False)[:MOST_PROBLEMS]]
+    return []
+
+
+def _line(problem: Any) -> str:
+    place = ".".join(escaped(str(part)) for part in problem["loc"] if part != "[key]")
+    if problem["type"] == "missing":
+        return f"{place}: missing"
+    fact = problem["msg"].removeprefix("Value error, ")
+    return f"{place}: {shown(problem['input'])}: {fact}" if place else fact
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

@@ -3,6 +3,7 @@ revisions, licences, weights, and the hashes that a resumed run must find again.
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Any
 
 import yaml
 from huggingface_hub.repocard import metadata_load
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from edgedistill import files, recipe, resolve, run
-from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.session import Log
 from edgedistill.students import kinds
@@ -53,15 +54,21 @@ class MetricsLog:
         return self.path.stat().st_size if self.path.exists() else 0
 
 
+class _Selected(ProgressColumn):
+    """The last score on the suite of `select`, once there is one."""
+
+    def render(self, task: Task) -> Text:
+        dev = task.fields["dev"]
+        return Text("" if math.isnan(dev) else f"dev {dev:.4f}")
+
+
 def progress_bar(shown: bool) -> Progress:
     """A bar per stage: steps, loss, dev score, texts per second, time left."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn(
-            "{task.completed:,}/{task.total:,} steps  loss {task.fields[loss]:.4f}  dev "
-            "{task.fields[dev]:.4f}"
-        ),
+        TextColumn("{task.fields[steps]} steps  loss {task.fields[loss]:.4f}"),
+        _Selected(),
         TextColumn("{task.fields[rate]:,.0f} texts/s"),
         TimeRemainingColumn(),
         transient=True,
@@ -91,9 +98,7 @@ def write_run(
     shutil.rmtree(partial, ignore_errors=True)  # of which the lock may be held open
 
 
-def provenance(
-    student: PreparedStudent, texts: Corpus | ParallelCorpus | None, started: float
-) -> dict[str, Any]:
+def provenance(student: PreparedStudent, texts: Rows | None, started: float) -> dict[str, Any]:
     """The entries of run.json about where a student comes from and what it is; its training began at
     `started`, by `time.perf_counter`."""
     corpus = None
@@ -176,7 +181,8 @@ def _entry(
     else:
         folder = opened if isinstance(opened, Path) else opened.folder
         stated, sha256 = stated_licence(folder), files.sha256_folder(folder, resolve.MODEL_FILES)
-    return {"name": name, "revision": revision, "licence": licence or stated, "sha256": sha256}
+    named = None if name is None else files.portable(name)
+    return {"name": named, "revision": revision, "licence": licence or stated, "sha256": sha256}
 
 
 def stated_licence(folder: Path) -> str | None:

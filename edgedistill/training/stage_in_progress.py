@@ -17,6 +17,7 @@ from torch import Tensor
 from edgedistill import objectives, recipe
 from edgedistill.data.cached_folder import check_uncut
 from edgedistill.errors import UserError
+from edgedistill.objectives import Targets
 from edgedistill.session import Session
 from edgedistill.students.output import own
 from edgedistill.training import checkpoint
@@ -24,23 +25,22 @@ from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs.batch_order import BatchOrder
-from edgedistill.training.inputs.text_batches import Batches
+from edgedistill.training.inputs.batches import Batches
 from edgedistill.training.optimizers import (
     learning_rate_factor,
     optimizers,
     set_learning_rate,
 )
 from edgedistill.training.record import MetricsLog
-from edgedistill.training.stages import NumberedStage, check_loss, check_weights, steps
+from edgedistill.training.stages import MOST_STEPS, NumberedStage, check_loss, check_weights, steps
 from edgedistill.training.trained_module import (
     Accelerator,
     TrainedModule,
     use_plain_attention,
 )
 
+CLOCK = 100_000  # parts of a stage's minutes that the learning rate follows
 LOG_SECONDS = 30.0  # between two log lines, where there is no progress bar
-
-Targets = Tensor | objectives.Ranking | None
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ def stages_done(student: PreparedStudent, run: RunInProgress, selection: Selecti
         run.metrics.truncate(0)
         return 0
     run.metrics.stages = found.state["stages"]
+    run.metrics.truncate(found.state["metrics_bytes"])
     if "handed_over" in found.tensors:
         student.module.load_state_dict(found.tensors["handed_over"])
     if selection is not None and found.state["selection"]:
@@ -122,9 +123,10 @@ class StageInProgress:
             fact = f"{self.spec.batch} rows for {run.accelerator.processes.count} processes"
             raise UserError(f"{stage.place}.batch: {fact}; raise it, or start fewer")
         rows, queued = self.batches.trained_and_queued(stage)
-        groups = self.batches.targets.similar(self.spec, self.seed) if self.spec.group is not None else None
+        groups = self.batches.targets.similar(self.spec, self.seed)
         self.order = BatchOrder(self.spec, self.batches, rows, self.seed, groups)
         self.step, self.steps = 0, steps(self.spec, len(rows))
+        self._began = time.monotonic()  # earlier, where a killed run goes on
         torch.manual_seed(self.seed)
         device = run.accelerator.device
         self.module = self._trained_module(queued).to(device)
@@ -142,27 +144,23 @@ class StageInProgress:
         run.accelerator.processes.copy_first(self.module)
         use_plain_attention(self.student, run.accelerator)
         self.module.train()
-        self.ended = self.step >= self.steps
+        self.share = self._share()
+        self.ended = self.share >= 1
         self._score, self._losses = math.nan, list[float]()  # of the last measurement; since it
         self._bar = self.metrics.bar.add_task(
-            self.spec.name, total=self.steps, completed=self.step, loss=math.nan, dev=math.nan, rate=0.0
+            self.spec.name, total=1.0, steps="", loss=math.nan, dev=math.nan, rate=0.0
         )
         self._saved = self._logged = self._measured = time.perf_counter()
 
     def _trained_module(self, queued: np.ndarray) -> TrainedModule:
         """The student with its objective; `queued` are the rows that fill its queue."""
-        targets = self.batches.targets
-        dims, unit = None, False
-        if targets is not None and targets.dims is not None:
-            sample: Any = targets[np.arange(min(self.batches.texts, 256))]
-            sample = sample.documents if isinstance(sample, objectives.Ranking) else sample
-            dims, unit = targets.dims, objectives.of_unit_length(sample)
+        sample = self.batches.compared(np.arange(min(len(self.batches), 256))).embeddings
+        dims, unit = self.batches.targets.dims, all(map(objectives.of_unit_length, sample))
         module = TrainedModule(self.spec, self.prepared, dims, unit, self.run.accelerator.processes)
         if self.run.accelerator.bf16:
             objectives.queues_to_bfloat16(module.objective)
         if len(queued):
-            assert targets is not None  # what a queue is filled with
-            objectives.fill_queues(module.objective, torch.from_numpy(targets[queued]))
+            objectives.fill_queues(module.objective, self.batches.compared(queued).map(torch.from_numpy))
         return module
 
     def _restore(self, found: Checkpoint) -> None:
@@ -174,22 +172,20 @@ class StageInProgress:
             self.selection.best = state["selection"]["best"]
             self.selection.misses = state["selection"]["misses"]
         self.step, self.metrics.stages = state["step"], state["stages"]
+        self._began = time.monotonic() - state.get("seconds", 0.0)
         self.metrics.truncate(state["metrics_bytes"])
         checkpoint.set_random_state(tensors["random"])
-        self.metrics.log(f"{self.spec.name}: resuming from step {self.step:,} of {self.steps:,}")
+        self.metrics.log(f"{self.spec.name}: resuming from {self._at}")
 
     def batch(self) -> tuple[list[tuple[Tensor, Tensor]], Targets]:
-        """The batch of this step: (ids, mask) of each view, (B, T) each, and what it is compared with:
-        targets (B, d), a ranking, or None."""
+        """The batch of this step: (ids, mask) of each view, (B, T) each, and what it is compared with."""
         check_uncut()
         ids, targets = self.batches.batch(*self.order.at(self.step))
         views = [(self._on_device(each), self._on_device(mask)) for each, mask in ids]
-        if isinstance(targets, objectives.Ranking):
-            return views, objectives.Ranking(*map(self._on_device, targets))
-        return views, self._on_device(targets)
+        return views, targets.map(self._on_device)
 
-    def _on_device(self, array: Any) -> Any:
-        return None if array is None else torch.from_numpy(array).to(self.run.accelerator.device)
+    def _on_device(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.run.accelerator.device)
 
     def loss(self, views: list[tuple[Tensor, Tensor]], targets: Targets) -> Tensor:
         """The loss () of a batch: the student embeds the views, the objective compares them with the
@@ -201,8 +197,25 @@ class StageInProgress:
 
     def set_learning_rate(self) -> None:
         """Give the optimizers the learning rate of this step."""
-        rate = self.spec.learning_rate * learning_rate_factor(self.spec, self.step, self.steps)
+        step, steps = self.step, self.steps
+        if self.share > step / steps:  # the clock is ahead
+            step, steps = int(self.share * CLOCK), CLOCK
+        rate = self.spec.learning_rate * learning_rate_factor(self.spec, step, steps)
         set_learning_rate(self.optimizers, self.spec, rate, self.step)
+
+    @property
+    def _at(self) -> str:
+        """step 5 of 200"""
+        return f"step {self.step:,}" + (f" of {self.steps:,}" if self.steps < MOST_STEPS else "")
+
+    def _share(self) -> float:
+        """The share of the stage that is done: of its steps or, where it has minutes and more of them have
+        passed, of these."""
+        share = self.step / self.steps if self.steps else 1.0
+        if self.spec.minutes is not None:
+            passed = (time.monotonic() - self._began) / 60 / self.spec.minutes
+            share = max(share, self.run.accelerator.processes.of_first(passed))
+        return min(1.0, share)
 
     def pause_where_asked(self) -> None:
         """At the run's `pause_at`: write a checkpoint and raise Paused."""
@@ -215,7 +228,8 @@ class StageInProgress:
         """What is done after a step with its loss: measure and select, log, write a checkpoint; `ended` is
         set after the last one."""
         check_loss(loss, self._diverged, self.step)
-        now, self.ended = time.perf_counter(), self.step >= self.steps
+        now, self.share = time.perf_counter(), self._share()
+        self.ended = self.share >= 1
         self._losses.append(loss)
         selection, shown = self.selection if self.selects else None, not self.metrics.bar.disable
         if selection is not None and (self.step % selection.spec.every == 0 or self.ended):
@@ -225,12 +239,17 @@ class StageInProgress:
                 return
         elif now - self._logged > LOG_SECONDS and not shown:
             self._logged = now
-            self.metrics.log(f"{self.spec.name}: step {self.step:,} of {self.steps:,}, loss {loss:.4f}")
+            self.metrics.log(f"{self.spec.name}: {self._at}, loss {loss:.4f}")
         if now - self._saved > checkpoint.EVERY_SECONDS:
             self._save()
             self._saved = time.perf_counter()
         self.metrics.bar.update(
-            self._bar, completed=self.step, loss=loss, dev=self._score, rate=self._texts_per_second()
+            self._bar,
+            completed=self.share,
+            steps=f"{self.step:,}",
+            loss=loss,
+            dev=self._score,
+            rate=self._texts_per_second(),
         )
 
     def _texts_per_second(self) -> float:
@@ -250,7 +269,7 @@ class StageInProgress:
         self.metrics.write(
             stage=self.spec.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1)
         )
-        at = f"{self.spec.name}: step {self.step:,} of {self.steps:,}"
+        at = f"{self.spec.name}: {self._at}"
         self.metrics.log(
             f"{at}, mean loss {loss:.4f}, {selection.spec.suite} {score:.4f}, {rate:,.0f} texts/s"
         )
@@ -274,6 +293,7 @@ class StageInProgress:
             "selection": {"best": selection.best, "misses": selection.misses} if selection else None,
             "stages": self.metrics.stages,
             "metrics_bytes": self.metrics.size(),
+            "seconds": time.monotonic() - self._began,
         }
 
     def hand_over(self) -> None:

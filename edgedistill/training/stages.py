@@ -13,6 +13,8 @@ from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import finite_weights
 
+MOST_STEPS = 10**9  # where only the clock ends a stage
+
 Section = TypeVar("Section", recipe.Stage, recipe.Finetune)
 
 
@@ -44,9 +46,13 @@ def stage_seed(seed: int, number: int) -> int:
 
 
 def steps(stage: recipe.Stage | recipe.Finetune, texts: int) -> int:
-    """Optimizer steps of a stage over `texts` texts or labelled rows; when fine-tuning, those at one learning
-    rate."""
-    return stage.steps or max(1, math.floor(texts * stage.epochs / stage.batch))
+    """Optimizer steps of a stage over `texts` texts or labelled rows, at most where it has `minutes`; when
+    fine-tuning, those at one learning rate."""
+    if stage.steps is not None:
+        return stage.steps
+    if getattr(stage, "minutes", None) is not None:
+        return MOST_STEPS
+    return max(1, math.floor(texts * stage.epochs / stage.batch))
 
 
 def check_loss(loss: float, where: str, step: int) -> None:

@@ -4,6 +4,5 @@ it."""
 __all__ = [
     "initial_embeddings",
     "learn_tokenizer",
-    "trim_model",
     "trim_tokenizer",
 ]

@@ -9,6 +9,8 @@
  * is not the one that was exported. What this runner shares with the browser is in core/.
  */
 
+import "./telemetry.js"; // before onnxruntime-node
+
 import { lstat, readFile, realpath } from "node:fs/promises";
 import { availableParallelism } from "node:os";
 import path from "node:path";

@@ -18,6 +18,7 @@ import argparse
 import base64
 import hashlib
 import json
+import os
 import re
 import signal
 import sys
@@ -26,8 +27,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import onnxruntime
 from tokenizers import Tokenizer
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # which onnxruntime reads when it is imported
+import onnxruntime
 
 LARGEST_BYTES = {
     "manifest.json": 4_000_000,
@@ -86,6 +89,7 @@ STEPS = {  # of each part: where a Sequence holds its steps, and the kinds of st
     "post_processor": ("processors", "BertProcessing ByteLevel RobertaProcessing TemplateProcessing"),
     "decoder": ("decoders", "BPEDecoder ByteFallback ByteLevel CTC Fuse Metaspace Replace Strip WordPiece"),
 }
+TABLE = "precompiled_charsmap"  # the size of a trie, the trie, strings that end in zero
 GROWS = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18}  # characters that one becomes
 # Patterns: alternatives of characters and classes, where nothing that can fail follows what repeats without
 # end; and three of published tokenizers as they are.
@@ -274,45 +278,23 @@ def check_tokenizer(data: bytes) -> None:
     """Raises an error for a tokenizer.json whose tokens may take a time that a text's length does not bound:
     ValueError with what is wrong, or another where its parts are no parts of a tokenizer."""
     tokenizer = json.loads(data, object_pairs_hook=_distinct)
-    model, vocab = tokenizer["model"], tokenizer["model"]["vocab"]
-    for token in vocab if isinstance(vocab, dict) else [pair[0] for pair in vocab]:
-        _most(len(token), "unigram" if model["type"] == "Unigram" else "token")
-    _check_strings(model, "affix")
-    word = model.get("max_input_chars_per_word", 100)
-    if type(word) is not int or word < 1 or model.get("dropout"):
-        raise ValueError("a model with dropout, or with words of no length")
-    _most(word, "word")
-    steps = {part: list(_flat(tokenizer.get(part), *kinds)) for part, kinds in STEPS.items()}
-    for each in steps.values():
-        _most(len(each), "steps")
-        for step in each:
-            _check_strings(step, "string")
-            pattern = step.get("pattern") or {}
-            expression = pattern.get("Regex", pattern.get("String") or "a")
-            if pattern.get("String") == "" or not isinstance(expression, str):
-                raise ValueError("an empty pattern")
-            if "Regex" in pattern and not (
-                len(expression) <= LIMITS["pattern"] and PATTERN.fullmatch(expression)
-            ):
-                raise ValueError(
-                    f"the pattern {expression[:100]!a} is none of a published tokenizer, nor as simple"
-                )
-    growth = 1
-    for step in steps["normalizer"]:
-        if step["type"] in ("Precompiled", "Replace"):
-            growth *= max(1, _longest_replacement(step))
-        elif growth > 1:
-            growth *= GROWS.get(step["type"], 1)
-    _most(growth, "growth")
+    _check_model(tokenizer["model"])
+    steps = {part: list(_flat(tokenizer.get(part), part)) for part in STEPS}
+    for part in STEPS:
+        _most(len(steps[part]), "steps")
+        for step in steps[part]:
+            _check_step(step)
     before = [step["type"] for step in (*steps["normalizer"], *steps["pre_tokenizer"])]
+    _most(_growth(steps["normalizer"]), "growth")
     _most(before.count("ByteLevel") + before.count("Metaspace"), "lengthening")
     _most(sum(map(_added_tokens, steps["post_processor"])), "special")
     for token in tokenizer.get("added_tokens") or []:
         if (token.get("lstrip") or token.get("rstrip")) and token["content"] != token["content"].strip():
-            raise ValueError("an added token that takes the white space that it is found in")
+            raise ValueError("added_tokens: one that takes the white space that it is found in")
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Of a key that occurs twice, parsers read the first, the last, or none."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key twice, of which parsers read one or the other")
@@ -324,43 +306,80 @@ def _most(number: int, what: str) -> None:
         raise ValueError(f"{what}: {number}, above {LIMITS[what]}")
 
 
-def _flat(step: Any, key: str, kinds: str) -> Iterator[dict[str, Any]]:
+def _check_model(model: dict[str, Any]) -> None:
+    vocab = model["vocab"]
+    for token in vocab if isinstance(vocab, dict) else [pair[0] for pair in vocab]:
+        _most(len(token), "unigram" if model["type"] == "Unigram" else "token")
+    _check_strings(model, "affix")
+    word = model.get("max_input_chars_per_word", 100)
+    if type(word) is not int or word < 1 or model.get("dropout"):
+        raise ValueError("model: dropout, or words of no length")
+    _most(word, "word")
+
+
+def _flat(step: Any, part: str) -> Iterator[dict[str, Any]]:
     """The steps of a part of tokenizer.json, those of sequences in their place."""
+    key, kinds = STEPS[part]
     if step is None:
         return
     if step["type"] == "Sequence":
-        for each in step[key]:
-            yield from _flat(each, key, kinds)
+        for inner in step[key]:
+            yield from _flat(inner, part)
     elif step["type"] in kinds.split():
         yield step
     else:
-        raise ValueError(f"a part of type {step['type']!r}")
+        raise ValueError(f"{part}: type {step['type']!r}, which is none of Sequence {kinds}")
+
+
+def _check_step(step: dict[str, Any]) -> None:
+    _check_strings(step, "string")
+    pattern = step.get("pattern") or {}
+    expression = pattern.get("Regex", pattern.get("String") or "a")
+    if pattern.get("String") == "" or not isinstance(expression, str):
+        raise ValueError(f"{step['type']}: an empty pattern")
+    if "Regex" in pattern and not (len(expression) <= LIMITS["pattern"] and PATTERN.fullmatch(expression)):
+        raise ValueError(
+            f"{step['type']}: {expression[:100]!a} is no pattern of a published tokenizer, and not as simple"
+        )
 
 
 def _check_strings(values: dict[str, Any], what: str) -> None:
     for key, value in values.items():
         if isinstance(value, str):
-            _most(len(value), "table" if key == "precompiled_charsmap" else what)
+            _most(len(value), "table" if key == TABLE else what)
+
+
+def _growth(normalizer: list[dict[str, Any]]) -> int:
+    """By how much a normalizer can multiply a text's length: what one step puts in, the next ones may
+    lengthen."""
+    growth = 1
+    for step in normalizer:
+        if step["type"] in ("Precompiled", "Replace"):
+            growth *= max(1, _longest_replacement(step))
+        elif growth > 1:
+            growth *= GROWS.get(step["type"], 1)
+    return growth
 
 
 def _longest_replacement(step: dict[str, Any]) -> int:
-    """What a step of a normalizer puts in at most. A table of characters has the size of a trie, the trie,
-    and strings that end in zero."""
+    """What a step of a normalizer puts in at most. tokenizers takes the memory for a table of characters
+    before it reads any."""
     if step["type"] == "Replace":
         return len(step["content"])
-    table = base64.b64decode(step["precompiled_charsmap"])
+    table = base64.b64decode(step[TABLE])
     end = 4 + int.from_bytes(table[:4], "little")
     if end > len(table):
-        raise ValueError("a table of characters that is not as long as it says")
+        raise ValueError(f"{TABLE}: not as long as it says")
     return max(map(len, table[end:].split(b"\0")))
 
 
 def _added_tokens(step: dict[str, Any]) -> int:
+    """How many special tokens a step of a post-processor adds to a text, at most."""
     template, special = step.get("single"), step.get("special_tokens") or {}
     if template is None:
         return 4
     if sum("Sequence" in item for item in template) > 1:
-        raise ValueError("a template that repeats the text")
+        raise ValueError("post_processor: a template that repeats the text")
     return len(template) * max([1, *(len(entry["ids"]) for entry in special.values())])
 
 

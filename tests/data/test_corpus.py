@@ -204,7 +204,8 @@ def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
     assert not set(trained) & set(held)
     for passage in [text for text in trained if text not in texts]:
         assert any(passage in text for text in texts if text not in whole) or passage.startswith("Only")
-    assert trained.count("They all end like this.") == 1 and "They all end like this." not in held
+    assert "They all end like this." not in trained, "it is a sentence of held-out texts"
+    assert held.count("They all end like this.") == 1
     assert "Sentence 2 of text 3 is here." not in rows
     runs = [text for text in trained if 1 < text.count("Sentence") < 5]
     assert runs and all(text.count(".") <= 4 for text in runs)
@@ -348,7 +349,7 @@ def test_distinct_rows_are_sampled_evenly_by_source(tmp_path: Path) -> None:
     texts = [
         [f"text {number % 450}" for number in span] for span in (range(100), range(100, 103), range(103, 501))
     ]
-    excluded = {deduplicate.digest(f"TEXT {number}") for number in range(0, 450, 5)}
+    excluded = {deduplicate.key(f"TEXT {number}") for number in range(0, 450, 5)}
     rows = (((text,) for text in source) for source in texts)
     spool = deduplicate.gather(rows, lambda row: row[0] != "text 7", excluded, tmp_path / "spool")
     wanted: list[str] = []

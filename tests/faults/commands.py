@@ -24,7 +24,6 @@ from edgedistill.export import bundle_writer
 from edgedistill.fitting import fit  # noqa: F401
 from edgedistill.runtime import verify
 from edgedistill.training import teacher_cache, train  # noqa: F401
-from edgedistill.vocabulary import trim_model  # noqa: F401
 from tests.conftest import World, sentences
 from tests.export.test_export import make_run
 
@@ -99,7 +98,6 @@ COMMANDS: dict[str, Command] = {
         "--overwrite",
         of_a_report,
     ),
-    "trim": Command(f"trim {{in}}/teacher --corpus few.txt {DATA} --out trimmed", ("trimmed",)),
     "cache": Command(
         f"cache {{in}}/long.yaml {DATA} --parquet vectors",
         ("vectors",),

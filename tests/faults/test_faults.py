@@ -36,7 +36,7 @@ from tests.faults.commands import (
 )
 from tests.faults.record import record
 
-NAMES = ("train", "export", "embed", "trim", "search")
+NAMES = ("train", "export", "embed", "search")
 TMPFS = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a tmpfs")
 Whole = dict[str, Contents | None]
 
@@ -212,7 +212,7 @@ def test_two_processes_with_one_cache_and_one_output(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("name", ["train", "export", "embed", "trim"])
+@pytest.mark.parametrize("name", ["train", "export", "embed"])
 def test_several_processes_with_one_cache_and_one_output(
     name: str, count: int, given: Path, tmp_path: Path, whole: Callable[[str], Whole]
 ) -> None:
@@ -279,7 +279,7 @@ def test_a_cache_that_vanishes_in_use(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["train", "export", "embed", "trim"])
+@pytest.mark.parametrize("name", ["train", "export", "embed"])
 def test_not_enough_memory(name: str, given: Path, tmp_path: Path, whole: Callable[[str], Whole]) -> None:
     """The address space is bounded a little above what the process has when it starts. Some libraries crash
     then (a negative exit code): as after a kill, nothing is lost."""

@@ -27,11 +27,10 @@ from tests.faults.record import record
 
 KILLS = int(os.environ.get("EDGEDISTILL_KILLS", 40))
 WEIGHTS = {  # of 200 kills
-    "train": 42,
+    "train": 56,
     "export": 30,
     "embed": 30,
-    "trim": 28,
-    "cache": 28,
+    "cache": 42,
     "search": 12,
     "bench": 12,
     "adapt": 12,

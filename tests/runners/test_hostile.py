@@ -4,6 +4,7 @@ web's worker, which Node runs here. The same bundles in each, and in tests/runti
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import re
 import shutil
@@ -17,27 +18,14 @@ import pytest
 
 import edgedistill
 from edgedistill.export import bundle_writer
-from edgedistill.runtime.trust import onnx_reader, operators, tokenizer_check
+from edgedistill.runtime.trust import graph_check, operators, tokenizer_check
 from tests.export.test_export import make_run
 from tests.runners import hostile
 from tests.runners.test_node import NODE, needs_node, needs_packages
 
 PYTHON, WEB = NODE.parent / "python" / "embed.py", NODE.parent / "web"
-# What a graph computes, how long that takes and how much memory, and integers that no processor divides, are
-# bounded by `edgedistill.load` alone: SECURITY.md.
-COMPUTED = (
-    "integer ",
-    "400 products",
-    "Range",
-    "50 GB",
-    "Tile",
-    "ConstantOfShape",
-    "Pad by",
-    "constants that ",
-)
-COMPUTED += ("GatherND ",)
-UNUSED = ("a tensor larger", "a tensor of negative")  # no node reads them, and onnxruntime removes them
-NAMES = [name for name in hostile.HOSTILE if not name.startswith(COMPUTED + UNUSED)]
+COMPUTED = ("Range", "ConstantOfShape")  # SECURITY.md does not promise how much memory a graph takes
+NAMES = [name for name in hostile.HOSTILE if not name.startswith(COMPUTED)]
 
 OPEN_ALL = """
 import { load } from "./index.js";
@@ -175,7 +163,7 @@ def test_each_is_refused(
 ) -> None:
     found = run(folders)
     assert found.pop("control").startswith("opened: ")
-    assert len(found) > 120
+    assert len(found) > 100
     wrong = [f"{name}: {answer[:200]}" for name, answer in found.items() if not answer.startswith(refusals)]
     assert not wrong, "\n".join(wrong)
     for kind, reason in REASONS.items():
@@ -187,36 +175,33 @@ def test_each_is_refused(
         assert not other, "\n".join(other)
 
 
-def pattern_of(tokenizer: dict[str, Any], expression: str) -> dict[str, Any]:
-    return {**tokenizer, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": expression}}}
+def pattern_of(expression: str) -> dict[str, Any]:
+    split = {"type": "Split", "pattern": {"Regex": expression}}
+    return {"model": {"type": "WordPiece", "vocab": {}}, "pre_tokenizer": split}
+
+
+def accepted(expression: str) -> bool:
+    try:
+        tokenizer_check.check_tokenizer(json.dumps(pattern_of(expression)).encode())
+    except ValueError:
+        return False
+    return True
+
+
+TOKENIZER_CHECK = """check_tokenizer _distinct _most _check_model _flat _check_step _check_strings _growth
+_longest_replacement _added_tokens""".split()
 
 
 def test_the_bounds_of_the_programs() -> None:
     """The limits of a tokenizer.json, and what is a pattern, are those of the package in each program."""
-    check = tokenizer_check
-    limits = {
-        "pattern": check.LONGEST_PATTERN,
-        "token": check.LONGEST_TOKEN,
-        "unigram": check.LONGEST_UNIGRAM,
-    }
-    limits |= {"affix": check.LONGEST_AFFIX, "string": check.LONGEST_STRING, "table": check.LONGEST_TABLE}
-    limits |= {"word": check.LONGEST_WORD, "steps": check.MOST_STEPS, "growth": check.LARGEST_GROWTH}
-    limits |= {"lengthening": check.MOST_LENGTHENING, "special": check.MOST_ADDED}
+    module, check = embed_py(), tokenizer_check
+    assert (check.LIMITS, check.STEPS, check.GROWS) == (module.LIMITS, module.STEPS, module.GROWS)
+    assert module.PATTERN == check.PATTERN
+    for name in TOKENIZER_CHECK:
+        assert inspect.getsource(getattr(module, name)) == inspect.getsource(getattr(check, name))
     patterns = [*hostile.PUBLISHED, *hostile.REGEXES.values(), *hostile.OTHERS, "[a\n&&b]"]
-    expected = [check.pattern_problem(each) is None for each in patterns]
-    assert expected.count(True) == len(hostile.PUBLISHED)
-    module = embed_py()
-    assert (limits, check.STEPS, check.DECOMPOSED) == (module.LIMITS, module.STEPS, module.GROWS)
-    tokenizer = {"model": {"type": "WordPiece", "vocab": {}}}
-
-    def accepted(pattern: str) -> bool:
-        try:
-            module.check_tokenizer(json.dumps(pattern_of(tokenizer, pattern)).encode())
-        except ValueError:
-            return False
-        return True
-
-    assert [accepted(each) for each in patterns] == expected
+    expected = [accepted(each) for each in patterns]
+    assert expected == [True] * len(hostile.PUBLISHED) + [False] * (len(patterns) - len(hostile.PUBLISHED))
     if not shutil.which("node"):
         pytest.skip("needs Node for the bounds of export/node/core/bounds.js")
     script = """
@@ -225,10 +210,10 @@ import { LIMITS, checkBounds } from "./core/bounds.js";
 const accepted = (tokenizer) => { try { checkBounds(tokenizer); return true; } catch { return false; } };
 console.log(JSON.stringify([LIMITS, JSON.parse(readFileSync(0, "utf8")).map(accepted)]));
 """
-    asked = json.dumps([pattern_of(tokenizer, each) for each in patterns])
+    asked = json.dumps([pattern_of(each) for each in patterns])
     command = ["node", "--input-type=module", "-e", script]
     assert json.loads(subprocess.check_output(command, cwd=NODE, input=asked, text=True)) == [
-        limits,
+        tokenizer_check.LIMITS,
         expected,
     ]
 
@@ -237,19 +222,10 @@ def test_the_lists_of_the_programs() -> None:
     """Operators and known fields are those of the package, in each program."""
     expected = {"": operators.STANDARD, "com.microsoft": operators.MICROSOFT}
     names = {domain: sorted(" ".join(groups.values()).split()) for domain, groups in expected.items()}
-    elsewhere = {"external_data", "data_location", "segment", "string_data"}  # refused too, in other words
-    known = {
-        what: {
-            number
-            for number, field in onnx_reader.MESSAGES[what].items()
-            if field.type != "refused" and field.name not in elsewhere
-        }
-        for what in ("model", "graph", "node", "attribute", "tensor")
-    }
     module = embed_py()
     assert {domain: sorted(text.split()) for domain, text in module.OPERATORS.items()} == names
+    assert module.FIELDS == graph_check.FIELDS
     fields = {what: skipped | set(read) for what, (skipped, read) in module.FIELDS.items()}
-    assert fields == known
     if not shutil.which("node"):
         pytest.skip("needs Node for the list of export/node/core/graph.js")
     script = (
@@ -261,11 +237,3 @@ def test_the_lists_of_the_programs() -> None:
     )
     assert {domain: sorted(each) for domain, each in found[1].items()} == names
     assert {what: {*each["skipped"], *map(int, each["read"])} for what, each in found[0].items()} == fields
-
-
-@pytest.mark.parametrize("start", [b"\x12\x06ab", b"\x00\x00\x00\x00"])
-def test_a_graph_that_onnxruntime_would_read_as_another_format(start: bytes) -> None:
-    """onnxruntime looks at bytes 4 to 8 of a model in memory: ORTM is its own format, whatever protobuf reads
-    there."""
-    with pytest.raises(ValueError, match="ORT format"):
-        embed_py().check_graph(start + b"ORTM" + bytes(64))

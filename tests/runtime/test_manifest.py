@@ -64,7 +64,7 @@ def test_a_manifest_without_a_key(copy: Path) -> None:
     del manifest["dims"], manifest["prompt"]
     files.write_json(copy / "manifest.json", manifest)
     with pytest.raises(
-        UserError, match=r"manifest\.json: dims, prompt missing, truncated or edited; copy the bundle again"
+        UserError, match=r"manifest\.json: dims: missing.*\n.*manifest\.json: prompt: missing"
     ):
         bundle.load(copy)
 

@@ -24,7 +24,6 @@ from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle, golden_file, manifest, verify
 from edgedistill.runtime.trust import tokenizer_check
-from tests.runners import hostile
 
 SMALLEST_RUNNER = Path(__file__).parents[2] / "export" / "python" / "embed.py"
 GET_AGAIN = "get the bundle again, or export it again from its run"
@@ -100,7 +99,7 @@ def test_a_name_outside_the_folder(copy: Path, name: str) -> None:
     place = f"{copy / 'manifest.json'}: "
     for opening in OPENINGS:
         lines = refused(opening, copy)
-        assert lines[0].startswith(f"{place}precisions.w8.file: ") and lines[1].startswith(f"{place}files: ")
+        assert any(line.startswith(f"{place}precisions.w8.file: ") for line in lines)
         assert all("not a plain name of a file inside the bundle's folder" in line for line in lines)
         assert all(line.endswith(GET_AGAIN) for line in lines)
 
@@ -179,50 +178,37 @@ def test_all_fields_that_are_wrong_at_once(copy: Path) -> None:
         "files": {"x": "y"},
     }
     write_manifest(copy, **changes)
-    place = f"{copy / 'manifest.json'}: "
-    expected = [
-        "name: 'two\\nlines', not a name of 1 to 200 characters",
-        "kind: 7, not a name of 1 to 200 characters",
-        f"prompt: '{'x' * 99}… (10,003 letters), not a string of at most 10000 characters",
-        "dims: [0], not 1 to 64 whole numbers from 1 to 65536, the largest first",
-        "max_tokens: 'many', not a whole number from 1 to 131072",
-        "pad_id: -1, not a token id",
-        "labels: 'abc', not a list of at most 10000 strings",
-        "inputs: ['input_ids'], not input_ids, attention_mask and, for pairs, input_ids_2, attention_mask_2",
-        "precisions['w 8']: not a name",
-        "precisions.w8: 1, not a mapping",
-        "precisions.int8.file: 'x.ort', not a plain name of a file inside the bundle's folder that ends in "
-        ".onnx",
-        "precisions.int8.parity.threshold: -1, not a number from 0 to 0.5",
-        "files.x: 'y', not a sha256",
-    ]
+    places = """name kind files.x dims.0 max_tokens prompt precisions.w-8 precisions.w-8.file precisions.w8
+    precisions.int8.file precisions.int8.parity.threshold pad_id labels inputs""".split()
     for opening in OPENINGS:
-        assert refused(opening, copy) == [f"{place}{problem}; {GET_AGAIN}" for problem in expected]
+        lines = refused(opening, copy)
+        named = [line.removeprefix(f"{copy / 'manifest.json'}: ").split(": ")[0] for line in lines]
+        assert [name.replace(" ", "-") for name in named] == places
+        assert all(line.endswith(GET_AGAIN) for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "key"),
     [
-        ({"dims": [12, 24]}, "dims: [12, 24], not 1 to 64 whole numbers from 1 to 65536, the largest first"),
+        ({"dims": [12, 24]}, "dims"),
+        ({"dims": [24, True]}, "dims.1"),
+        ({"max_tokens": 10**9}, "max_tokens"),
+        ({"prompt": "\ud800"}, "prompt"),
+        ({"recipe": "x"}, "recipe"),
+        ({"teacher": 1}, "teacher"),
+        ({"precisions": {}}, "precisions"),
+        ({"precisions": {"w8": {"file": "x.onnx", "rank": {"cpu": "first"}}}}, "precisions.w8.rank.cpu"),
         (
-            {"dims": [24, True]},
-            "dims: [24, True], not 1 to 64 whole numbers from 1 to 65536, the largest first",
-        ),
-        ({"max_tokens": 10**9}, "max_tokens: 1000000000, not a whole number from 1 to 131072"),
-        ({"prompt": "\ud800"}, "prompt: '\\ud800', not a string of at most 10000 characters"),
-        ({"recipe": "x"}, "recipe: 'x', not a mapping"),
-        ({"teacher": 1}, "teacher: 1, not a string of at most 10000 characters"),
-        ({"precisions": {}}, "precisions: {}, not a mapping of 1 to 20 precisions"),
-        (
-            {"precisions": {"w8": {"file": "onnx/x.onnx", "rank": {"cpu": "first"}}}},
-            "precisions.w8.rank: {'cpu': 'first'}, not places from 1 to 20 by kind of processor",
+            {"precisions": {"w8": {"file": "x.onnx", "parity": {"threshold": 0.2}}}},
+            "precisions.w8.parity.threshold",
         ),
         ({"extra": json.loads("[" * 60 + "]" * 60)}, "lists and mappings nested more than 50 deep"),
     ],
 )
-def test_a_field_that_is_wrong(copy: Path, changes: dict[str, Any], problem: str) -> None:
+def test_a_field_that_is_wrong(copy: Path, changes: dict[str, Any], key: str) -> None:
     write_manifest(copy, **changes)
-    assert refused(bundle.load, copy) == [f"{copy / 'manifest.json'}: {problem}; {GET_AGAIN}"]
+    (line,) = refused(bundle.load, copy)
+    assert line.startswith(f"{copy / 'manifest.json'}: {key}") and line.endswith(GET_AGAIN)
 
 
 def test_a_manifest_that_is_not_text(copy: Path) -> None:
@@ -264,17 +250,8 @@ def test_a_graph_that_does_more_than_compute(copy: Path) -> None:
     )
     for opening in (lambda folder: bundle.load(folder, "fp32"), verify.verify):
         (line,) = refused(opening, copy)
-        assert line.startswith(f"{path}: operators that a bundle may not use: 'com.microsoft.EPContext'")
+        assert line.startswith(f"{path}: ") and "'com.microsoft.EPContext'" in line
     assert bundle.load(copy, "w8").encode(["a"]).shape == (1, 24)
-
-
-def test_a_graph_with_other_operators_than_listed(copy: Path) -> None:
-    """Whoever chooses a runtime reads the list."""
-    entries = files.read_json(copy / "manifest.json")["precisions"]
-    write_manifest(copy, precisions={**entries, "fp32": {**entries["fp32"], "operators": ["MatMul"]}})
-    path = copy / entries["fp32"]["file"]
-    message = f"{path}: has other operators than manifest.json lists; {GET_AGAIN}"
-    assert refused(lambda folder: bundle.load(folder, "fp32"), copy) == [message]
 
 
 def test_a_graph_with_other_weights(copy: Path) -> None:
@@ -331,224 +308,104 @@ BLANK = {
     "normalized": False,
     "special": False,
 }
-DOUBLED = "normalizer, pre_tokenizer: 3 steps of type ByteLevel or Metaspace, above 2"
+METASPACE = {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True}
+MARKS = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 65
+
+
+def replaces(content: str, *after: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
+    replace = {"type": "Replace", "pattern": {"String": "a"}, "content": content}
+    return lambda t: t.update(normalizer={"type": "Sequence", "normalizers": [replace, replace, *after]})
+
+
+def precompiled(charsmap: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda t: t.update(normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap})
+
+
+# Beside tests/runners/hostile.py: an edit, and what its refusal names.
 TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (
-        lambda t: t.update(model={"type": "Neural", "vocab": {}}),
-        "model.type: 'Neural', which is none of BPE, Unigram, WordLevel, WordPiece",
-    ),
-    (lambda t: t["model"].pop("vocab"), "model.vocab: no vocabulary"),
-    (
-        lambda t: t["model"].update(dropout=0.5),
-        "model.dropout: 0.5, so the same text would have other tokens every time",
-    ),
-    (
-        lambda t: t["model"].update(max_input_chars_per_word=10**6),
-        "model.max_input_chars_per_word: 1000000, not 1 to 256",
-    ),
-    (lambda t: t.update(script="x"), "'script': not a part of a tokenizer"),
-    (
-        lambda t: t.update(normalizer={"type": "Python"}),
-        "normalizer: type 'Python', which is none of Sequence, BertNormalizer",
-    ),
-    (lambda t: t.update(normalizer=[1]), "normalizer: type [1], which is none of Sequence, BertNormalizer"),
-    (
-        lambda t: t.update(
-            pre_tokenizer={
-                "type": "Split",
-                "pattern": {"Regex": "(a+)+b"},
-                "behavior": "Isolated",
-                "invert": False,
-            }
-        ),
-        "pre_tokenizer: Split: pattern: '(a+)+b' is no pattern of a published tokenizer, and not as simple "
-        "as those",
-    ),
-    (
-        lambda t: t.update(normalizer={"type": "Replace", "pattern": {"Regex": "a" * 1001}, "content": ""}),
-        f"normalizer: Replace: pattern: '{'a' * 99}… (1,003 letters) is no pattern of a published tokenizer",
-    ),
-    (
-        lambda t: t.update(
-            normalizer={
-                "type": "Sequence",
-                "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 99}] * 2,
-            }
-        ),
-        "normalizer: its replacements make a text more than 1000 times as long",
-    ),
-    (
-        lambda t: t.update(normalizer={"type": "Precompiled", "precompiled_charsmap": table("x" * 2000)}),
-        "normalizer: its replacements make a text more than 1000 times as long",
-    ),
+    (lambda t: t["model"].pop("vocab"), "vocab"),
+    (lambda t: t.update(normalizer=[1]), "tokenizer.json"),
+    (replaces("a" * 99), "growth"),
+    (replaces("\ufdfa" * 10, {"type": "NFKC"}), "growth"),
+    (precompiled(table("x" * 2000)), "growth"),
+    (precompiled(base64.b64encode(b"\xfc\xff\xff\xff").decode()), "precompiled_charsmap"),
     (
         lambda t: t.update(normalizer={"type": "Replace", "pattern": {"String": ""}, "content": "a"}),
-        "normalizer: Replace: pattern: an empty string",
+        "pattern",
     ),
-    (repeated({"type": "ByteLevel"}, "normalizer", 3), DOUBLED),
-    (repeated(BYTES, "pre_tokenizer", 3), DOUBLED),
-    (
-        repeated(
-            {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True},
-            "pre_tokenizer",
-            3,
-        ),
-        DOUBLED,
-    ),
-    (
-        lambda t: t.update(
-            normalizer={
-                "type": "Sequence",
-                "normalizers": [
-                    {"type": "Replace", "pattern": {"String": "a"}, "content": "\ufdfa" * 99},
-                    {"type": "NFKC"},
-                ],
-            }
-        ),
-        "normalizer: its replacements make a text more than 1000 times as long",
-    ),
-    (
-        lambda t: t.update(
-            normalizer={
-                "type": "Precompiled",
-                "precompiled_charsmap": base64.b64encode(b"\xfc\xff\xff\xff").decode(),
-            }
-        ),
-        "normalizer: Precompiled: precompiled_charsmap: not a table of characters, or its trie is not as "
-        "long as it says",
-    ),
-    (
-        lambda t: t["added_tokens"].append(BLANK),
-        "added_tokens: one that begins or ends with white space takes the white space around it too",
-    ),
-    (
-        lambda t: t.update(
-            model={"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a" * 257, -1.0]]}
-        ),
-        "model.vocab: a token of 257 characters, above 256",
-    ),
-    (
-        lambda t: t["model"]["vocab"].update({"a" * 1001: 5}),
-        "model.vocab: a token of 1001 characters, above 1000",
-    ),
-    (
-        lambda t: t["model"].update(end_of_word_suffix="a" * 101),
-        "model.end_of_word_suffix: 101 characters, above 100",
-    ),
-    (lambda t: t["model"].update(unk_token=[]), "model.unk_token: [], which is not in the vocabulary"),
-    (lambda t: t["model"].update(unk_token="[X]"), "model.unk_token: '[X]', which is not in the vocabulary"),
-    (
-        lambda t: t.update(decoder={"type": "Fuse", "x": "y" * 1001}),
-        "decoder: Fuse: x: 1001 characters, above 1000",
-    ),
-    (
-        lambda t: t.update(
-            pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}] * 65}
-        ),
-        "pre_tokenizer: 65 steps, above 64",
-    ),
-    (
-        lambda t: t["post_processor"].update(
-            type="TemplateProcessing", single=[{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 65
-        ),
-        "post_processor: adds 65 special tokens to a text, above 64",
-    ),
+    (repeated({"type": "ByteLevel"}, "normalizer", 3), "lengthening"),
+    (repeated(BYTES, "pre_tokenizer", 3), "lengthening"),
+    (repeated(METASPACE, "pre_tokenizer", 3), "lengthening"),
+    (repeated({"type": "Whitespace"}, "pre_tokenizer", 65), "steps"),
+    (lambda t: t["added_tokens"].append(BLANK), "added_tokens"),
+    (lambda t: t["model"]["vocab"].update({"a" * 1001: 5}), "token: 1001"),
+    (lambda t: t["model"].update(end_of_word_suffix="a" * 101), "affix"),
+    (lambda t: t.update(decoder={"type": "Fuse", "x": "y" * 1001}), "string"),
+    (lambda t: t["post_processor"].update(type="TemplateProcessing", single=MARKS), "special"),
 ]
 
 
-@pytest.mark.parametrize(("edit", "problem"), TOKENIZERS)
-def test_a_tokenizer_that_is_refused(copy: Path, edit: Callable[[dict[str, Any]], Any], problem: str) -> None:
+@pytest.mark.parametrize(("edit", "key"), TOKENIZERS)
+def test_a_tokenizer_that_is_refused(copy: Path, edit: Callable[[dict[str, Any]], Any], key: str) -> None:
     edit_tokenizer(copy, edit)
     for opening in OPENINGS:
         (line,) = refused(opening, copy)
-        assert line.startswith(f"{copy / 'tokenizer.json'}: {problem}") and line.endswith(GET_AGAIN)
+        assert line.startswith(f"{copy / 'tokenizer.json'}: ") and key in line and line.endswith(GET_AGAIN)
 
 
-def test_a_tokenizer_nested_without_end(copy: Path) -> None:
-    def nest(tokenizer: dict[str, Any]) -> None:
-        for _ in range(10):
-            tokenizer["decoder"] = {"type": "Sequence", "decoders": [tokenizer["decoder"]]}
-
-    edit_tokenizer(copy, nest)
-    assert refused(bundle.load, copy) == [
-        f"{copy / 'tokenizer.json'}: decoder: sequences nested 8 deep; {GET_AGAIN}"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "fact"),
-    [
-        ('{"model": {}, "model": {"type": "BPE"}}', "not valid JSON, or with a key twice"),
-        ("[" * 100_000, "nested too deeply"),
-        ("[]", "not a tokenizer (no model)"),
-    ],
-)
-def test_a_tokenizer_that_is_no_tokenizer(tmp_path: Path, text: str, fact: str) -> None:
+@pytest.mark.parametrize("text", ['{"model": {}, "model": {"type": "BPE"}}', "[" * 100_000, "[]"])
+def test_a_tokenizer_that_is_no_tokenizer(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(text)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"^{path}: refused: "):
         tokenizer_check.check(path)
-    assert str(caught.value) == f"{path}: {fact}; copy the bundle again"
 
 
-def test_a_tokenizer_that_tokenizers_refuses(copy: Path) -> None:
-    edit_tokenizer(copy, lambda tokenizer: tokenizer["model"].update(vocab={"[UNK]": "b"}))
-    (line,) = refused(bundle.load, copy)
-    assert line.startswith(f"{copy / 'tokenizer.json'}: tokenizers fails on it (") and line.endswith(
-        "; copy the bundle again"
-    )
-
-
-def test_a_tokenizer_whose_parts_do_not_fit(copy: Path) -> None:
-    """Its library reads it, and panics when it tokenizes."""
-    template = {
-        "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}],
-        "pair": [],
-        "special_tokens": {},
-    }
-    edit_tokenizer(copy, lambda tokenizer: tokenizer.update(post_processor=template))
-    (line,) = refused(bundle.load, copy)
-    assert line.startswith(f"{copy / 'tokenizer.json'}: tokenizers fails on it (")
-
-
-@pytest.mark.parametrize("pattern", hostile.PUBLISHED)
-def test_patterns_of_published_tokenizers_pass(pattern: str) -> None:
-    assert tokenizer_check.pattern_problem(pattern) is None
+NO_SUCH_MARK = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}],
+    "pair": [],
+    "special_tokens": {},
+}
 
 
 @pytest.mark.parametrize(
-    "pattern",
-    [*hostile.REGEXES.values(), *hostile.OTHERS],
-)
-def test_any_other_pattern_is_refused(pattern: str) -> None:
-    """Groups that repeat, references, conditions, what can match nothing, what can fail after a repetition,
-    what no engine reads."""
-    assert "is no pattern of a published tokenizer" in str(tokenizer_check.pattern_problem(pattern))
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
+    "edit",
     [
-        ({"texts": []}, "texts: not a list of 1 to 10000"),
-        ({"texts": [1] * 32}, "texts: an item that is not a text"),
-        ({"texts": ["\ud800"] * 32}, "texts: an item that is not a text"),
-        ({"ids": [[1]]}, "ids: not a list of 32, one for each text"),
-        ({"ids": [[1.0]] * 32}, "ids: not 1 to 32 token ids for each text"),
-        ({"ids": [[]] * 32}, "ids: not 1 to 32 token ids for each text"),
-        ({"ids": [[1] * 33] * 32}, "ids: not 1 to 32 token ids for each text"),
-        ({"vectors": None}, "vectors: not 32 rows of 24 numbers"),
-        ({"vectors": [[True] * 24] * 32}, "vectors: not 32 rows of 24 numbers"),
-        ({"vectors": [[float("nan")] * 24] * 32}, "vectors: a number that is not finite"),
-        ({"vectors": [[10**400] * 24] * 32}, "vectors: a number that is not finite"),
-        ({"vectors": [[100.0] * 24] * 32}, "vectors: an embedding that is not of unit length"),
-        ({"truncated": [0] * 32}, "truncated: not a list of 32 times true or false"),
+        lambda tokenizer: tokenizer["model"].update(vocab={"[UNK]": "b"}),
+        lambda tokenizer: tokenizer.update(post_processor=NO_SUCH_MARK),  # it panics when it tokenizes
     ],
 )
-def test_golden_texts_that_are_wrong(copy: Path, changes: dict[str, Any], problem: str) -> None:
+def test_a_tokenizer_that_tokenizers_refuses(copy: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+    edit_tokenizer(copy, edit)
+    (line,) = refused(bundle.load, copy)
+    assert line.startswith(f"{copy / 'tokenizer.json'}: ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"texts": []}, "texts"),
+        ({"texts": [1] * 32}, "texts.0"),
+        ({"texts": ["\ud800"] * 32}, "texts.0"),
+        ({"ids": [[1]]}, "ids"),
+        ({"ids": [[1.0]] * 32}, "ids.0.0"),
+        ({"ids": [[]] * 32}, "ids.0"),
+        ({"ids": [[1] * 33] * 32}, "ids"),
+        ({"vectors": None}, "vectors"),
+        ({"vectors": [["a"] * 24] * 32}, "vectors"),
+        ({"vectors": [[float("nan")] * 24] * 32}, "vectors"),
+        ({"vectors": [[10**400] * 24] * 32}, "vectors"),
+        ({"vectors": [[100.0] * 24] * 32}, "vectors"),
+        ({"truncated": [0] * 32}, "truncated.0"),
+        ({"truncated": [True]}, "truncated"),
+    ],
+)
+def test_golden_texts_that_are_wrong(copy: Path, changes: dict[str, Any], key: str) -> None:
     """Vectors of a hundred times the length would reach any cosine."""
     write(copy, "parity.json", {**files.read_json(copy / "parity.json"), **changes})
-    assert refused(verify.verify, copy) == [f"{copy / 'parity.json'}: {problem}; copy the bundle again"]
+    lines = refused(verify.verify, copy)
+    assert lines[0].startswith(f"{copy / 'parity.json'}: {key}: ")
 
 
 @pytest.mark.parametrize("change", ["texts", "vectors", "length", "ids"])

@@ -23,8 +23,7 @@ from edgedistill.students import bert, bert_layers, graph, recurrent
 from edgedistill.training import student_embeddings, train
 from tests.conftest import World, sentences
 from tests.students.test_graph import PIECES, make_recurrent, spread
-from tests.vocabulary.test_trim_model import plain
-from tests.vocabulary.test_trim_tokenizer import unigram
+from tests.vocabulary.test_trim_tokenizer import plain_model, unigram
 
 XLM_R = {
     "hidden_size": 768,
@@ -251,7 +250,7 @@ def test_a_graph_holds_the_unit_once(precision: str) -> None:
 def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path: Path) -> None:
     """Trained from an assistant that counts positions from padding, behind a trimmed and narrow table;
     exported in all precisions."""
-    assistant = plain(tmp_path / "assistant", "xlm-roberta", unigram(), num_hidden_layers=4)
+    assistant = plain_model(tmp_path / "assistant", "xlm-roberta", unigram(), num_hidden_layers=4)
     student = {
         "kind": "recurrent",
         "weights": str(assistant),

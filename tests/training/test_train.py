@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file
 
 from edgedistill import recipe, resolve, run
-from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
 from edgedistill.session import QUIET, Session
@@ -691,9 +690,9 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(
 
 def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, tmp_path: Path) -> None:
     """The teacher ends in a layer that scales to unit length: raw targets are what goes into it."""
+    from edgedistill.data.training_sources import TrainingSources
     from edgedistill.teacher.embedder import open_teacher
-    from edgedistill.training.open_recipe import open_corpus
-    from edgedistill.training.training_data import target_embeddings
+    from edgedistill.training.inputs.stage_targets import TargetReader
 
     for raw in (False, True):
         changes = {
@@ -703,14 +702,13 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
         spec = recipe.Recipe.model_validate(world.recipe(**changes))
         assert spec.corpus is not None
         session = Session(data=world.data)
-        texts = open_corpus(spec.corpus, session, 0)
-        assert not isinstance(texts, ParallelCorpus)
+        texts = TrainingSources.of_recipe(spec, session).texts
         teacher = open_teacher(spec.teacher, Session(data=world.data))
         assert isinstance(teacher, TeacherEncoder)
-        found = target_embeddings(spec, Models(teacher), texts, None, session, tmp_path / str(raw))[
+        found = TargetReader(spec, Models(teacher), texts, None, session, tmp_path / str(raw)).of_texts[
             np.arange(20)
         ]
-        expected = teacher.embed(texts.texts(np.arange(20)), "cpu", not raw)
+        expected = teacher.embed(texts.sides[0].texts(np.arange(20)), "cpu", not raw)
         assert np.allclose(found, expected, rtol=2e-3, atol=2e-3)
         lengths = np.linalg.norm(found, axis=1)
         assert (np.ptp(lengths) > 0.1) == raw

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import (
     AddedToken,
     Tokenizer,
@@ -23,6 +26,7 @@ from transformers import PreTrainedTokenizerFast
 from edgedistill.errors import UserError
 from edgedistill.vocabulary import trim_tokenizer
 from tests.conftest import make_tokenizer, sentences
+from tests.students.test_graph import spread
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 
@@ -54,6 +58,32 @@ def unigram(byte_fallback: bool = False) -> Any:
     raw.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
     raw.add_special_tokens(["<mask>"])  # XLM-R's way: an added token behind the model's own pieces
     return fast(raw)
+
+
+def plain_model(folder: Path, kind: str, words: Any, **sizes: Any) -> Path:
+    """A plain AutoModel folder, its tensors named as a checkpoint with a head names them."""
+    from transformers import AutoConfig, AutoModel
+
+    own = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 40,
+    }
+    config = AutoConfig.for_model(
+        kind, vocab_size=len(words), pad_token_id=words.pad_token_id, **{**own, **sizes}
+    )
+    model = spread(AutoModel.from_config(config, add_pooling_layer=False))
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    tensors = {f"roberta.{name}": value for name, value in load_file(folder / "model.safetensors").items()}
+    tensors |= {
+        "lm_head.decoder.weight": torch.randn(len(words), 16),
+        "lm_head.bias": torch.arange(len(words)).float(),
+    }
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
 
 
 def byte_bpe() -> Any:

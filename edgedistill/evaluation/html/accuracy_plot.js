@@ -94,10 +94,11 @@ function dot({x, y, radius, left, right, top, bottom, tip, colour, filled, teach
     el('circle', {class: 'core', cx: one(x), cy: one(y), r: 2}));
 }
 
-/** A share of a circle, clockwise from its top. */
+/** A share of a circle, clockwise from its top. An arc whose ends meet has no direction, so a whole one is a circle. */
 function pie(x, y, radius, share) {
-  const angle = 2 * Math.PI * Math.min(share, 0.9999), across = x + radius * Math.sin(angle), up = y - radius * Math.cos(angle);
-  return el('path', {d: `M${one(x)} ${one(y)}V${one(y - radius)}A${one(radius)} ${one(radius)} 0 ${share > 0.5 ? 1 : 0} 1 ${across.toFixed(3)} ${up.toFixed(3)}Z`});
+  if (share >= 1) return el('circle', {class: 'solid', cx: one(x), cy: one(y), r: one(radius)});
+  const at = (turn) => [x + radius * Math.sin(2 * Math.PI * turn), y - radius * Math.cos(2 * Math.PI * turn)].map((value) => value.toFixed(3)).join(' ');
+  return el('path', {class: 'solid', d: `M${x.toFixed(3)} ${y.toFixed(3)}L${at(0)}A${radius.toFixed(3)} ${radius.toFixed(3)} 0 ${share > 0.5 ? 1 : 0} 1 ${at(share)}Z`});
 }
 
 /** What the steps are. */

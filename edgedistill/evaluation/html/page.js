@@ -8,7 +8,6 @@ const FILLED = {fp32: 0, fp16: 0.25, w8: 0.5, w4: 0.75, int8: 1}; // the solid s
 const GOOD_SHARE = 0.95; // the heading names the smallest student that retains at least this share,
 const NEAR = 0.005; // and where none does, the fastest of those whose score is this close to the best
 const VAGUE = 0.2; // resolution of times above which a factor of them is told roughly
-const FEW = 50; // pairs or queries, below which a slice's score is left out
 const CROWDED = 10; // reports above which the accuracy plot names those on the front and each bundle once, and has no notes
 const PHONE = 840; // pixels, as in page.css
 const FOLDED_FROM = 4; // terms
@@ -19,7 +18,6 @@ const METHOD = 'Each measurement ran in a fresh process, and bundles alternated.
 
 const ABOUT = 'edgedistill distils sentence encoders into small students, exports them as quantized ONNX bundles, and measures them; '
   + 'this page shows what edgedistill bench measured.';
-const SLICED = {words: 'length', overlap: 'overlap'}; // what scores are told by
 
 /** A section with a heading; the line of links on top has a shorter one. */
 const section = (title, link, ...parts) =>
@@ -121,8 +119,16 @@ const gloss = (name) => `${name}: ${KINDS[data.suites.find((suite) => suite.name
 const called = (report) => (names.length === all.length ? report.short : title(report));
 const coloured = (report, text) => el('span', {style: `color:${colour(report)}`}, text);
 
+/** The heading of two files that were compared: how many measures fell and rose. */
+function verdicts() {
+  const told = ['worse', 'better'].map((verdict) => data.changes.filter((cells) => cells.at(-1) === verdict).length);
+  return el('header', {}, el('p', {class: 'brand'}, 'edgedistill bench'), el('h1', {}, `Of ${data.changes.length} measures ${told[0]} fell and ${told[1]} rose`),
+    el('p', {class: 'where'}, data.where.flatMap((place, at) => (at ? [el('br'), place] : [place]))));
+}
+
 /** The heading and its figures, of the bundle that leads and of its rival. */
 function header() {
+  if (data.changes) return verdicts();
   const suite = data.suites[tab]?.name, {best, rival, says, rule = [], label} = (reference && leading(suite)) ?? compare(suite) ?? alone(suite);
   const told = [suite && gloss(suite), ...rule, ...bm25(best)].filter(Boolean).join(' ');
   return el('header', {},
@@ -178,7 +184,7 @@ function bm25(best) {
 
 /** What disturbed the run, and what it can resolve; null where nothing did. */
 function disturbed() {
-  return data.noise ? el('p', {class: 'noise'}, el('b', {}, 'Noisy machine'), `: ${data.noise}. Times with ~ are approximate. `, data.ties) : null;
+  return data.noise ? el('p', {class: 'noise'}, el('b', {}, 'Noisy machine'), `: ${data.noise}. Times with ~ are approximate. ${data.ties}`) : null;
 }
 
 /** "6.5× more", or "less" of the inverse; nothing where they do not differ. To two digits, since few runs resolve more; of times (with
@@ -209,8 +215,10 @@ function compare(suite) {
   const costs = [speed, times(b.size_bytes.graph / a.size_bytes.graph, 'smaller', 'larger')].filter(Boolean);
   const level = [`as fast as ${called(b)} within the noise of this run`, ...costs], first = speed ? `${costs.join(' and ')} than ${called(b)}` : level.join(' and ');
   const others = elsewhere(suite, (name) => score(a, name) - score(b, name), (name) => `${shown(a, name)} (${called(b)}: ${shown(b, name)})`);
+  const leads = score(a) >= score(b) ? `, and scores best on ${suite}` : `, and ${distance(a, b, suite).replace(' with it', '')} ${called(b)}, the best on ${suite}`;
+  const ofMany = ` is the fastest of ${compared.length} bundles${scored.length > 1 ? leads : ''}`;
   return {
-    best: a, rival: b, says: [coloured(a, called(a)), ` is ${first}${scored.length > 1 ? `, and ${distance(a, b, suite)} on ${suite}` : ''}`],
+    best: a, rival: b, says: [coloured(a, called(a)), compared.length > 2 ? ofMany : ` is ${first}${scored.length > 1 ? `, and ${distance(a, b, suite)} on ${suite}` : ''}`],
     rule: [others && `Elsewhere ${called(a)} scores ${others}.`, distinct(reports.map((each) => `${languages(each)}`)).length > 1 && `${learned()[1]}.`],
   };
 }
@@ -230,8 +238,8 @@ function leading(suite) {
   const score = ({quality}) => quality[suite].average, most = Math.max(...compared.map(score));
   const best = good.length ? good.reduce((smallest, each) => (each.size_bytes.graph < smallest.size_bytes.graph ? each : smallest))
     : compared.filter((report) => score(report) >= most - NEAR).reduce((quickest, each) => (each.single.p50_ms < quickest.single.p50_ms ? each : quickest));
-  const chosen = good.length ? `The smallest student that retains ${percent(GOOD_SHARE)} or more, of those that none beats in score and speed.`
-    : `No student that none beats in score and speed retains ${percent(GOOD_SHARE)}; this is the fastest within ${100 * NEAR} points of the best.`;
+  const chosen = good.length ? `Shown: the smallest student that retains ${100 * GOOD_SHARE}% of the teacher’s score or more, of those on the Pareto front.`
+    : `No student on the Pareto front retains ${100 * GOOD_SHARE}% of the teacher’s score. Shown: the fastest within ${100 * NEAR} points of the best.`;
   const others = elsewhere(suite, (name) => best.kept[name] ?? NaN, (name) => retained(best, name));
   return {
     best, rival: reference, label: 'teacher',
@@ -305,7 +313,7 @@ function measurements() {
       ...sameGraph(),
       learned(),
       ['p50, p99', 'half of the single texts take at most p50, 99 of 100 at most p99'], ['MB', 'of the graph, the ONNX file of the encoder'], has('params') && ['params', 'parameters, millions of them'],
-      has('texts/s') && ['texts/s', 'many texts at once, in the fastest batches'], has('RSS MB') && ['RSS', 'memory of the process at its peak'],
+      has('texts/s') && ['texts/s', 'many texts at once, in the fastest batches'], has('RSS MB') && ['RSS', 'memory of the process at its peak, after texts of many lengths'],
       ...distinct(reports.map(FILTERS.precision)).map((name) => [name, data.precisions[name] ?? 'a precision that this edgedistill does not know']),
       runners.length ? [runners.map((name) => `[${name}]`).join(', '), 'the same graph, run by that program in place of Python; its scores are those in Python'] : null)];
 }
@@ -328,7 +336,7 @@ function learned() {
   if (!known.length) return null;
   const named = new Set(all.flatMap(({quality}) => Object.values(quality).flatMap(({kind, tasks: of}) => (['sts', 'transfer', 'pair_classification'].includes(kind) ? Object.keys(of) : ['other', ...Object.keys(of)]))).flatMap((task) => task.toLowerCase().split(/[^a-z]+/)));
   const untested = !named.has('other') && known.every((report) => !languages(report).some((each) => each !== 'en' && named.has(each)));
-  return ['languages', `${known.map((report) => `${report.short} learned ${languages(report).join(', ')}`).join('; ')}${untested ? '; no task here is named after any of these but en' : ''}`];
+  return ['languages', `${known.map((report) => `${report.short} was trained on ${languages(report).join(', ')}`).join('; ')}${untested ? '; the suites here test English only' : ''}`];
 }
 
 /** What each kind of suite stands for, and its measure. */
@@ -503,7 +511,6 @@ function agreement() {
 }
 
 const signed = (value) => { const points = Math.abs(value).toFixed(1); return points === '0.0' ? '±0.0' : `${value < 0 ? '−' : '+'}${points}`; };
-const percent = (share) => (share < 0.1 ? `${(100 * share).toPrecision(2)}%` : `${Math.round(100 * share)}%`);
 const whole = (value) => (typeof value === 'number' ? Math.round(value).toLocaleString('en') : '–');
 
 /** Milliseconds against tokens, a line a bundle, and as a table; null where no runner measured it. */
@@ -586,95 +593,24 @@ function lengthsPlot(lines, narrow, tied) {
   return drawing(wide, high, 'Latency by length', told, parts);
 }
 
-function peakShares(measured, narrow) {
-  const [ROW, LEFT, WIDE, RIGHT, ABOVE] = narrow ? [30, 0, 390, 94, 26] : [24, 250, 1120, 210, 4];
-  const scale = (WIDE - LEFT - RIGHT - 64) / 100, start = LEFT + 64, parts = [], told = [];
-  const axis = (text, x, y, anchor) => el('text', {class: 'tick', x: one(x), y, 'text-anchor': anchor}, text);
-  parts.push(axis('texts × tokens', start - 8, 12, narrow ? null : 'end'), axis(narrow ? 'reached' : 'reached, in multiply-adds a second', WIDE - 2, 12, 'end'));
-  if (narrow) parts[0].setAttribute('x', 0);
-  let y = 22;
-  for (const report of measured) {
-    parts.push(plotLabel(report, LEFT ? LEFT - 10 : null, ABOVE > 9 ? y + 15 : y + 19));
-    y += ABOVE;
-    for (const [batch, {share_of_peak: peak, product_share: share, ms, multiply_adds: counts}] of Object.entries(report.products.batches)) {
-      const ends = [0, peak, Math.max(peak, share), 1].map((each) => one(start + 100 * scale * Math.min(1, each)));
-      const sum = Object.values(counts).reduce((total, each) => total + each, 0), reached = `${percent(peak)} of peak`;
-      const rate = `${significant(sum / ms / 1e6)} billion multiply-adds/s`;
-      const tip = `${title(report)} · ${batch} tokens: ${timed(ms)} ms\n${significant(sum / 1e6)} million multiply-adds, ${about}${rate}\nmatrix products: ${percent(share)} of the time`;
-      parts.push(el('text', {class: 'tick', x: start - 8, y: y + 13, 'text-anchor': 'end'}, batch));
-      parts.push(el('g', {class: 'shares', 'data-tip': tip, style: `--c:${colour(report)}`},
-        ['peak', 'beyond', 'other'].map((kind, at) => el('rect', {class: kind, x: ends[at], y, width: one(ends[at + 1] - ends[at]), height: 16}))));
-      parts.push(el('text', {class: 'note', x: WIDE - 2, y: y + 12, 'text-anchor': 'end'}, narrow ? reached : `${reached}, ${rate.replace(' multiply-adds', '')}`));
-      told.push(`${title(report)}, ${batch}: ${reached}, matrix products ${percent(share)} of the time`);
-      y += ROW;
-    }
-    y += 6;
-  }
-  for (const share of narrow ? [0, 50, 100] : [0, 25, 50, 75, 100]) parts.push(axis(`${share}%`, start + scale * share, y + 8, 'middle'));
-  parts.push(el('text', {class: 'axis', x: one(start + 50 * scale), y: y + 28, 'text-anchor': 'middle'}, 'of the time that the graph takes'));
-  return drawing(WIDE, y + 34, 'Share of the graph’s time', told.join('; '), parts);
-}
-
-/** Where the time of each graph goes: what its products would need at the processor's peak, what they take beyond that, and the other
- * operators; null where it was not measured. */
-function roofline() {
-  const measured = reports.filter(({products}) => products?.batches);
-  if (!measured.length) return null;
-  const peaks = Object.entries(measured[0].products.peak_multiply_adds_s).map(([type]) => {
-    const rates = measured.map(({products}) => products.peak_multiply_adds_s[type] / 1e9);
-    return `${distinct([Math.min(...rates), Math.max(...rates)].map((rate) => whole(rate))).join(' to ')} in ${type}`;
-  });
-  const joules = measured.map((report) => [report, report.products.batches['32 × 32']?.joules_per_1000_texts]).filter(([, value]) => typeof value === 'number');
-  const key = [['peak', 'its matrix products, had they run at the peak'], ['beyond', 'how much longer they took'], ['other', 'everything else: table lookups, norms, softmax']];
-  return section('Roofline: how near to the processor’s peak', 'Roofline',
-    el('p', {}, 'A bar is the time that a graph takes. Its solid part is what its matrix products would take if this processor did nothing but multiply, as fast as it can: '
-      + 'a graph whose bar were solid all along could not be faster here.'),
-    el('p', {class: 'key'}, key.map(([kind, text]) => el('span', {}, el('i', {class: `shares ${kind}`}), text))),
-    scroll(plots((narrow) => peakShares(measured, narrow))),
-    terms(['peak', `the fastest matrix product that onnxruntime reached on this processor beside each graph, in billions of multiply-adds a second: ${peaks.join(', ')}`],
-      ['memory', 'a roofline’s slope for memory is left out, since graphs of this size stay in the processor’s caches'],
-      ['energy', joules.length ? `of the processor, by RAPL, for 1,000 texts of 32 tokens: ${joules.map(([report, value]) => `${title(report)} ${significant(value)} J`).join(', ')}` : 'this system does not let it be read']));
-}
-
-/** MLPerf's scenarios beside the single stream, and memory; null where none was measured. */
+/** Start, memory and batches; null where none was measured. */
 function scenarios() {
-  const told = reports.filter(({server, load, memory}) => server || load?.start_ms?.[0] || memory?.loaded_rss_bytes);
+  const told = reports.filter(({load, memory}) => load?.start_ms?.[0] || memory?.loaded_rss_bytes);
   if (!told.length) return null;
-  const bound = told.find(({server}) => server)?.server.p99_ms;
   const middle = (values) => { const known = (values ?? []).filter((value) => value !== null).sort((a, b) => a - b); return known[known.length >> 1]; };
   const columns = [
-    ['offline texts/s', ({offline}) => [offline.texts_s]],
     ['best batches', ({offline: {batch}}) => [null, batch ? {budget: 'by tokens', 1: '1 text'}[batch] ?? `${batch} texts` : '–']],
-    [`server texts/s, p99 ≤ ${bound} ms`, ({server}) => [server?.rate_texts_s]],
     ['start ms', ({load}) => [middle(load?.start_ms)]],
-    ['cold start ms', ({load}) => [load?.cold_start_ms]],
     ['RSS MB loaded', ({memory}) => [memory?.loaded_rss_bytes, memory?.loaded_rss_bytes ? whole(memory.loaded_rss_bytes / 1e6) : '–']],
-    ['RSS MB at peak', (report) => [report.peak_rss_bytes, shown(report, 'RSS MB')]],
   ].map(([head, of]) => [head, told.map((report) => { const [value, text = timed(value)] = of(report); return {value, shown: text}; })])
-    .filter(([, cells]) => cells.some((each) => each.shown !== '–'));
+    .filter(([head, cells]) => cells.some((each) => each.shown !== '–') && (head !== 'best batches' || distinct(cells.map((each) => each.shown)).length > 1));
+  if (!columns.length) return null;
   const rows = told.map((report, at) => ({report, cells: columns.map(([, cells]) => cells[at])}));
   const has = (word) => columns.some(([head]) => head.startsWith(word));
-  return section('Scenarios and memory', 'Scenarios', ...comparison(['bundle', ...columns.map(([head]) => head)], rows, 'scenarios'), terms(
-    ['offline', 'all texts are there at once; the best batches are of 1, 8 or 32 texts, or by tokens: all texts in one call, which sorts them by length'],
-    bound === undefined ? null : ['server', `texts arrive at random, and all that wait are embedded at once: the most a second of which 99 of 100 are answered within ${bound} ms (0: not even one by one)`],
-    has('start') && ['start', `from the start of the process to its first embedding${has('cold') ? '; cold: after its files were dropped from memory' : ''}`],
-    has('RSS') && ['RSS', 'memory of the process, once the bundle is loaded, and at its peak after texts of many lengths']));
-}
-
-/** Scores by length and lexical overlap, with the difference to the teacher where that is beyond its interval; null without. */
-function slicesOf({name: suite, measure}) {
-  const measured = graphs().filter(({quality}) => quality[suite]?.slices?.length);
-  if (!measured.length) return null;
-  const head = ({by, from, to, items}) => {
-    const upper = by === 'words' ? to - 1 : to, range = to === null ? `${from}+` : `${from}–${upper}`;
-    return `${by} ${range} (${count(items)})`;
-  };
-  const rows = measured.map((report) => ({report, cells: report.quality[suite].slices.map(({score, items, difference: lost}) => {
-    if (items < FEW) return {shown: '–'};
-    const real = lost && (lost.interval95[0] > 0 || lost.interval95[1] < 0);
-    return {shown: (100 * score).toFixed(1), small: lost && `${signed(100 * lost.mean)}${real ? '*' : ''}`, bold: Boolean(real)};
-  })}));
-  return [el('h3', {}, suite), ...comparison([measure, ...measured[0].quality[suite].slices.map(head)], rows)];
+  return section('Start and memory', 'Start', ...comparison(['bundle', ...columns.map(([head]) => head)], rows, 'scenarios'), terms(
+    has('best') && ['best batches', 'those of the texts/s above: of 1, 8 or 32 texts, or by tokens: all texts in one call, which sorts them by length'],
+    has('start') && ['start', 'from the start of the process to its first embedding'],
+    has('RSS') && ['RSS', 'memory of the process once the bundle is loaded']));
 }
 
 /** The pairs or queries on which each student is furthest from its teacher. */
@@ -694,6 +630,15 @@ function furthest() {
     return el('details', {open: at === 0 ? '' : null}, el('summary', {}, el('b', {}, title(report)), ` on ${suite}, ${found.length} ${found[0].texts.length > 1 ? 'pairs' : 'queries'}`),
       scroll(el('table', {class: 'stacked'}, el('thead', {}, el('tr', {}, heads.map((text) => el('th', {scope: 'col'}, text)))), el('tbody', {}, rows))));
   }));
+}
+
+/** What changed between two files of reports; null where none were compared. */
+function changed() {
+  if (!data.changes) return null;
+  const heads = ['bundle', 'measure', 'before', 'after', 'change', '95% interval', ''];
+  const rows = data.changes.map((cells) => el('tr', {}, cells.map((text, at) => (at ? el('td', {'data-head': heads[at]}, text) : el('th', {scope: 'row'}, text)))));
+  return section('What changed', 'Changes', scroll(el('table', {class: 'stacked'}, el('thead', {}, el('tr', {}, heads.map((text) => el('th', {scope: 'col'}, text)))), el('tbody', {}, rows))),
+    terms(['within noise', 'the interval holds 0'], ['not resolved', 'smaller than what times differ by within one of the runs']));
 }
 
 /** The command that measures the same again, and the graphs by their hashes. */
@@ -748,20 +693,14 @@ document.title = `edgedistill · ${subject}`;
 
 function draw() {
   const focused = document.activeElement?.id, byTask = data.suites.flatMap((suite) => tasks(suite) ?? []);
-  const sliced = data.suites.flatMap((suite) => slicesOf(suite) ?? []);
-  const slices = graphs().flatMap(({quality}) => Object.values(quality).flatMap(({slices: its}) => its ?? [])), by = (name) => slices.some((each) => each.by === name);
-  const slicesTitle = `Scores by ${Object.keys(SLICED).filter(by).map((each) => SLICED[each]).join(' and ')}`;
   const parts = [
+    changed(),
     data.suites.length && reports.length > 1 ? section('Accuracy against latency', 'Accuracy', accuracy()) : null,
     section('Measurements', 'Measurements', ...measurements()),
     section('Latency distributions', 'Distributions', ...latencies()),
     byLength(),
     scenarios(),
-    roofline(),
-    byTask.length ? section('Scores by task', 'Tasks', ...byTask, reports.length > 1 ? el('p', {}, 'The bluer a cell, the higher its score among the bundles.') : null) : null,
-    sliced.length ? section(slicesTitle, slicesTitle, ...sliced, terms(
-      by('words') && ['words', 'of a query, or of the longer text of a pair'], by('overlap') && ['overlap', 'of all different words of a pair, the share that both texts have: 0 none, 1 the same words'], ['in brackets', 'in the heads how many pairs or queries'], slices.some(({items}) => items < FEW) && ['–', `fewer than ${FEW} of them, whose score would tell little`],
-      slices.some(({difference}) => difference) && ['+ and −', 'the difference to the teacher; a star: its 95% interval does not hold 0'])) : null,
+    byTask.length ? section('Scores by task', 'Tasks', ...byTask, reports.length > 1 ? el('p', {}, 'The deeper a cell’s shade, the higher its score among the bundles.') : null) : null,
     furthest(),
     embeddings(),
     agreement(),

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from edgedistill import files, recipe
-from edgedistill.classification.classifier import Classifier
-from edgedistill.classification.labelled_rows import LabelledTokens, TrainingRows, digest
+from edgedistill.students.classifier import Classifier
 from edgedistill.training import checkpoint
 from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import LOWEST
 from edgedistill.training.inputs.batch_order import BatchOrder
+from edgedistill.training.inputs.labelled_rows import LabelledTokens, TrainingRows, digest
 from edgedistill.training.optimizers import FUSED, learning_rate_factor
 from edgedistill.training.stage_in_progress import RunInProgress
 from edgedistill.training.stages import NumberedStage, check_loss, check_weights, steps
@@ -111,7 +111,9 @@ class Tuning:
         order = BatchOrder(stage, self.rows.tokens, np.arange(len(self.rows.tokens)), self.seed)
         torch.manual_seed(self.seed)
         self.module.train()
-        shown = self.metrics.bar.add_task(title, total=self.steps, loss=math.nan, dev=math.nan, rate=0.0)
+        shown = self.metrics.bar.add_task(
+            title, total=self.steps, steps="", loss=math.nan, dev=math.nan, rate=0.0
+        )
         started, top, misses, losses = time.perf_counter(), LOWEST, 0, list[float]()
         for step in range(1, self.steps + 1):
             for group in optimizer.param_groups:
@@ -127,7 +129,7 @@ class Tuning:
                     break
             speed = step * stage.batch / max(1e-9, time.perf_counter() - started)
             last = losses[-1] if losses else math.nan
-            self.metrics.bar.update(shown, completed=step, loss=last, dev=top, rate=speed)
+            self.metrics.bar.update(shown, completed=step, steps=f"{step:,}", loss=last, dev=top, rate=speed)
         return {"steps": step, "dev": top}
 
     def _take_step(self, optimizer: torch.optim.Optimizer, rows: np.ndarray) -> float:

@@ -1,5 +1,5 @@
-"""Parallel corpora: texts that belong together, deduplicated, split and kept on disk. A row is a pair of a
-text and its translation, or a tuple of a query and documents: one that answers it, and others that do not.
+"""Rows of k text columns: texts, texts and their translations, or a query and documents, one that answers it
+and others that do not; deduplicated, split and kept on disk.
 
 The distinct texts of the first column form a corpus, those of all other columns another one, so that a
 teacher embeds a source text once, however many languages it was translated to; row i of the index names its
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,56 +26,61 @@ from edgedistill.data.deduplicate import Row, Spool
 from edgedistill.errors import UserError, counted
 from edgedistill.session import Session
 
-FORMAT = 2  # part of every cache key: raise it when what is written changes
+FORMAT = 4  # part of every cache key: raise it when what is written changes
 SIDES = ("first", "second")  # folder names
+ROLES_OF_SIDES = ("query", "document")
 
 
-class ParallelCorpus:
-    """The distinct texts of both sides, and rows that name one of the first and one or more of the second;
-    rows 0 … training_count − 1 are for training, the rest are held out.
+class Rows:
+    """The distinct texts of the first column and of all others, the `sides`, and rows that name one of the
+    first and any number of the second; rows 0 … training_count − 1 are for training, the rest are held out.
 
-    `index` (n, 1 + m) int64 holds for each row its text in the first of the `columns`, and its m texts in the
-    second; `scores` (n, m) float32 those of a tuple's documents, where its table has scores. `sources` holds
-    name, part of the recipe, languages, pairs and training pairs of each table.
+    `index` (n, k) int64 holds for each row its texts in their sides; `scores` (n, k − 1) float32 those of a
+    query's documents, where its table has scores. `sources` holds name and number of each source, and of
+    `translated` texts their part of the recipe, languages and training pairs.
     """
 
-    def __init__(self, folder: Path) -> None:
-        meta = files.read_json(folder / "parallel.json")
-        self.folder = folder
-        self.columns = [Corpus(folder / name) for name in SIDES]
+    def __init__(self, sides: list[Corpus], index: np.ndarray, meta: dict[str, Any]) -> None:
+        self.sides, self.index = sides, index
         self.fingerprint: str = meta["fingerprint"]
         self.sources: list[dict[str, Any]] = meta["sources"]
         self.training_count: int = meta["trained"]
-        flat = mapped(folder / "index.bin", np.int64)
-        self.index = flat.reshape(meta["pairs"], -1)
+        self.translated: bool = meta.get("translated", False)
         self.scores: np.ndarray | None = None
+
+    @classmethod
+    def open(cls, folder: Path) -> Rows:
+        """The rows that were written to a folder."""
+        meta = files.read_json(folder / "parallel.json")
+        index = mapped(folder / "index.bin", np.int64).reshape(meta["pairs"], -1)
+        rows = cls([Corpus(folder / name) for name in SIDES], index, meta)
         if (folder / "scores.bin").exists():
-            self.scores = np.fromfile(folder / "scores.bin", np.float32).reshape(meta["pairs"], -1)
+            rows.scores = np.fromfile(folder / "scores.bin", np.float32).reshape(meta["pairs"], -1)
+        return rows
+
+    @classmethod
+    def of_texts(cls, texts: Corpus) -> Rows:
+        """Rows of one column."""
+        index = np.arange(len(texts))[:, None]
+        counts = {"trained": texts.training_count, "sources": texts.sources}
+        return cls([texts], index, {"fingerprint": texts.fingerprint, **counts})
 
     def __len__(self) -> int:
         return len(self.index)
 
     @property
-    def source_side(self) -> Corpus:
-        """The source texts of pairs, the queries of tuples."""
-        return self.columns[0]
-
-    @property
-    def target_side(self) -> Corpus:
-        """The target texts of pairs, the documents of tuples."""
-        return self.columns[1]
+    def roles(self) -> tuple[str, ...]:
+        """What the texts of each side are."""
+        alike = self.translated or len(self.sides) == 1
+        return ("text",) * len(self.sides) if alike else ROLES_OF_SIDES
 
     @property
     def held_out(self) -> np.ndarray:
         """The held-out rows, (n,) int64."""
         return np.arange(self.training_count, len(self))
 
-    def side(self, name: str) -> Corpus:
-        """The corpus of one side of pairs, `source` or `target`."""
-        return {"source": self.source_side, "target": self.target_side}[name]
-
-    def training_pairs(self, parts: list[str] | None) -> np.ndarray:
-        """The `index` rows (m, 2) of the training pairs of those parts of the recipe; None: of all parts."""
+    def training_rows(self, parts: list[str] | None = None) -> np.ndarray:
+        """The `index` rows (m, k) to train on, of those parts of the recipe; None: of all parts."""
         if parts is None:
             return self.index[: self.training_count]
         offsets = accumulate((source["trained"] for source in self.sources), initial=0)
@@ -99,7 +104,7 @@ class Table(NamedTuple):
     languages: tuple[str, str] = ("", "")
 
 
-class _Rows(NamedTuple):
+class _Made(NamedTuple):
     """What a parallel corpus is made of, as the recipe describes it at `place`; `what` is the word for a
     row."""
 
@@ -111,12 +116,13 @@ class _Rows(NamedTuple):
     left_out: Counter[str]  # rows that are not usable, by why, where that is known
     limit: int | None
     held_out: int = 0
+    measured: Set[int] = frozenset()  # keys of what other sources hold out, which this one does not train on
     scores: int = 0  # how many cells at the end of a row are no texts but the scores of its documents
 
 
-def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
+def build_pairs(spec: recipe.Parallel, session: Session, seed: int, measured: Set[int] = frozenset()) -> Rows:
     """Open the pairs that a recipe describes; build them first where the cache has none of the same content,
-    options and seed.
+    options and seed. No row to train on has a text whose key is `measured`.
 
     Raises UserError: no file matches, a missing column, a score that is no number, bytes that are not UTF-8,
     nothing left to train on.
@@ -131,18 +137,24 @@ def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
     entries = range(len(spec.pairs))
     tables = [table for entry in entries for table in _pair_tables(spec, entry, session.data)]
     excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
-    rows = _Rows("pair", "corpus", tables, excluded, usable, Counter(), spec.limit, spec.held_out)
-    options = {"spec": spec.model_dump(mode="json", exclude={"seed", "licences"}), "seed": seed}
+    rows = _Made("pair", "corpus", tables, excluded, usable, Counter(), spec.limit, spec.held_out, measured)
+    options = {"spec": spec.model_dump(mode="json", exclude={"seed", "licences"})}
     return _cached(rows, options, session, seed)
 
 
 def build_tuples(
-    spec: recipe.TupleFiles | recipe.TupleHub, exclude: list[str], session: Session, place: str
-) -> ParallelCorpus:
+    spec: recipe.TupleFiles | recipe.TupleHub,
+    exclude: list[str],
+    session: Session,
+    place: str,
+    seed: int,
+    measured: Set[int] = frozenset(),
+) -> Rows:
     """Open the tuples that a stage's table holds; build them first where the cache has none of the same
-    content and options.
+    content, options and seed.
 
-    `exclude` holds globs of files whose texts must not be trained on: a tuple with one of them is left out,
+    `exclude` holds globs of files whose texts must not be trained on, `measured` the keys of what other
+    sources hold out: a tuple with one of them is left out,
     and so is one with an empty text, or with the query or the positive among its other texts. The recipe
     names the tuples at `place`. Raises UserError: no file matches, a missing column, no tuple is left, all
     have one document, a score that is no finite number, scores that are all the same.
@@ -163,32 +175,33 @@ def build_tuples(
 
     tables = _tuple_tables(spec, [*spec.columns, *scores], session.data, place)
     excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
-    sizes = spec.limit, spec.held_out, len(scores)
-    rows = _Rows("tuple", place, tables, excluded, usable, left_out, *sizes)
+    sizes = spec.limit, spec.held_out, measured, len(scores)
+    rows = _Made("tuple", place, tables, excluded, usable, left_out, *sizes)
     read = {"kind", "columns", "limit", "held_out", "dataset", "config", "split", "revision"}
     options = {"spec": spec.model_dump(mode="json", include=read), "scores": scores}
-    found = _cached(rows, options, session, 0)
+    found = _cached(rows, options, session, seed)
     for reason, count in left_out.items():
         session.log(f"{place}: {count:,} tuples {reason} are left out")
-    if len(found.target_side) == 1:
+    if len(found.sides[1]) == 1:
         fact = f"all {len(found):,} tuples have the same document"
         raise UserError(f"{place}: {fact}, and there is nothing to rank; add tuples with others")
     return found
 
 
-def _cached(rows: _Rows, options: dict[str, Any], session: Session, seed: int) -> ParallelCorpus:
+def _cached(rows: _Made, options: dict[str, Any], session: Session, seed: int) -> Rows:
     """The corpus of these rows. `options` are the part of the cache's key that the recipe decides."""
     content = [
         [table.content_id for table in rows.tables],
         [input_file.content_id(path) for path in rows.excluded],
     ]
-    folder = session.cache / "parallel" / files.cache_key(format=FORMAT, **options, made_of=content)
+    made_of = {**options, "seed": seed, "made_of": content, "measured": sorted(rows.measured)}
+    folder = session.cache / "parallel" / files.cache_key(format=FORMAT, **made_of)
 
     def write(temporary: Path) -> None:
         session.log(f"reading {rows.what}s from {counted(len(rows.tables), 'table')}")
-        digests = deduplicate.excluded_digests(rows.excluded)
+        excluded = deduplicate.excluded_keys(rows.excluded)
         read = (table.rows for table in rows.tables)
-        spool = deduplicate.gather(read, rows.usable, digests, temporary / "spool")
+        spool = deduplicate.gather(read, rows.usable, excluded, temporary / "spool")
         kept = spool.sample([table.limit for table in rows.tables], rows.limit)
         if len(kept) == 0:
             reasons = rows.left_out + Counter({"with an excluded text": spool.leaked})
@@ -199,11 +212,11 @@ def _cached(rows: _Rows, options: dict[str, Any], session: Session, seed: int) -
         spool.path.unlink()
         files.write_json(temporary / "parallel.json", meta)
         session.log(
-            f"{len(kept):,} of {spool.read:,} {rows.what}s kept, "
-            f"{spool.leaked:,} excluded, {len(kept) - meta['trained']:,} held out"
+            f"{meta['pairs']:,} of {spool.read:,} {rows.what}s kept, "
+            f"{meta['leaked']:,} excluded, {meta['pairs'] - meta['trained']:,} held out"
         )
 
-    return ParallelCorpus(cached_folder(folder, write, session.log))
+    return Rows.open(cached_folder(folder, write, session.log))
 
 
 def languages(spec: recipe.Parallel) -> list[str]:
@@ -279,10 +292,23 @@ class _Side(NamedTuple):
     training_count: int
 
 
-def _write(rows: _Rows, spool: Spool, kept: np.ndarray, seed: int, folder: Path) -> dict[str, Any]:
+def _write(rows: _Made, spool: Spool, kept: np.ndarray, seed: int, folder: Path) -> dict[str, Any]:
     """Write the corpus of each side, index.bin with the training rows first, and scores.bin. Returns the
     content of parallel.json. kept (n,): the lines of the spool that are the rows."""
-    sides = _split(_digests(spool, kept, rows.scores), rows, seed)
+    digests, held, keys = _digests(spool, kept, rows.scores), np.zeros(len(kept), bool), None
+    leaked = spool.leaked
+    if rows.held_out or rows.measured:
+        keys = _digests(spool, kept, rows.scores, lambda text: deduplicate.key(text.decode("utf-8")))
+        held = _drawn(digests[:, 0], keys[:, 0], rows, seed)
+        measured = rows.measured | set(keys[held, 0].tolist())
+        clean = held | ~deduplicate.among(keys, measured).any(1)
+        kept, digests, keys, held = (each[clean] for each in (kept, digests, keys, held))
+        leaked += int((~clean).sum())
+        if held.all():
+            raise UserError(
+                f"{rows.place}: nothing to train on: all its {rows.what}s are measured; add others"
+            )
+    sides = _split(digests, keys, held)
     sources = [{"name": table.name} for table in rows.tables]
     for number, side in enumerate(sides):
         own = folder / SIDES[number]
@@ -290,19 +316,19 @@ def _write(rows: _Rows, spool: Spool, kept: np.ndarray, seed: int, folder: Path)
         cells = np.split(side.first, [side.training_count])
         texts = chain.from_iterable(_texts(spool, kept, part, side.rows.shape[1], number) for part in cells)
         corpus.write(own, texts, side.training_count, sources)
-    is_late = sides[0].rows[:, 0] >= sides[0].training_count
-    order = np.argsort(is_late, kind="stable")
+    order = np.argsort(held, kind="stable")
     index = np.concatenate([side.rows for side in sides], 1)[order]
     fingerprint = write_rows(folder, index, _scores(spool, kept, rows)[order] if rows.scores else None)
     counts = spool.counts(kept)
-    late = [int(part.sum()) for part in np.split(is_late, np.cumsum(counts)[:-1])]
+    late = [int(part.sum()) for part in np.split(held, np.cumsum(counts)[:-1])]
     return {
         "format": FORMAT,
         "fingerprint": fingerprint,
         "read": spool.read,
-        "leaked": spool.leaked,
+        "leaked": leaked,
         "pairs": len(kept),
-        "trained": len(kept) - int(is_late.sum()),
+        "trained": len(kept) - int(held.sum()),
+        "translated": rows.what == "pair",
         "sources": [
             {
                 "name": table.name,
@@ -337,18 +363,23 @@ def _texts(spool: Spool, kept: np.ndarray, cells: np.ndarray, width: int, side: 
         yield from (texts[column].decode("utf-8") for column in islice(columns, count))
 
 
-def _digests(spool: Spool, kept: np.ndarray, scores: int) -> np.ndarray:
+def _digest(text: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def _digests(
+    spool: Spool, kept: np.ndarray, scores: int, digest: Callable[[bytes], int] = _digest
+) -> np.ndarray:
     """A digest of each text of the kept rows: (n, columns) uint64, without the scores at their ends."""
     found, columns = array("Q"), 0
     for line in spool.lines(kept):
         texts = line.split(b"\t")
         columns = len(texts) - scores
-        for text in texts[:columns]:
-            found.append(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
+        found.extend(map(digest, texts[:columns]))
     return np.array(found, np.uint64).reshape(-1, columns)
 
 
-def _scores(spool: Spool, kept: np.ndarray, rows: _Rows) -> np.ndarray:
+def _scores(spool: Spool, kept: np.ndarray, rows: _Made) -> np.ndarray:
     """The scores at the ends of the kept rows, (n, m) float32. Raises UserError for one that is no finite
     number, and where all are the same."""
     cells = [line.decode("utf-8").split("\t")[-rows.scores :] for line in spool.lines(kept)]
@@ -366,26 +397,34 @@ def _scores(spool: Spool, kept: np.ndarray, rows: _Rows) -> np.ndarray:
     return found
 
 
-def _split(digests: np.ndarray, rows: _Rows, seed: int) -> list[_Side]:
-    """Draw the held-out texts of the first column, and number the texts of both sides.
-
-    digests (n, 1 + m). A text of the second side is for training where any training row has it.
-    """
-    _, first, text_of = np.unique(digests[:, 0], return_index=True, return_inverse=True)
-    if len(first) <= rows.held_out:
-        fact = f"{len(first):,} source texts are left, {rows.held_out:,} are to be held out"
+def _drawn(digests: np.ndarray, keys: np.ndarray, rows: _Made, seed: int) -> np.ndarray:
+    """Draw the held-out texts of the first column, (n,) digests and keys. Texts that only letters tell apart
+    go together. Returns which rows have one, (n,) bool."""
+    _, first, text_of = np.unique(digests, return_index=True, return_inverse=True)
+    _, text, group_of = np.unique(keys[first], return_index=True, return_inverse=True)
+    if len(text) <= rows.held_out:
+        fact = f"{len(text):,} source texts are left, {rows.held_out:,} are to be held out"
         raise UserError(
             f"{rows.place}: nothing to train on: {fact}; add {rows.what}s, or lower {rows.place}.held_out"
         )
-    late = np.zeros(len(first), bool)
-    late[np.random.default_rng(seed).choice(len(first), rows.held_out, replace=False, shuffle=False)] = True
-    one_side = _numbered(first, text_of[:, None], late)
-    in_training = ~late[text_of]
+    drawn = np.random.default_rng(seed).choice(len(text), rows.held_out, replace=False, shuffle=False)
+    number = np.argsort(np.argsort(text))  # of a group among all, by its first text
+    return np.asarray(np.isin(number[group_of], drawn)[text_of])
+
+
+def _split(digests: np.ndarray, keys: np.ndarray | None, held: np.ndarray) -> list[_Side]:
+    """Number the texts of both sides of rows of which these are `held` out, (n,) bool.
+
+    digests (n, 1 + m); keys alike, None where nothing is held out. A text of the second side is for training
+    where any training row has it.
+    """
+    _, first, text_of = np.unique(digests[:, 0], return_index=True, return_inverse=True)
+    one_side = _numbered(first, text_of[:, None], held[first])
     _, first, text_of = np.unique(digests[:, 1:].ravel(), return_index=True, return_inverse=True)
-    text_of = text_of.reshape(len(digests), -1)
-    late = np.ones(len(first), bool)
-    late[text_of[in_training]] = False
-    return [one_side, _numbered(first, text_of, late)]
+    late = np.zeros(len(first), bool)
+    if keys is not None:
+        late = ~np.isin(keys[:, 1:].ravel()[first], keys[~held, 1:])
+    return [one_side, _numbered(first, text_of.reshape(len(digests), -1), late)]
 
 
 def _numbered(first: np.ndarray, text_of: np.ndarray, late: np.ndarray) -> _Side:

@@ -1,0 +1,123 @@
+"""What is held out of one source is trained on in none: not in other letters, not as an answer, a negative, a
+passage or a query made of a text."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedistill import recipe
+from edgedistill.data import corpus, deduplicate
+from edgedistill.data import rows as training_rows
+from edgedistill.data.training_sources import TrainingSources
+from edgedistill.errors import UserError
+from edgedistill.session import Session
+
+TEXTS = [f"Article {n} is about thing{n}. It goes on with word{n * 7}." for n in range(100)]
+PAIRS = [(f"How does article {n} go?", TEXTS[n]) for n in range(100)]
+
+
+def table(folder: Path, rows: list[tuple[str, ...]], *columns: str) -> None:
+    with (folder / "pairs.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([columns, *rows])
+
+
+def sources(folder: Path, corpus: dict[str, Any], **tuples: Any) -> TrainingSources:
+    (folder / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
+    stage = {"name": "s", "objective": {"kind": "info_nce"}, "tuples": tuples}
+    spec = {
+        "name": "x",
+        "teacher": {"model": "m"},
+        "student": {"weights": "nano"},
+        "corpus": {"texts": ["texts.txt"], **corpus},
+        "stages": [stage],
+    }
+    return TrainingSources.of_recipe(
+        recipe.parse(spec, "test"), Session(data=folder, cache_folder=folder / "cache")
+    )
+
+
+def trained_and_held(of: TrainingSources) -> tuple[set[int], set[int], list[set[int]], set[int]]:
+    """The keys of texts trained on, texts held out, each tuple trained on, queries held out."""
+    (texts,), tuples = of.texts.sides, of.tuples("stages[0].tuples")
+    rows = [
+        {deduplicate.key(tuples.sides[0][first]), *(deduplicate.key(tuples.sides[1][n]) for n in rest)}
+        for first, *rest in tuples.index[: tuples.training_count].tolist()
+    ]
+    queries = tuples.sides[0].texts(np.unique(tuples.index[tuples.held_out, 0]))
+    own = [
+        set(map(deduplicate.key, texts.texts(part))) for part in (range(texts.training_count), texts.held_out)
+    ]
+    return own[0], own[1], rows, set(map(deduplicate.key, queries))
+
+
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_held_out_texts_are_in_no_tuple_and_held_out_queries_nowhere(tmp_path: Path, column: int) -> None:
+    """Whether a tuple's query, answer or negative is the text."""
+    others = [(f"Who asks {n}?", f"Somebody asks {n}.", f"Nobody asks {n}.") for n in range(100)]
+    rows = [(*row[:column], TEXTS[n].upper(), *row[column + 1 :]) for n, row in enumerate(others)]
+    table(tmp_path, [*rows, *((TEXTS[n], "An answer.", f"No answer {n}.") for n in range(20))], "q", "a", "n")
+    own = sources(tmp_path, {"held_out": 20}, files=["pairs.csv"], columns=["q", "a", "n"], held_out=15)
+    trained, held, tuples, queries = trained_and_held(own)
+    assert len(held) == 20 and len(queries) == 15 and tuples
+    assert not any(row & (held | queries) for row in tuples)
+    assert not trained & (held | queries)
+
+
+def test_a_query_in_other_letters_is_on_one_side(tmp_path: Path) -> None:
+    spelled = [
+        str.upper,
+        lambda q: q.replace("o", "ö"),
+        lambda q: q.replace("H", "\uff28"),
+        lambda q: f" {q} ?",
+    ]
+    table(tmp_path, [*PAIRS, *((spell(q), t) for spell in spelled for q, t in PAIRS)], "query", "text")
+    own = sources(tmp_path, {}, files=["pairs.csv"], columns=["query", "text"], held_out=10)
+    _, _, tuples, queries = trained_and_held(own)
+    held = own.tuples("stages[0].tuples")
+    assert len(queries) == 10 and len(held.held_out) == 10 * 4 and len(tuples) == 90 * 4
+    assert not any(row & queries for row in tuples)
+
+
+def test_the_same_texts_are_held_out_where_nothing_is_excluded(tmp_path: Path) -> None:
+    table(tmp_path, PAIRS, "query", "text")
+    columns = {"files": ["pairs.csv"], "columns": ["query", "text"]}
+    held = [
+        trained_and_held(sources(tmp_path, {"held_out": count}, **columns, held_out=10))[3]
+        for count in (0, 20)
+    ]
+    assert held[0] == held[1]
+
+
+def test_made_queries_are_no_sentences_of_held_out_texts(tmp_path: Path) -> None:
+    own = sources(tmp_path, {"held_out": 20, "passages": {}}, kind="corpus")
+    both = "Here is something. " + " ".join(TEXTS[:50]) + " Here is the end."
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in [*TEXTS, both]), encoding="utf-8")
+    trained, held, tuples, _ = trained_and_held(own)
+    sentences = {deduplicate.key(part) for text in TEXTS for part in (text, *text.split(". "))}
+    assert held & sentences and trained & sentences
+    assert not trained & held
+    assert not any(row & held for row in tuples)
+
+
+def test_no_passage_of_a_page_holds_a_held_out_text(tmp_path: Path) -> None:
+    lines = [f"Answer {n} is that word{n} means word{n + 1}." for n in range(100)]
+    (tmp_path / "page.txt").write_text("".join(f"{text}\n" for text in [" ".join(lines), *lines]))
+    section = recipe.Files(texts=["page.txt"], held_out=20, passages=recipe.Passages())
+    built = corpus.build(section, Session(data=tmp_path, cache_folder=tmp_path / "cache"), 0)
+    trained, held = built.texts(range(built.training_count)), built.texts(built.held_out)
+    assert len([text for text in held if text in lines]) >= 19
+    passages = [text for text in trained if text not in lines and len(text) < 300]
+    assert passages and not any(text in passage for text in held for passage in passages)
+
+
+def test_texts_that_are_all_measured_are_refused(tmp_path: Path) -> None:
+    table(tmp_path, [(text, "x") for text in ("a", "b", "A")], "query", "text")
+    spec = recipe.TupleFiles(files=["pairs.csv"], columns=["query", "text"], held_out=2)
+    session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
+    with pytest.raises(UserError, match="stages.0..tuples: nothing to train on: 2 source texts"):
+        training_rows.build_tuples(spec, [], session, "stages[0].tuples", 0)
