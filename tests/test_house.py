@@ -37,6 +37,7 @@ EDGE = [
     "search_files",
     "resolve",
     "serving",
+    "device",
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
 TORCH += ["teacher", "vocabulary", "training", "export", "mobile", "fitting"]
@@ -64,6 +65,7 @@ ROOMS = [
         "training",
         "export",
         "classification",
+        "device",
         "mobile",
         "planning",
         "fitting",
