@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from edgedistill.errors import (
@@ -71,6 +71,17 @@ def find(what: str, name: str | Path) -> Path:
     raise UserError(unknown_name(what, str(name), known) + listed)
 
 
+def portable(name: str) -> str:
+    """The name of a file, a pattern or a model as what is made here records it, on whatever system: of an
+    absolute path its last part, of an absolute pattern what follows its last plain folder."""
+    for path in (PurePosixPath(name), PureWindowsPath(name)):
+        if path.is_absolute():
+            parts = path.parts[1:]
+            patterns = [at for at, part in enumerate(parts) if any(sign in part for sign in "*?[")]
+            return "/".join(parts[min([*patterns, len(parts) - 1]) :])
+    return name
+
+
 def own_cache() -> Path:
     """The cache of this machine: $EDGEDISTILL_CACHE, where that is no address in an object store, otherwise
     ~/.cache/edgedistill."""
@@ -106,6 +117,12 @@ def cache_key(**parts: Any) -> str:
     """The first 24 hex digits of the sha256 of the arguments as canonical JSON; names cache folders, and is a
     manifest's digest."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def leaves_folder(path: str) -> bool:
+    """Whether a relative path would leave its folder, by the syntax of any system."""
+    paths = (PurePosixPath(path), PureWindowsPath(path))
+    return "\0" in path or any(each.anchor or ".." in each.parts for each in paths)
 
 
 LARGEST_JSON_BYTES = 1 << 30

@@ -6,8 +6,9 @@ read and what is downloaded is decided by the user's own command and by the reci
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
+from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.object_store import PROTOCOLS
 from edgedistill.recipe.experiment import Recipe
@@ -26,8 +27,10 @@ def teacher(recorded: Recipe, asked: Teacher | None, student: str) -> Teacher:
     """
     own = recorded.teacher
     if asked is not None:
-        same = own.model is not None and own.model == asked.model
-        return own.model_copy(update={"revision": asked.revision or own.revision}) if same else asked
+        names = [files.portable(str(each.model)) for each in (own, asked)]
+        if None in (own.model, asked.model) or names[0] != names[1]:
+            return asked
+        return own.model_copy(update={"model": asked.model, "revision": asked.revision or own.revision})
     if own.model is None:
         raise UserError(
             f"adapt: {student} learned from precomputed embeddings, and new texts need a model; add --teacher"
@@ -58,6 +61,5 @@ def check_confined(task: TaskFiles | TaskHub, data: Path | None, place: str) -> 
 
 def _leaves(text: str) -> bool:
     """Whether a relative path of this text would leave its folder, on any system or for an object store."""
-    paths = (PurePosixPath(text), PureWindowsPath(text))
     outside = ("~", *(f"{each}://" for each in PROTOCOLS))
-    return any(path.anchor != "" or ".." in path.parts for path in paths) or text.startswith(outside)
+    return files.leaves_folder(text) or text.startswith(outside)

@@ -97,12 +97,6 @@ def unknown_module(folder: Path) -> None:
     files.write_json(folder / "modules.json", modules)
 
 
-def unknown_pooling(folder: Path) -> None:
-    files.write_json(
-        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, "pooling_mode_median": True}
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -121,12 +115,21 @@ def unknown_pooling(folder: Path) -> None:
             ),
             "an encoder with a decoder, T5ForConditionalGeneration (model_type t5)",
         ),
+        (
+            lambda folder: edit(folder / "config.json", model_type="t5", architectures=["T5EncoderModel"]),
+            "an encoder of an architecture that is not supported yet (T5EncoderModel (model_type t5))",
+        ),
+        (
+            lambda folder: edit(
+                folder / "config.json", model_type="gemma3_text", use_bidirectional_attention=True
+            ),
+            "an encoder of an architecture that is not supported yet (",
+        ),
         (without_tokenizer, "a model without a tokenizer (none of tokenizer.json, "),
         (
             unknown_module,
             "module 1 is CNN; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind",
         ),
-        (unknown_pooling, "no setting 'pooling_mode_median'; did you mean '"),
         (lambda folder: (folder / "model.safetensors").unlink(), "a model without weights"),
         (
             lambda folder: files.write_json(folder / "manifest.json", {}),

@@ -14,7 +14,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import bundle_run, objectives, recipe, run
+from edgedistill import bundle_run, recipe, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.runtime import prompts
@@ -164,7 +164,7 @@ def _head(module: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def _needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
     """Whether the recipe's targets are in another space than the finished student's embeddings, and are not
     fitted to these."""
-    if not any(objectives.reads_teacher(stage.objective) for stage in spec.distilling):
+    if not any(stage.reads_teacher for stage in spec.distilling):
         return False
     if isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.fits_student:
         return False
@@ -183,7 +183,7 @@ def _space(spec: recipe.Recipe) -> dict[str, Any] | None:
         if not rebuilt and targets.reduce.kind != "none":
             return None
         teacher = targets.teacher or teacher
-    return teacher.model_dump(include=SAME_SPACE)
+    return teacher.model_dump(mode="json", include=SAME_SPACE)
 
 
 def fit_head(
@@ -289,12 +289,11 @@ def earlier(source: run.Run) -> list[dict[str, Any]]:
     teacher = _Teacher(
         name=str(named.embeddings or named.model), revision=named.revision, licence=named.licence
     )
+    stages = [stage.model_dump(mode="json") for stage in spec.stages]
     last = _Training(
         recipe=spec.name,
         teachers=read.teachers or [teacher],
         sources=[each.model_copy(update={"licence": licences.get(each.name)}) for each in read.sources],
-        tuples=[
-            _Tuples(**each) for each in recipe.tuple_sources([stage.model_dump() for stage in spec.stages])
-        ],
+        tuples=[_Tuples(**each) for each in recipe.tuple_sources(stages)],
     )
     return [each.model_dump() for each in [*read.earlier, last]]
