@@ -60,7 +60,8 @@ class Precision(NamedTuple):
 
 # The most exact weights first. fp32, fp16 and qdq hold operators of ai.onnx alone, the others onnxruntime's
 # too. The products of w8 and w4 are slower than float32's where the processor does not multiply 8-bit
-# integers. A CPU only emulates float16. On cuda, w8, w4 and qdq were not measured; int8's products run on the CPU there.
+# integers. A CPU only emulates float16. On cuda, w8, w4 and qdq were not measured; int8's products run on the
+# CPU there.
 PRECISIONS: dict[str, Precision] = {
     "fp32": Precision(
         file="onnx/model.onnx",
