@@ -643,6 +643,14 @@ def export(
     ] = False,
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
     out: Annotated[Path | None, _option("DIR", "Folder of the bundle. Default: bundles/NAME.")] = None,
+    core: Annotated[
+        Path | None,
+        _option(
+            "DIR",
+            "Write a bundle, or BUNDLE:PRECISION, as one file for a device, with the core that reads it "
+            "there: C99 without a library.",
+        ),
+    ] = None,
     static: Annotated[
         Path | None,
         _option(
@@ -663,6 +671,20 @@ def export(
     pass.
     """
     precisions = listed(precision)
+    if core is not None:
+        others = {"--out": out, "--documents": documents, "--static": static, "--pooling": pooling}
+        if unused := [option for option, value in others.items() if value]:
+            raise UserError(f"--core {core}: writes no bundle; leave {' and '.join(unused)} out")
+        from edgedistill import device
+
+        if (core / device.FILE).exists():  # what is no such folder is never replaced
+            files.refuse_existing(str(core), "--core", overwrite)
+        named = source if precisions == DEFAULT else f"{source}:{','.join(precisions)}"
+        found = device.write(named, core, log)
+        print_result(
+            {"folder": str(core), **found}, as_json, f"wrote {core}; edgedistill.h says how to read it"
+        )
+        return
     if static is not None:
         others = {"--out": out, "--documents": documents}
         if unused := [option for option, value in others.items() if value]:
@@ -917,14 +939,14 @@ def search(
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
     words = [] if " " in question else list(takewhile(_is_word, reversed(paths or [])))[::-1]
-    if os.path.exists(question) or not paths:
+    misspelt = search_files.missing(words[0]) if words else ""
+    if os.path.exists(question) or not paths or (words == paths and "mean" not in misspelt):
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
     if words:
         whole = shlex.quote(" ".join([*words, question]))
-        fact = search_files.missing(words[0])
-        raise UserError(f"{words[0]}: {fact}; if it is of the question, quote it: {whole}")
+        raise UserError(f"{words[0]}: {misspelt}; if it is of the question, quote it: {whole}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     found = search_files.search(opened, request, _session(quiet=as_json))
     log(f"ranked by {found['ranked_by']}")

@@ -56,7 +56,8 @@ class _Letters(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         category = unicodedata.category(chr(code))
-        self[code] = "" if category == "Cf" else chr(code) if category[0] in "LMN" else " "
+        kept = chr(code) if category[0] in "LMN" else " "
+        self[code] = "" if category == "Cf" else kept
         return self[code]
 
 
