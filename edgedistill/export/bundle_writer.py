@@ -40,7 +40,7 @@ def export(
     is written with the other precisions, or not at all where every precision failed.
     """
     precisions = known_precisions(precisions)
-    files.check_replaces(out, "manifest.json", "a bundle")
+    files.check_free(out, "name", True, "manifest.json", "a bundle")
     with model_source.opened(source) as run:
         writer = _writer(run)(run, out, log)
         found, failed = writer.write(precisions)
