@@ -115,6 +115,12 @@ def unknown_module(folder: Path) -> None:
             ),
             "an encoder with a decoder, T5ForConditionalGeneration (model_type t5)",
         ),
+        (
+            lambda folder: edit(
+                folder / "config.json", model_type="gemma3_text", use_bidirectional_attention=True
+            ),
+            "BertModel (model_type gemma3_text), an encoder whose architecture is not supported yet",
+        ),
         (without_tokenizer, "a model without a tokenizer (none of tokenizer.json, "),
         (
             unknown_module,
