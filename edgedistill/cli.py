@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import re
 import shlex
@@ -642,6 +643,14 @@ def export(
     ] = False,
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
     out: Annotated[Path | None, _option("DIR", "Folder of the bundle. Default: bundles/NAME.")] = None,
+    core: Annotated[
+        Path | None,
+        _option(
+            "DIR",
+            "Write a bundle, or BUNDLE:PRECISION, as one file for a device, with the core that reads it "
+            "there: C99 without a library.",
+        ),
+    ] = None,
     static: Annotated[
         Path | None,
         _option(
@@ -662,6 +671,20 @@ def export(
     pass.
     """
     precisions = listed(precision)
+    if core is not None:
+        others = {"--out": out, "--documents": documents, "--static": static, "--pooling": pooling}
+        if unused := [option for option, value in others.items() if value]:
+            raise UserError(f"--core {core}: writes no bundle; leave {' and '.join(unused)} out")
+        from edgedistill import device
+
+        if (core / device.FILE).exists():  # what is no such folder is never replaced
+            files.refuse_existing(str(core), "--core", overwrite)
+        named = source if precisions == DEFAULT else f"{source}:{','.join(precisions)}"
+        found = device.write(named, core, log)
+        print_result(
+            {"folder": str(core), **found}, as_json, f"wrote {core}; edgedistill.h says how to read it"
+        )
+        return
     if static is not None:
         others = {"--out": out, "--documents": documents}
         if unused := [option for option, value in others.items() if value]:
@@ -965,11 +988,11 @@ def serve(
     workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each.", MOST_THREADS),
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
-    batch_tokens: int = _number(4096, "Estimated tokens of a batch."),
+    batch_tokens: int = _number(256, "Estimated tokens of a batch."),
     max_body_mb: int = _number(8, "Megabytes of a request's body, else 413."),
     max_texts: int = _number(2048, "Texts of a request, else 400."),
     max_chars: int = _number(100_000, "Characters of a text, else 400."),
-    queue_texts: int = _number(2048, "Texts that may wait, else 429."),
+    queue_seconds: int = _number(30, "How long what waits may take, at the measured rate, else 429."),
     timeout: int = _number(60, "Seconds to answer a request, else 503."),
     header_timeout: int = _number(10, "Seconds for the headers of a request, and of an idle connection."),
     stop_timeout: int = _number(30, "Seconds to finish what waits after SIGTERM."),
@@ -984,7 +1007,7 @@ def serve(
     from edgedistill.serving import server
 
     limits = server.Limits(
-        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_texts, batch_tokens),
+        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_seconds, batch_tokens),
         *(timeout, header_timeout, stop_timeout, tuple(cors or ()), api_key),
     )
     session = Session(device=device, log=typer.echo, threads=threads)
@@ -1008,8 +1031,8 @@ def mobile(
     """Make a package for Android and iOS from a bundle.
 
     Its graph takes texts and returns embeddings. It is written only if the tokenizer in the graph gives the
-    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format, the operators for a reduced
-    build of onnxruntime and what NNAPI and CoreML could run come with it.
+    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format and the operators for a
+    reduced build of onnxruntime come with it.
     """
     files.check_free(out, "--out", overwrite, "mobile.json", "a mobile package")
     require("onnx", "edgedistill mobile", "mobile")
@@ -1080,6 +1103,9 @@ def main() -> None:
         each or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
         for each in (sys.stdin, sys.stdout, sys.stderr)
     )
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal shows what it can; what is stored is UTF-8
+        encoding = None if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="replace" if encoding is None else "strict")
     try:
         with _traceback_on_demand(), border(), _written_stdout():
             try:

@@ -113,24 +113,36 @@ def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str =
     """Raise UserError for a model that is no encoder, and for a plain model without a pooling. The error
     names the purpose that only encoders serve."""
     opened = model_folder.read(folder)
-    if fact := _no_encoder(opened.config, purpose):
-        raise UserError(f"{source}: {fact}; give a sentence encoder such as packaged:all-MiniLM-L6-v2")
+    if _is_other_encoder(opened.config):
+        fact = f"an encoder of an architecture that is not supported yet ({_named(opened.config)})"
+        raise UserError(f"{source}: {fact}; give another, such as packaged:all-MiniLM-L6-v2")
+    found = _decoder(opened.config)
+    if found:
+        raise UserError(
+            f"{source}: {found}, and only encoders can {purpose}; give a sentence encoder such as "
+            "packaged:all-MiniLM-L6-v2"
+        )
     model_folder.check_pooling(opened, pooling, source, "--pooling")
 
 
-def _no_encoder(config: dict[str, Any], purpose: str) -> str | None:
-    """What a config.json describes where that is not an encoder, or none that can be exported yet."""
-    kind, architectures = str(config.get("model_type")), config.get("architectures") or []
-    named = f"{', '.join(architectures)} (model_type {kind})".strip()
-    # the encoder of T5 alone; Gemma 3 with attention to both sides, as in EmbeddingGemma
-    if "T5EncoderModel" in architectures or config.get("use_bidirectional_attention"):
-        return f"{named}, an encoder whose architecture is not supported yet"
-    fact = None
+def _named(config: dict[str, Any]) -> str:
+    return f"{', '.join(config.get('architectures') or [])} (model_type {config.get('model_type')})".strip()
+
+
+def _is_other_encoder(config: dict[str, Any]) -> bool:
+    """Whether a model whose family generates texts only embeds them: the encoder of T5, a Gemma that attends
+    to both sides."""
+    halves = any(each.endswith("EncoderModel") for each in config.get("architectures") or [])
+    return halves or bool(config.get("use_bidirectional_attention"))
+
+
+def _decoder(config: dict[str, Any]) -> str | None:
+    """What a config.json describes where that is not an encoder, otherwise None."""
+    kind, named = str(config.get("model_type")), _named(config)
     if config.get("is_encoder_decoder") or kind in modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
-        fact = f"an encoder with a decoder, {named}"
-    elif config.get("is_decoder") or (
+        return f"an encoder with a decoder, {named}"
+    generates = (
         kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
         and kind not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    ):
-        fact = f"a decoder, {named}"
-    return fact and f"{fact}, and only encoders can {purpose}"
+    )
+    return f"a decoder, {named}" if config.get("is_decoder") or generates else None
