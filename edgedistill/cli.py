@@ -677,8 +677,7 @@ def export(
             raise UserError(f"--core {core}: writes no bundle; leave {' and '.join(unused)} out")
         from edgedistill import device
 
-        if (core / device.FILE).exists():  # what is no such folder is never replaced
-            files.refuse_existing(str(core), "--core", overwrite)
+        files.check_free(core, "--core", overwrite, device.FILE, f"a folder with {device.FILE}")
         named = source if precisions == DEFAULT else f"{source}:{','.join(precisions)}"
         found = device.write(named, core, log)
         print_result(
