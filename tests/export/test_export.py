@@ -543,8 +543,8 @@ def test_an_id_above_the_table_while_the_count_is_below(tmp_path: Path, where: s
 
 
 UNKNOWN = (
-    ("w3", "choose one: (fp16, fp32, int8, w4, w8)"),
-    ("bf16", "did you mean 'fp16'? (fp16, fp32, int8, w4, w8)"),
+    ("w3", "choose one: (fp16, fp32, int8, qdq, w4, w8)"),
+    ("bf16", "did you mean 'fp16'? (fp16, fp32, int8, qdq, w4, w8)"),
 )
 
 
@@ -553,13 +553,13 @@ UNKNOWN = (
     [
         (
             ["fp32", "int4"],
-            "--precision: no precision 'int4'; did you mean 'int8'? (fp16, fp32, int8, w4, w8)",
+            "--precision: no precision 'int4'; did you mean 'int8'? (fp16, fp32, int8, qdq, w4, w8)",
         ),
         (
             ["w3", "bf16"],
             "\n".join(f"--precision: no precision {each!r}; {way_out}" for each, way_out in UNKNOWN),
         ),
-        ([], "--precision: none given; choose from fp32, fp16, w8, int8, w4"),
+        ([], "--precision: none given; choose from fp32, fp16, w8, int8, qdq, w4"),
     ],
 )
 def test_precisions_that_are_not(tmp_path: Path, precisions: list[str], message: str) -> None:
