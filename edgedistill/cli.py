@@ -643,6 +643,14 @@ def export(
     ] = False,
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
     out: Annotated[Path | None, _option("DIR", "Folder of the bundle. Default: bundles/NAME.")] = None,
+    core: Annotated[
+        Path | None,
+        _option(
+            "DIR",
+            "Write a bundle, or BUNDLE:PRECISION, as one file for a device, with the core that reads it "
+            "there: C99 without a library.",
+        ),
+    ] = None,
     static: Annotated[
         Path | None,
         _option(
@@ -663,6 +671,20 @@ def export(
     pass.
     """
     precisions = listed(precision)
+    if core is not None:
+        others = {"--out": out, "--documents": documents, "--static": static, "--pooling": pooling}
+        if unused := [option for option, value in others.items() if value]:
+            raise UserError(f"--core {core}: writes no bundle; leave {' and '.join(unused)} out")
+        from edgedistill import device
+
+        if (core / device.FILE).exists():  # what is no such folder is never replaced
+            files.refuse_existing(str(core), "--core", overwrite)
+        named = source if precisions == DEFAULT else f"{source}:{','.join(precisions)}"
+        found = device.write(named, core, log)
+        print_result(
+            {"folder": str(core), **found}, as_json, f"wrote {core}; edgedistill.h says how to read it"
+        )
+        return
     if static is not None:
         others = {"--out": out, "--documents": documents}
         if unused := [option for option, value in others.items() if value]:

@@ -90,7 +90,7 @@ class Writer:
         return content
 
     def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
-        """The graph in a precision, and the names of the products that int8 leaves in w8."""
+        """The graph in a precision, and the names of the products that 8 bits would lose."""
         content = self.content
         model, kept = mixed_precision.converted(content.fp32, precision, content.samples, content.golden.ids)
         # what few bits lose is judged on texts
@@ -154,8 +154,9 @@ class Writer:
         if simulated:  # what the device gives, not this CPU
             entry |= {key: simulated[key] for key in ("parity", "drift")}
         if kept:
-            self.log(f"int8: {len(kept)} products stay in w8: {', '.join(kept)}")
-            entry["weights"] += f"; {len(kept)} of the products in w8, which lose the most in int8"
+            rest = "w8" if precision == "int8" else "float32"
+            self.log(f"{precision}: {len(kept)} products stay in {rest}: {', '.join(kept)}")
+            entry["weights"] += f"; {len(kept)} of the products in {rest}, which lose the most in 8 bits"
         entry["weights"] += self._left_in_float32(converted, precision)
         self.log(parity.summary(precision, entry, self.content.golden))
         return entry

@@ -18,9 +18,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from edgedistill import bundle_run, files
+from edgedistill.device.tokenizer_equality import LINES, TextTokenizer, changed_characters, first_difference
 from edgedistill.errors import CheckFailed, UserError, quote
 from edgedistill.export import parity
-from edgedistill.mobile.tokenizer_equality import LINES, TextTokenizer, changed_characters, first_difference
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import eight_bits, w4
 from edgedistill.runtime.golden_file import Golden
