@@ -303,7 +303,7 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "made_at": made_at(),
         "recipe": run.recipe.model_dump(mode="json", by_alias=True),
         "student": run.shape,
-        "teacher": run.recipe.teacher.name,
+        "teacher": files.portable(run.recipe.teacher.name),
         "dims": [run.dims, *run.matryoshka_dims],
         "max_tokens": run.max_tokens,
         "prompt": run.prompt,
