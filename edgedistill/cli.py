@@ -436,8 +436,8 @@ def cache(
     spec, share = recipe.read(name, changes or []), _share(only)
     if engine not in (engines := ("local", "ray")):
         raise UserError(f"--engine: {unknown_name('engine', engine, engines)}")
-    if parquet is not None and parquet.exists():
-        raise UserError(f"--parquet {parquet}: exists already; choose another folder, or delete it")
+    if parquet is not None:
+        files.check_free(parquet, "--parquet")
     preflight.check_all([spec], data)
     _require_torch("cache", spec)
     from edgedistill.training import teacher_cache
@@ -547,8 +547,8 @@ def adapt(
         *(tuple(listed(precision)), overwrite, own),
     )
     for folder in (out, request.run):
-        if not resume and folder.exists():
-            files.refuse_existing(str(folder), "--out", overwrite)
+        if not resume:
+            files.check_free(folder, "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
         found = adapting.adapt(request, _session(data, device, remote_code), resume)
     text = f"{found['table']}\n{adapting.usage(found)}"
@@ -677,8 +677,7 @@ def export(
             raise UserError(f"--core {core}: writes no bundle; leave {' and '.join(unused)} out")
         from edgedistill import device
 
-        if (core / device.FILE).exists():  # what is no such folder is never replaced
-            files.refuse_existing(str(core), "--core", overwrite)
+        files.check_free(core, "--core", overwrite, device.FILE, f"a folder with {device.FILE}")
         named = source if precisions == DEFAULT else f"{source}:{','.join(precisions)}"
         found = device.write(named, core, log)
         print_result(
@@ -692,8 +691,7 @@ def export(
         _require_torch("export --static", source)
         from edgedistill.mobile import static_file
 
-        if (static / static_file.FILE).exists():  # what is no such folder is never replaced
-            files.refuse_existing(str(static), "--static", overwrite)
+        files.check_free(static, "--static", overwrite, static_file.FILE, f"a folder with {static_file.FILE}")
         rows = None if precisions == DEFAULT else ",".join(precisions)
         found = static_file.write(source, rows, static, log)
         print_result(
@@ -707,8 +705,7 @@ def export(
             f"--documents {documents}: writes a pair of encoders; add --out, the folder of the pair"
         )
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
-    if (out / "manifest.json").exists():  # what is not a bundle is never replaced
-        files.refuse_existing(str(out), "--out", overwrite)
+    files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
     _require_torch(
         "export, which also joins and compares the encoders of a pair," if documents else "export", source
     )
@@ -801,7 +798,7 @@ def bench(
     """
     for option, file in (("--out", out), ("--html", html), ("--png", png)):
         if file is not None and file.is_file():
-            files.refuse_existing(f"{option} {file}", option, overwrite)
+            files.check_free(file, option, overwrite)
     show = None if as_json or markdown else typer.echo
     given = {"--compare": compare, "--from": drawn}
     if unmeasured := next((name for name, value in given.items() if value is not None), None):
@@ -1037,8 +1034,7 @@ def mobile(
     token ids of tokenizer.json for 10,000 adversarial texts. The ORT format and the operators for a
     reduced build of onnxruntime come with it.
     """
-    if (out / "mobile.json").exists():  # what is not a package is never replaced
-        files.refuse_existing(str(out), "--out", overwrite)
+    files.check_free(out, "--out", overwrite, "mobile.json", "a mobile package")
     require("onnx", "edgedistill mobile", "mobile")
     from edgedistill.mobile import package
 

@@ -44,7 +44,7 @@ def export(
     is written with the other precisions, or not at all where every precision failed.
     """
     precisions = known_precisions(precisions)
-    files.check_replaces(out, "manifest.json", "a bundle")
+    files.check_free(out, "name", True, "manifest.json", "a bundle")
     with model_source.opened(source) as run:
         writer = (ClassifierWriter if run.labels else Writer)(run, out, log)
         found, failed = writer.write(precisions)
@@ -311,7 +311,7 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "made_at": made_at(),
         "recipe": run.recipe.model_dump(mode="json", by_alias=True),
         "student": run.shape,
-        "teacher": run.recipe.teacher.name,
+        "teacher": files.portable(run.recipe.teacher.name),
         "dims": [run.dims, *run.matryoshka_dims],
         "max_tokens": run.max_tokens,
         "prompt": run.prompt,

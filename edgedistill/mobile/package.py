@@ -58,7 +58,7 @@ def write(
     bundle's.
     """
     require("onnxruntime_extensions", "edgedistill mobile", "mobile")
-    files.check_replaces(out, MANIFEST, "a mobile package")
+    files.check_free(out, "name", True, MANIFEST, "a mobile package")
     opened = bundles.load(bundle, precision)
     if opened.labels:
         raise UserError(

@@ -92,6 +92,12 @@ def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
     return expanded(rows)
 
 
+def not_finite(rows: np.ndarray) -> int | None:
+    """The index of the first row with NaN or infinity; None where there is none."""
+    finite = np.isfinite(rows).reshape(len(rows), -1).all(1)
+    return None if finite.all() else int(finite.argmin())
+
+
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Rows of unit length, in their own type; rows of zeros stay zeros."""
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
