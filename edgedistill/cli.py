@@ -208,7 +208,7 @@ Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names o
 
 
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
-HYBRID_WEIGHT = "Weight of BM25 beside the cosines, as z-scores; by default 0.5."
+HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2."
 Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
 PairTable = Annotated[
     str | None,
@@ -749,7 +749,7 @@ def bench(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter measurements.")] = False,
     hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too: z-scores, added.")
+        bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too.")
     ] = False,
     hybrid_weight: Annotated[
         float | None,
@@ -926,9 +926,9 @@ def search(
     """Find the texts of files that answer a question.
 
     Ranks paragraphs, lines and rows by meaning, their cosine to the question (at most 1), and with the extra
-    `search` also by the words that they share with it, BM25. The best are shown, however low both are, in at
-    most three lines each; --json has whole texts, and the score that joins both. Embeddings are kept in the
-    cache: only what has changed is embedded again.
+    `search` also by the share of its words that they have, BM25; one score joins both. The best are shown in
+    at most three lines each, and it is said where none is close; --json has whole texts. Embeddings are kept
+    in the cache: only what has changed is embedded again.
     """
     from edgedistill import search_files
     from edgedistill.data import bm25
@@ -936,13 +936,14 @@ def search(
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
     words = [] if " " in question else list(takewhile(_is_word, reversed(paths or [])))[::-1]
-    if os.path.exists(question) or not paths or words == paths:
+    misspelt = search_files.missing(words[0]) if words else ""
+    if os.path.exists(question) or not paths or (words == paths and "mean" not in misspelt):
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
     if words:
         whole = shlex.quote(" ".join([*words, question]))
-        raise UserError(f"{words[0]}: no such file or folder; if it is of the question, quote it: {whole}")
+        raise UserError(f"{words[0]}: {misspelt}; if it is of the question, quote it: {whole}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     found = search_files.search(opened, request, _session(quiet=as_json))
     log(f"ranked by {found['ranked_by']}")

@@ -139,7 +139,7 @@ def evaluate(
         given = unit(encoded(given, suite.texts))
     tasks = {name: family.score(task, given) for name, task in suite.tasks.items()}
     for precision in precisions:
-        rows = unit(expanded(compact(given, precision)))
+        rows = unit(expanded(compact(given, precision, encoder.calibration)))
         for name, task in suite.tasks.items():
             score = family.score(task, rows)[family.averaged]
             tasks[name]["embeddings"] = {**tasks[name].get("embeddings", {}), precision: score}
@@ -188,7 +188,8 @@ def finite(encode: Any, place: str) -> Encoder:
             )
         return found
 
-    return Encoder(*(partial(checked, each) for each in Encoder.of(encode)))
+    text, query, document, calibration = Encoder.of(encode)
+    return Encoder(partial(checked, text), partial(checked, query), partial(checked, document), calibration)
 
 
 def describe(path: Path) -> Description[Any]:

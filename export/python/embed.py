@@ -184,6 +184,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         and all(isinstance(each, dict) for each in precisions.values())
     )
     good = good and type(found.get("pad_id", 0)) is int and 0 <= found.get("pad_id", 0) < 2**31
+    calibration = found.get("calibration", {})
+    good = good and isinstance(calibration, dict) and good_numbers(calibration, dims[0])
     if not good or not precisions:
         sys.exit(
             f"{folder / 'manifest.json'}: keys missing or of the wrong type, truncated or edited; copy the "
@@ -199,6 +201,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     for name in [*files, *(entry.get("file") for entry in precisions.values())]:
         inside(folder, name)
     return found
+
+
+def good_numbers(calibration: dict[str, Any], dims: int) -> bool:
+    """Whether a calibration has a range above 0 and a mean of so many dimensions."""
+    mean, most = calibration.get("mean", [0] * dims), calibration.get("int8_range", 8)
+    numbers = [most, *mean] if isinstance(mean, list) and len(mean) == dims else [None]
+    return all(type(x) in (int, float) and abs(x) < 2**16 for x in numbers) and most > 0
 
 
 def verified(folder: Path, manifest: dict[str, Any], name: str) -> bytes:
@@ -462,13 +471,15 @@ class Bundle:
         return rows[0]
 
 
-def compact(row: np.ndarray, precision: str) -> np.ndarray:
-    """An embedding in int8, x · 127√d / 8, rounded and clipped to ±127, or in the bits x > 0, as numpy packs
-    them; in float32 as it is."""
+def compact(row: np.ndarray, precision: str, manifest: dict[str, Any]) -> np.ndarray:
+    """An embedding in int8, x · 127√d / range, rounded and clipped to ±127, or in the bits x > mean, as numpy
+    packs them; in float32 as it is. Range and mean are the manifest's, 8 and 0 where it has none."""
+    calibration = manifest.get("calibration", {})
     if precision == "binary":
-        return np.packbits(row > 0)
+        return np.packbits(row > np.array(calibration.get("mean", 0), np.float32))
     if precision == "int8":
-        return np.clip(np.rint(row * np.float32(127 * len(row) ** 0.5 / 8)), -127, 127).astype(np.int8)
+        scaled = row * np.float32(127 * len(row) ** 0.5 / calibration.get("int8_range", 8))
+        return np.clip(np.rint(scaled), -127, 127).astype(np.int8)
     return row
 
 
@@ -534,7 +545,7 @@ def main() -> int:
         row, *others = (embed(line.rstrip("\n"), asked.role) for embed in opened)
         for other in others:
             row = (row + other) / max(np.linalg.norm(row + other), 1e-12)
-        row = compact(row, asked.embeddings)
+        row = compact(row, asked.embeddings, opened[0].manifest)
         print(json.dumps([round(x, 7) for x in row.tolist()]))
     return 0
 

@@ -199,7 +199,7 @@ def test_a_student_learns_and_keeps_its_prompts(world: World, tmp_path: Path) ->
     assert run.open_run(tmp_path / "c").prompts == ("", QUERY, "")
     prepared = PreparedStudent(first.student(), first.shape, first.tokenizer())
     by_role, opened = student_embeddings.encoder(prepared.module, prepared), bundle.load(tmp_path / "b")
-    for found, role in zip(by_role, ("text", "query", "document"), strict=True):
+    for found, role in zip(by_role[:3], ("text", "query", "document"), strict=True):
         assert np.abs(found(TEXTS) - opened.encode(TEXTS, role=role)).max() < 1e-5
 
 
