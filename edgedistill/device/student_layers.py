@@ -92,7 +92,7 @@ def read(graph: GraphWeights, output: str) -> Student:
     tail = _Tail(graph)
     pooled = tail.read(output)
     kinds = {node.kind for node in graph.nodes}
-    marks = {"MultiHeadAttention": "bert", "LSTM": "bilstm"}
+    marks = {"MultiHeadAttention": "bert", "Softmax": "bert", "LSTM": "bilstm"}
     kind = next((kind for mark, kind in marks.items() if mark in kinds), "static")
     pooling = _pooling(graph, pooled, kind)
     table, projection = _table(graph, TABLES[kind])
@@ -142,11 +142,11 @@ def _product(graph: GraphWeights, name: str) -> Product:
     zero = int(graph.array(node.inputs[4]))
     quantized = graph.writer(node.inputs[0])
     assert weight.scales is not None
-    if quantized is None or quantized.kind != "QuantizeLinear" or quantized.inputs[1] not in graph.tensors:
-        return Product(
-            weight, zero, is_int8=True
-        )  # a scale for each row, or rows of a table as they are stored
-    step, even = float(graph.array(quantized.inputs[1])), graph.writer(quantized.inputs[0])
+    even = None if quantized is None else graph.writer(quantized.inputs[0])
+    divided = even is not None and even.kind == "Div"  # by the largest value of the row
+    if quantized is None or quantized.inputs[1] not in graph.tensors or divided:
+        return Product(weight, zero, is_int8=True)
+    step = float(graph.array(quantized.inputs[1]))
     factors = np.ones(weight.values.shape[1], np.float32)
     if even is not None and even.kind == "Mul" and even.inputs[1].endswith("_factors"):
         factors = graph.floats(even.inputs[1])
@@ -244,7 +244,7 @@ class _Tail:
         """What a product reads, before it was quantized."""
         name = node.inputs[0]
         while (writer := self.graph.writer(name)) is not None:
-            scaled = writer.kind == "Mul" and writer.inputs[1].endswith("_factors")
+            scaled = writer.kind in ("Mul", "Div") and writer.inputs[1].endswith(("_factors", "_largest"))
             if writer.kind != "QuantizeLinear" and not scaled:
                 break
             name = writer.inputs[0]
@@ -333,13 +333,16 @@ def _direction(both: Stored, way: int, rows: int) -> Stored:
 
 
 def _bert(graph: GraphWeights, student: Student) -> Student:
-    attentions = [node for node in graph.nodes if node.kind == "MultiHeadAttention"]
+    attentions = [node for node in graph.nodes if node.kind in ("MultiHeadAttention", "Softmax")]
     found = (re.match(r"model\.encoder\.layer\.(\d+)\.", name) for name in graph.tensors)
     count = 1 + max((int(match[1]) for match in found if match), default=-1)
     if not count or len(attentions) % count:
         raise _unknown(graph, f"has {len(attentions)} attentions of {count} layers")
     norms = [node for node in graph.nodes if node.kind == "LayerNormalization"]
-    activation = {node.kind for node in graph.nodes} & {"Gelu", "FastGelu"} or {"Relu"}
+    gelu = next((node for node in graph.nodes if node.kind in ("Gelu", "FastGelu")), None)
+    activation = "Relu" if gelu is None else gelu.kind
+    if gelu is not None and gelu.attributes.get("approximate") == "tanh":
+        activation = "FastGelu"
     layers = [_layer(graph, LAYER.format(at)) for at in range(count)]
     again = LAYER.format(count - 1) + "output.LayerNorm.bias[again]"
     name = "model.embeddings."
@@ -347,9 +350,9 @@ def _bert(graph: GraphWeights, student: Student) -> Student:
     numbers = {
         "layers": count,
         "times": len(attentions) // count,
-        "heads": int(attentions[0].attributes["num_heads"]),
+        "heads": _heads(graph, attentions[0]),
         "inner": len(layers[0][3].weight.values),
-        "activation": activation.pop(),
+        "activation": activation,
         "positions": len(positions.values),
         "first_position": _first_position(graph),
         "epsilon": norms[0].attributes["epsilon"],
@@ -361,6 +364,13 @@ def _bert(graph: GraphWeights, student: Student) -> Student:
         layers=layers,
         again=graph.floats(again) if graph.has(again) else None,
     )
+
+
+def _heads(graph: GraphWeights, attention: Node) -> int:
+    """Of onnxruntime's operator an attribute; otherwise what queries are reshaped to."""
+    if attention.kind == "MultiHeadAttention":
+        return int(attention.attributes["num_heads"])
+    return next(int(graph.array(name)[0]) for name in graph.tensors if name.startswith("heads_"))
 
 
 def _first_position(graph: GraphWeights) -> int:

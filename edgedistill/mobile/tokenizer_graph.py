@@ -243,4 +243,10 @@ def ids_by(graph: StringGraph, pad_id: int) -> Callable[[list[str]], list[list[i
 def joined(graph: StringGraph, encoder: onnx.ModelProto, output: str) -> onnx.ModelProto:
     """The encoder behind its tokenizer: from texts, (batch) strings, to `output`."""
     names = [(name, name) for name in ("input_ids", "attention_mask")]
-    return compose.merge_models(tokenizer_model(graph), encoder, io_map=names, outputs=[output])
+    tokenizer = tokenizer_model(graph)
+    # its operators are the same in the encoder's opset
+    tokenizer.ir_version, tokenizer.opset_import[0].version = (
+        encoder.ir_version,
+        encoder.opset_import[0].version,
+    )
+    return compose.merge_models(tokenizer, encoder, io_map=names, outputs=[output])
