@@ -114,7 +114,8 @@ def embed_file(
 ) -> dict[str, Any]:
     """Embed the texts of a file, a few thousand at a time; row i is text i.
 
-    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, out}. Raises UserError,
+    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, space, out}. Raises
+    UserError,
     and writes nothing, where there is no such file, column or format, no text, where `out` exists already,
     for a damaged line, and for a pair of encoders where the texts are neither queries nor documents.
     """
@@ -138,7 +139,7 @@ def embed_file(
         out.write(embedded(), dims)
     if out.path is not None:
         session.log(f"{out.path}: {counted(count, 'text')}, {dims} dimensions")
-    return {"texts": count, "dims": dims, "out": out.path}
+    return {"texts": count, "dims": dims, "space": opened.space, "out": out.path}
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
