@@ -84,10 +84,10 @@ def given(patterns: list[str], data: Path | None, place: str) -> tuple[list[str]
 
 
 def texts_below(folder: Path) -> list[Path]:
-    """What a folder stands for: its files that are text, and those of the folders in it."""
+    """What a folder stands for: its files of texts and tables, and those of the folders in it."""
     paths = [below / name for below in _folders(folder) for name in sorted(os.listdir(below))]
     plain = [path for path in paths if not path.name.startswith(".") and path.is_file()]
-    return [each for each in plain if each.name.lower().removesuffix(".gz").endswith(input_file.WHOLE_TEXT)]
+    return [path for path in plain if path.name.lower().removesuffix(".gz").endswith(input_file.KINDS)]
 
 
 def _expanded(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:

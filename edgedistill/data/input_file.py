@@ -64,8 +64,9 @@ def kind(path: Path) -> str:
         raise UserError(f"{path}: {unknown_name('file type', suffix, KINDS)}, each also .gz; {way_out}")
     if suffix == ".json":
         with opened(path) as file, damage_as_user_error(str(path), lambda: "at its start"):
-            start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
-        return ".json" if start.startswith(b"[") else ".jsonl"
+            start = file.read(1024)
+        text = start.decode(_marked(start) or "utf-8", errors="ignore").lstrip()
+        return ".json" if text.startswith("[") else ".jsonl"
     return {".ndjson": ".jsonl", ".htm": ".html"}.get(suffix, suffix)
 
 
@@ -100,8 +101,9 @@ def lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, st
 def decoded(data: bytes, name: str, declared: bool = False) -> str:
     """All of a file as text with line ends of LF, in the encoding that its byte order mark or, with
     `declared`, the page itself names; else UTF-8. Raises UserError as `stream_lines`."""
-    _refuse_binary(data.partition(b"\n")[0], name)
     encoding = _marked(data)
+    if encoding is None:
+        _refuse_binary(data.partition(b"\n")[0], name)
     found = _CHARSET.search(data, 0, 1024) if declared and encoding is None else None
     if found:
         label = (found[1] or found[2]).decode()

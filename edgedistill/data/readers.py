@@ -35,6 +35,7 @@ WRAPPED = 0.5
 BETWEEN = " · "  # the texts of a row's columns
 NUMBER = re.compile(r"[-+.,\d\s%€$]*")  # a cell that is no text
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
+DIVIDED = re.compile(r"[;\t|,]")  # a header that another sign than the file's divides
 SEPARATOR = re.compile(r"sep=(.)")  # the first line of a .csv file that Excel writes
 
 Numbered = Iterator[tuple[int, str]]
@@ -55,7 +56,8 @@ def numbered_texts(
 ) -> Numbered:
     """The texts of one file, unchanged, and the numbers of their lines, rows, items or pages: a .txt file's
     lines, the passages of a .md, .rst, .html or .pdf file, a column of any other, or several, as in
-    `title,body`, joined; None stands for those of `text_columns`.
+    `title,body`, joined; None stands for `text`
+    or, in a table without it, for the columns with words, as export/web chooses them.
 
     `field` is the option that names the column, for errors. The unit `paragraph` joins the lines of a .txt
     file up to a blank one, `auto` does so where they are wrapped. `longest` is the most characters of a text.
@@ -72,10 +74,10 @@ def numbered_texts(
         case ".md" | ".rst" | ".html" | ".pdf" as kind:
             report = Reading() if reading is None else reading
             numbered = _passages(path, kind, partial(report.empty_page, str(path)))
-        case _ if column is None:
-            numbered = _chosen(path)
+        case _ if column is None and "text" not in column_names(path):
+            numbered = _worded(path)
         case _:
-            columns = _named_columns(path, column)
+            columns = _named_columns(path, column or "text")
             numbered = ((number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field))
     word = input_file.numbered(path)
     return ((number, checked(text, str(path), number, longest, word)) for number, text in numbered)
@@ -105,30 +107,31 @@ def _named_columns(path: Path, column: str) -> list[str]:
     return [column] if column in names else [part.strip() for part in column.split(",")]
 
 
-def _chosen(path: Path) -> Numbered:
-    """The texts of a table whose column nobody named: the column `text` or, without one, the cells that are
-    more than numbers, joined. Raises UserError where no column has a word."""
-    rows = _rows(path, None, None)
-    table = numbered_rows(path)
-    if table is not None:
-        _, header = next(table, (0, list[str]()))
-        rows = ((number, dict(zip(header, cells, strict=False))) for number, cells in table)
+def _worded(path: Path) -> Numbered:
+    """The texts of a table without a column `text` whose column nobody named: its cells that are more than
+    numbers, joined. Raises UserError where no column has a word."""
+    header = [] if numbered_rows(path) is None else column_names(path)
+    rows = _rows(path, [] if header else None, None)
+    if input_file.numbered(path) == "row":
+        names = column_names(path)
+        rows = ((number, dict(zip(names, row.values(), strict=True))) for number, row in rows)
+    if len(header) == 1 and DIVIDED.search(header[0]):
+        _check_columns(path, ["text"], header, None)
     judged = list(islice(rows, LINES_JUDGED))
-    names = text_columns([row for _, row in judged])
-    if not names:
+    chosen = _text_columns([row for _, row in judged])
+    if judged and not chosen:
         raise UserError(f"{path}: no column with words; name one that has texts")
+    if header:
+        _check_columns(path, chosen, header, None)
     for number, row in chain(judged, rows):
-        texts = [normalize(str(row[name])) for name in names if isinstance(row.get(name), str | int | float)]
+        texts = [normalize(row[name]) for name in chosen if isinstance(row.get(name), str)]
         yield number, BETWEEN.join(filter(None, texts))
 
 
-def text_columns(rows: list[dict[Any, Any]]) -> list[Any]:
-    """Which columns of some rows are texts: `text` where there is one, else those with a word in any row.
-    export/web chooses them alike."""
-    worded = dict.fromkeys(
-        name for row in rows for name, cell in row.items() if isinstance(cell, str) and not NUMBER.fullmatch(cell)
-    )
-    return ["text"] if "text" in worded else list(worded)
+def _text_columns(rows: list[dict[Any, Any]]) -> list[Any]:
+    """Which columns of some rows have a word in any of them; export/web chooses alike."""
+    cells = ((name, cell) for row in rows for name, cell in row.items() if isinstance(cell, str))
+    return list(dict.fromkeys(name for name, cell in cells if not NUMBER.fullmatch(cell)))
 
 
 def is_text_file(path: Path) -> bool:
@@ -175,12 +178,14 @@ def column_names(path: Path) -> list[str]:
     """The names of the columns of a file, by its first row; a text file has none."""
     if is_text_file(path):
         return []
-    table = numbered_rows(path)
-    if table is not None:
-        return next(table, (0, list[str]()))[1]
-    if input_file.numbered(path) == "row":
-        return [name for batch in islice(parquet_batches(path, None, None), 1) for name in batch.schema.names]
-    return [name for _, row in islice(objects(path), 1) for name in row]
+    with damage_as_user_error(str(path), lambda: "at its start"):
+        table = numbered_rows(path)
+        if table is not None:
+            return next(table, (0, list[str]()))[1]
+        if input_file.numbered(path) == "row":
+            batches = islice(parquet_batches(path, None, None), 1)
+            return [name for batch in batches for name in batch.schema.names]
+        return [name for _, row in islice(objects(path), 1) for name in row]
 
 
 def checked(text: str, name: str, number: int, longest: int, word: str = "line") -> str:
@@ -225,7 +230,7 @@ def _paragraphs(path: Path, longest: int) -> Numbered:
 def _passages(path: Path, kind: str, empty_page: Callable[[int], None]) -> Numbered:
     """The passages of a document with markup, or of a PDF, which is read whole."""
     most = MAX_DOCUMENT * 8 if kind == ".pdf" else MAX_DOCUMENT
-    with input_file.opened(path) as file:
+    with input_file.opened(path) as file, damage_as_user_error(str(path), lambda: "its content"):
         data = file.read(most + 1)
     if len(data) > most:
         raise UserError(f"{path}: over {most:,} bytes, and a {kind} file is read whole; split it")

@@ -100,7 +100,7 @@ Setext
 """
 
 
-def test_markdown_is_read_without_markup_and_code(tmp_path: Path) -> None:
+def test_markdown_is_read_without_markup(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(MARKDOWN, encoding="utf-8")
     wrapped = "A paragraph that is wrapped, with a link and a picture."
     read = all_of(build(tmp_path, "a.md"))
@@ -113,6 +113,7 @@ def test_markdown_is_read_without_markup_and_code(tmp_path: Path) -> None:
         "one; two",
         "3",
         "quoted text",
+        "not read",
         "Setext",
     ]
     (tmp_path / "test.md").write_text("Of two\n*paragraphs*\n", encoding="utf-8")
