@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import files, machine, object_store, objectives, recipe
+from edgedistill import files, machine, object_store, recipe
 from edgedistill.errors import UserError
 from edgedistill.resolve import unfinished_run
 from edgedistill.runtime import prompts
@@ -91,7 +91,7 @@ class Run(Shaped):
         """Smaller dimensions that embeddings may be truncated to, descending: those of the last stage's
         Matryoshka objective."""
         stages = [] if self.kind in ("teacher", "reduced") else self.recipe.distilling
-        return objectives.matryoshka_dims(stages[-1].objective)[-2::-1] if stages else []
+        return stages[-1].objective.cuts[-2::-1] if stages else []
 
     @property
     def labels(self) -> list[str]:

@@ -13,7 +13,6 @@ from rich.table import Table
 
 from edgedistill import bundle_run, recipe, resolve, run
 from edgedistill.adapting.plan import Request, planned
-from edgedistill.data.corpus import Corpus
 from edgedistill.data.training_sources import TrainingSources
 from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.evaluation.tables import plain
@@ -57,8 +56,8 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         for earlier in (folder, partial) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
     sources = TrainingSources.of_recipe(spec, session)
-    built, (pairs, *_) = sources.texts, [*map(sources.tuples, sources.tables), None]
-    assert isinstance(built, Corpus) and spec.corpus is not None
+    built, (pairs, *_) = sources.texts.sides[0], [*map(sources.tuples, sources.tables), None]
+    assert spec.corpus is not None
     queries = search.asked(built, spec.corpus.held_out, pairs)
     info = train.train(spec, folder, session, resume)
     session.log(f"{folder}: exporting {', '.join(precisions)}")

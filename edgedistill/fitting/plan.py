@@ -19,7 +19,7 @@ import torch
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
 from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
@@ -96,11 +96,10 @@ class Fit:
     @property
     def corpus(self) -> Corpus:
         """The corpus that all candidates train on."""
-        assert isinstance(self.sources.texts, Corpus)
-        return self.sources.texts
+        return self.sources.texts.sides[0]
 
     @cached_property
-    def pairs(self) -> ParallelCorpus | None:
+    def pairs(self) -> Rows | None:
         """The user's pairs of queries and texts."""
         return self.sources.tuples(PAIRS) if self.sources.tables else None
 
@@ -159,11 +158,11 @@ class Fit:
         models = Models(self.teacher, weights=load_models.open_weights(spec.student), finished=finished)
         folder = self.folder / record.VOCABULARIES
         kept = starts.tokenizer_folder(folder, choice.vocabulary)
-        tokenizer = student_tokenizer.build(spec, models, self.corpus, Session(), kept)
+        tokenizer = student_tokenizer.build(spec, models, self.sources.texts, Session(), kept)
         student = initial_weights.build(spec, models, tokenizer, Session(), fitted=False)
-        rows = [checks.StageRows(None, self.corpus.training_count)]
-        rows += [] if self.pairs is None else [checks.StageRows(self.pairs, self.pairs.training_count)]
-        return Opened(spec, models, self.corpus, rows, student)
+        all_rows = [self.sources.texts, *([] if self.pairs is None else [self.pairs])]
+        rows = [checks.StageRows(each, each.training_count) for each in all_rows]
+        return Opened(spec, models, self.sources.texts, rows, student)
 
     def cost(self, choice: Choice) -> Cost:
         """Build, export and measure a candidate. Raises UserError where it cannot be built."""
@@ -203,7 +202,7 @@ def _choose_texts(fit: Fit) -> None:
     request, session, device = fit.request, fit.session, fit.session.device
     pairs = None if request.pairs is None else search.counted(request.pairs, session)
     fit.state.pairs = pairs
-    taken = 0 if pairs is None else sum(map(len, pairs.read(session).columns))  # texts that are embedded, too
+    taken = 0 if pairs is None else sum(map(len, pairs.read(session).sides))  # texts that are embedded, too
     whole = texts.section(request.texts, request.column, request.data)
     found = texts.read({**whole, "limit": texts.MOST_TEXTS}, texts.LEAST_TEXTS, session, request.seed)
     report = texts.check(found, fit.teacher)

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import bundle_run, files, recipe
 from edgedistill.data.corpus import Corpus
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.fitting import texts
 from edgedistill.fitting.candidates import MAX_TOKENS, FinishedStudent, StartingPoint, Vocabulary
@@ -110,7 +111,7 @@ def vocabularies(
     def add(name: str, section: dict[str, Any]) -> PreTrainedTokenizerBase:
         spec = _spec(teacher, {"kind": "static", "width": 2, "tokenizer": start.tokenizer, **section})
         kept = tokenizer_folder(folder, name)
-        tokenizer = student_tokenizer.build(spec, Models(teacher), corpus, Session(), kept)
+        tokenizer = student_tokenizer.build(spec, Models(teacher), Rows.of_texts(corpus), Session(), kept)
         if len(tokenizer) not in {each.size for each in found.values()}:
             found[name] = Vocabulary(section, len(tokenizer), tokenizer_bytes(tokenizer, start.max_tokens))
         return tokenizer

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -22,15 +22,15 @@ from torch import nn
 from edgedistill import objectives, recipe
 from edgedistill.classification.labelled_rows import ItemTokens
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.objectives import Targets
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.output import own
 from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
 from edgedistill.teacher.encoder import flush_denormals
 from edgedistill.training import train
-from edgedistill.training.inputs import pair_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
+from edgedistill.training.inputs.stage_targets import matched
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.optimizers import optimizers
 from edgedistill.training.stages import steps
@@ -53,7 +53,7 @@ def training_samples(opened: Opened) -> int:
     """How many texts the student embeds in training, over all stages and epochs; every view of a text
     counts."""
     stages = zip(opened.spec.distilling, opened.stages, strict=True)
-    samples = sum(steps(stage, ahead.rows) * stage.batch * stage.views for stage, ahead in stages)
+    samples = sum(steps(stage, ahead.training) * stage.batch * stage.views for stage, ahead in stages)
     return samples
 
 
@@ -110,7 +110,7 @@ def student_seconds(opened: Opened, accelerator: Accelerator, seconds: float = S
     limit = seconds / max(1, len(opened.stages))
     with torch.random.fork_rng(devices=[]):
         found = [
-            steps(stage, opened.stages[number].rows) * step_seconds(opened, number, accelerator, limit)
+            steps(stage, opened.stages[number].training) * step_seconds(opened, number, accelerator, limit)
             for number, stage in enumerate(opened.spec.distilling)
         ]
     return round(sum(found), 3)
@@ -139,7 +139,7 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     """Mean seconds of an optimizer step of a distillation stage, measured for about `limit` seconds on a copy
     of the student."""
     stage, device = opened.spec.distilling[number], accelerator.device
-    tokens, dims = _sample(opened, number), _target_dims(opened, stage)
+    tokens, dims = _sample(opened, number), _target_dims(opened, number)
     group = stage.group or 1
     lengths = tokens.lengths(np.arange(len(tokens)))
     per_row = max(1, products(opened.student.module)[0]) * max(1.0, float(lengths.mean()))
@@ -154,7 +154,7 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     short = rows if stage.skip_longer_than is None else rows[lengths <= stage.skip_longer_than]
     rows = short if len(short) else rows  # a sample without short texts does not mean that there are none
     order, of_stage = BatchOrder(timed, tokens, rows, 0), optimizers(module, timed, device.type)
-    drawn = _random_targets(opened, timed, dims, device)
+    drawn = _random_targets(timed, len(tokens.columns), dims, device)
     optimizing = list[float]()  # seconds: what does not depend on the batch
 
     def step(number: int) -> None:
@@ -172,10 +172,9 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
             optimizer.step()
             optimizer.zero_grad()
         optimizing.append(time.perf_counter() - started)
-        if drawn is not None:
-            objectives.update_queues(module.objective, drawn)
+        objectives.update_queues(module.objective, drawn)
 
-    count = min(LISTED_STEPS, steps(stage, opened.stages[number].rows))
+    count = min(LISTED_STEPS, steps(stage, opened.stages[number].training))
     listed = [order.at(each)[0] for each in range(count)]
     padded = np.array([int(tokens.lengths(each).max()) * len(each) for each in listed])
     numbers = np.random.default_rng(0).permutation(count)
@@ -185,52 +184,37 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     return float(per_token * padded.mean() * stage.batch / timed.batch + fixed)
 
 
-def _random_targets(
-    opened: Opened, stage: recipe.Stage, dims: int | None, device: torch.device
-) -> torch.Tensor | objectives.Ranking | None:
-    """Random numbers in place of what a teacher gives for a batch."""
+def _random_targets(stage: recipe.Stage, columns: int, dims: int | None, device: torch.device) -> Targets:
+    """Random numbers in place of what a teacher gives for a batch of so many columns."""
     random = torch.Generator().manual_seed(0)
-
-    def embeddings(*rows: int) -> torch.Tensor | None:
-        if dims is None:
-            return None
-        return nn.functional.normalize(torch.randn(*rows, dims, generator=random), dim=-1).to(device)
-
-    if stage.tuples is not None:
-        documents = stage.batch * (stage.views - 1)
-        scores = torch.randn(stage.batch, documents, generator=random).to(device)
-        of_both = embeddings(stage.batch), embeddings(documents)
-        return objectives.Ranking(torch.arange(stage.batch, device=device), *of_both, scores)
-    pairs = isinstance(opened.texts, ParallelCorpus)
-    return embeddings(stage.batch, 2) if pairs else embeddings(stage.batch)
+    documents = stage.batch * (stage.views - 1) if stage.tuples is not None else stage.batch
+    sizes = [] if dims is None else [(stage.batch, dims), (documents, dims)][:columns]
+    drawn = (torch.randn(size, generator=random) for size in sizes)
+    found = Targets(tuple(nn.functional.normalize(each, dim=-1).to(device) for each in drawn))
+    if stage.tuples is None:
+        return found
+    scores = torch.randn(stage.batch, documents, generator=random).to(device)
+    return found._replace(positives=torch.arange(stage.batch, device=device), scores=scores)
 
 
 def _sample(opened: Opened, number: int) -> ItemTokens:
-    """A sample of what a stage reads: the queries and documents of its tuples, the sides of its pairs, or
-    single texts."""
-    stage, tuples, corpus = opened.spec.distilling[number], opened.stages[number].tuples, opened.texts
-    columns: Sequence[Corpus] = []
-    if tuples is not None:
-        columns = tuples.columns
-    elif isinstance(corpus, ParallelCorpus):
-        columns = [corpus.source_side, corpus.target_side]
-    elif corpus is not None:
-        columns = [corpus]
-    texts = [column.texts(column.spread(SAMPLE)) for column in columns]
-    # the sides of a parallel corpus have different numbers of distinct texts
+    """A sample of the columns that a stage reads."""
+    stage, rows = opened.spec.distilling[number], opened.stages[number].rows
+    texts = [side.texts(side.spread(SAMPLE)) for side in rows.sides]
+    # sides have different numbers of distinct texts
     items = list(zip(*texts, strict=False))
     return ItemTokens(items, opened.student.tokenizer, "", min(stage.max_tokens, opened.student.max_tokens))
 
 
-def _target_dims(opened: Opened, stage: recipe.Stage) -> int | None:
+def _target_dims(opened: Opened, number: int) -> int | None:
     """The dimensions of the embeddings that a stage matches; None where its objective reads none."""
-    if not objectives.reads_teacher(stage.objective):
+    stage, rows = opened.spec.distilling[number], opened.stages[number].rows
+    sides = matched(stage, rows)
+    if not sides or opened.models is None:
         return None
-    assert opened.models is not None
-    if stage.tuples is None and isinstance(opened.texts, ParallelCorpus):
-        model = pair_batches.embedding_model(stage.match or recipe.Match(), opened.models)
-        return (model or opened.models.teacher).dims
-    return opened.spec.targets.width if opened.spec.targets is not None else opened.models.teacher.dims
+    if opened.spec.targets is not None:
+        return opened.spec.targets.width
+    return sides[0].model(opened.models).dims
 
 
 def timed_steps(step: Callable[[int], object], numbers: np.ndarray, limit: float) -> list[float]:

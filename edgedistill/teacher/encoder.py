@@ -61,6 +61,8 @@ class TeacherEncoder:
         """What is put before every text."""
         return self.prompts.of(self.role)
 
+    keeps_lengths = True  # whether it can embed without scaling to unit length
+
     def in_role(self, role: str) -> TeacherEncoder:
         """The same encoder for texts that are queries or documents: `embed` puts that role's prompt before
         each.

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from edgedistill import files, recipe, run
-from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
 from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
@@ -27,7 +26,7 @@ from edgedistill.teacher import targets, tokenizer_files
 from edgedistill.training import checkpoint, checks
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.inputs import pair_batches
+from edgedistill.training.inputs import stage_targets
 from edgedistill.training.load_models import Models, open_models
 
 LARGEST_HELD_OUT_SHARE = 1 / 3  # of the texts; a larger one is probably a mistake
@@ -44,7 +43,7 @@ class Sources:
 
     spec: recipe.Recipe
     models: Models | None
-    texts: Corpus | ParallelCorpus | None
+    texts: Rows | None
     stages: list[checks.StageRows]
 
 
@@ -60,8 +59,8 @@ class Opened(Sources):
         larger than the corpus."""
         found = [] if self.texts is None else _held_out_warnings(self.texts)
         for number, (stage, ahead) in enumerate(zip(self.spec.distilling, self.stages, strict=True)):
-            if stage.batch > ahead.rows:
-                fact = f"{stage.batch:,} rows, but only {ahead.rows:,} to train on"
+            if stage.batch > ahead.training:
+                fact = f"{stage.batch:,} rows, but only {ahead.training:,} to train on"
                 found.append(
                     f"stages[{number}].batch: {fact}, so every batch repeats some; lower it, or add texts"
                 )
@@ -152,7 +151,7 @@ def reduced(of: recipe.Targets, teacher: teachers.TeacherEncoder, maps: list[Aff
 def _new_student(
     spec: recipe.Recipe,
     models: Models,
-    texts: Corpus | ParallelCorpus | None,
+    texts: Rows | None,
     session: Session,
     folder: Path | None,
 ) -> PreparedStudent:
@@ -166,12 +165,12 @@ def _new_student(
     with problems.collect():
         checks.check_objectives(spec, student, models)
     with problems.collect():
-        pair_batches.check_tokenizers(spec, models, tokenizer)
+        stage_targets.check_tokenizers(spec, models, tokenizer)
     problems.raise_any()
     return student
 
 
-def _held_out_warnings(corpus: Corpus | ParallelCorpus) -> list[str]:
+def _held_out_warnings(corpus: Rows) -> list[str]:
     held_out, training = len(corpus.held_out), corpus.training_count
     if held_out == 0:
         fact = "no text is held out, so `bench` cannot measure the agreement with the teacher on unseen texts"

@@ -122,9 +122,8 @@ def take_step(stage: StageInProgress) -> Tensor:
         torch.nn.utils.clip_grad_norm_(stage.module.parameters(), stage.spec.clip)
     for optimizer in stage.optimizers:
         optimizer.step()
-    if targets is not None:
-        # After the loss: a text is no negative of itself.
-        objectives.update_queues(stage.module.objective, targets)
+    # After the loss: a text is no negative of itself.
+    objectives.update_queues(stage.module.objective, targets)
     stage.step += 1
     return loss.detach()
 

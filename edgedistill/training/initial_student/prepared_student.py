@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache, TokenPass
 from edgedistill.run import Run, Shaped
 from edgedistill.runtime.prompts import Prompts
@@ -93,13 +92,6 @@ class PreparedStudent(Shaped):
     def limited_tokenizer(self) -> StudentTokenizer:
         """The tokenizer with the student's limit and prompts."""
         return StudentTokenizer(self.tokenizer, self.max_tokens, self.prompts)
-
-
-def corpora_of(texts: Corpus | ParallelCorpus | None) -> list[Corpus]:
-    """The texts that a student reads: of pairs both sides, of no corpus none."""
-    if isinstance(texts, ParallelCorpus):
-        return texts.columns
-    return [] if texts is None else [texts]
 
 
 def token_counts(tokens: Sequence[TokenCache], corpora: Sequence[Corpus], vocabulary: int) -> np.ndarray:
