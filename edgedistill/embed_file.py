@@ -13,8 +13,8 @@ import numpy as np
 
 from edgedistill import files, object_store
 from edgedistill.data import input_file, readers
-from edgedistill.data.reading import Reading
 from edgedistill.errors import UserError, border, counted, unknown_name
+from edgedistill.reading import Reading
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import Layout, layout
 from edgedistill.session import QUIET, Session, progress_bar

@@ -16,9 +16,9 @@ import numpy as np
 
 from edgedistill import files
 from edgedistill.data import bm25, cached_folder, file_patterns, input_file, readers
-from edgedistill.data.reading import Reading
 from edgedistill.embed_file import LONGEST_TEXT
 from edgedistill.errors import UserError, escaped
+from edgedistill.reading import Reading
 from edgedistill.runtime import manifest
 from edgedistill.runtime.arguments import positive
 from edgedistill.runtime.bundle import Bundle
@@ -59,7 +59,7 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     weight = bm25.checked_weight(request.weight)
     if not question:
         raise UserError("the question is empty; give one, in quotes")
-    reading = Reading()
+    reading = Reading()  # of this question alone
     found = _read(request, opened, reading)
     texts = list(found)
     session.log(reading.line)

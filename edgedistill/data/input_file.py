@@ -25,6 +25,7 @@ KINDS = (*WHOLE_TEXT, ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 # what is counted in a file, where it is not lines
 NUMBERED = {".parquet": "row", ".json": "item", ".pdf": "page"}
 CONVERTED = (".docx", ".odt", ".epub", ".rtf", ".tex", ".ipynb", ".adoc", ".org")  # by pandoc
+NAMED = (*KINDS, *CONVERTED)  # files that a folder is read for
 
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
 MARKS = {  # byte order marks; that of UTF-32 begins with that of UTF-16

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 from edgedistill.data import document_text, input_file
 from edgedistill.data.input_file import MAX_LINE_BYTES, damage_as_user_error, lines
-from edgedistill.data.reading import Reading
 from edgedistill.errors import UserError, counted, require, unknown_name
+from edgedistill.reading import Reading
 
 MAX_TEXT_CHARACTERS = 100_000  # a longer text is a file without line ends
 # bytes of a file that is read whole; its parsed form takes some fifty times as much memory

@@ -20,6 +20,18 @@ class Reading:
     pages_without_text: dict[str, list[int]] = field(default_factory=dict)  # file -> pages
     texts_cut: int = 0
     tokens_cut: int = 0
+    added: set[str] = field(default_factory=set, repr=False)  # the keys of what was added
+
+    def add(self, key: str, other: dict[str, Any]) -> None:
+        """Add the report of what was read before, such as a corpus, once."""
+        if key in self.added:
+            return
+        self.added.add(key)
+        self.files += other.get("files", 0)
+        self.skipped |= other.get("skipped", {})
+        self.pages_without_text |= other.get("pages_without_text", {})
+        self.texts_cut += other.get("texts_cut", 0)
+        self.tokens_cut += other.get("tokens_cut", 0)
 
     def empty_page(self, name: str, page: int) -> None:
         self.pages_without_text.setdefault(name, []).append(page)
@@ -37,7 +49,8 @@ class Reading:
 
     @property
     def report(self) -> dict[str, Any]:
-        return dict(vars(self))
+        """As the JSON of a command has it."""
+        return {name: value for name, value in vars(self).items() if name != "added"}
 
     @property
     def line(self) -> str:
