@@ -37,8 +37,8 @@ class Search:
     """A question to the texts of files: `paths` are files, globs, and folders, which stand for the files in
     them that are all text but those that hide behind a dot.
 
-    `column` is that of the texts in tables, by default as `readers.numbered_texts` chooses. `weight` is that of BM25's z-scores beside those of the cosines;
-    with 0, cosines decide alone.
+    `column` is that of the texts in tables, by default as `readers.numbered_texts` chooses. `weight` is that
+    of BM25's z-scores beside those of the cosines; with 0, cosines decide alone.
     """
 
     paths: list[str]
@@ -120,9 +120,7 @@ def _files(pattern: Path) -> list[Path]:
     return found
 
 
-def _passages(
-    path: Path, request: Search, encoder: Bundle, reading: Reading
-) -> Iterator[tuple[int, str]]:
+def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) -> Iterator[tuple[int, str]]:
     """The texts of a file, each of no more tokens than the encoder reads: a longer one is divided; a heading
     or a cell of a document stands in a line of its own before what follows it."""
     least = SHORTEST if readers.is_text_file(path) and input_file.kind(path) != ".txt" else 1

@@ -173,6 +173,7 @@ def test_a_heading_stays_with_its_section(nano: Bundle, docs: Path, session: Ses
     (first,) = [hit["text"] for hit in found["results"] if "Refunds" in hit["text"]]
     assert first.startswith("Refunds\nYour money is paid back") and found["texts"] > 1
 
+
 def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, session: Session) -> None:
     first = asked(nano, ["docs", "docs/*.?sv"], session)
     (docs / "lines.txt").write_text("A dog sleeps.\nThe train leaves at nine.\n")

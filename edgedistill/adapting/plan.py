@@ -52,7 +52,7 @@ class Request:
     texts: list[str]
     out: Path
     runs: Path = Path("runs")
-    column: str = "text"
+    column: str | None = None
     teacher: recipe.Teacher | None = None
     minutes: float = 10.0
     steps: int = MOST_STEPS

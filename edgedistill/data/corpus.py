@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -298,7 +298,7 @@ def _sources(spec: Spec, data: Path | None, reading: Reading) -> list[Source]:
     ]
 
 
-def _columns(paths: list[Path], columns: list[str | None]) -> dict[Path, list[str | None]]:
+def _columns(paths: list[Path], columns: Sequence[str | None]) -> dict[Path, Sequence[str | None]]:
     """The columns that are read of each file: of several those that it has. What no file has, or a file none
     of, is left in, so that the reader names it."""
 
@@ -317,7 +317,7 @@ def _columns(paths: list[Path], columns: list[str | None]) -> dict[Path, list[st
 
 
 def _texts(
-    path: Path, columns: list[str | None], unit: str, named: bool, reading: Reading
+    path: Path, columns: Sequence[str | None], unit: str, named: bool, reading: Reading
 ) -> Iterator[str]:
     """The texts of a file, those of one column after the other. One that cannot be read is skipped, all of
     it, unless the recipe names it itself."""
@@ -328,8 +328,7 @@ def _texts(
 
     if not named:
         try:
-            empty = not any([True for text in texts(Reading()) if text.strip()])
-            if empty:
+            if not sum(1 for text in texts(Reading()) if text.strip()):
                 raise UserError(f"{path}: no text in it; leave it out")
         except (UserError, OSError) as problem:
             reading.skip(path.name, problem)

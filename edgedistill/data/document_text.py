@@ -31,8 +31,8 @@ _HIDDEN = frozenset(
 )
 # Elements that stand within a line; each other one begins a passage, and ends it.
 _WITHIN = frozenset(
-    "a abbr b bdi bdo big cite code data del dfn em font i img ins kbd label mark q ruby rt s samp small span "
-    "strike strong sub sup td th time tt u var wbr".split()
+    "a abbr b bdi bdo big cite code data del dfn em font i img ins kbd label mark q ruby rt s samp small "
+    "span strike strong sub sup td th time tt u var wbr".split()
 )
 _UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
@@ -193,7 +193,14 @@ def _blocks(node: nodes.Node, prose: bool, line: int = 1) -> Passages:
     from docutils import nodes
 
     invisible = (nodes.comment, nodes.substitution_definition, nodes.label, nodes.target, nodes.meta)
-    not_prose = (nodes.title, nodes.subtitle, nodes.rubric, nodes.FixedTextElement, nodes.field_name, nodes.table)
+    not_prose = (
+        nodes.title,
+        nodes.subtitle,
+        nodes.rubric,
+        nodes.FixedTextElement,
+        nodes.field_name,
+        nodes.table,
+    )
     line = node.line or line
     if isinstance(node, invisible) or (prose and isinstance(node, (*not_prose, nodes.system_message))):
         return

@@ -49,7 +49,8 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
 def named(patterns: list[str], data: Path | None) -> set[str]:
     """The paths that are named themselves, as no file is that a glob or a folder stands for."""
     return {
-        pattern if object_store.is_address(pattern) else str((data or Path()) / pattern) for pattern in patterns
+        pattern if object_store.is_address(pattern) else str((data or Path()) / pattern)
+        for pattern in patterns
     }
 
 

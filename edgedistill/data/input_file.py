@@ -36,7 +36,9 @@ MARKS = {  # byte order marks; that of UTF-32 begins with that of UTF-16
     codecs.BOM_UTF8: "utf-8-sig",
 }
 MOST_RECODED = 64_000_000  # bytes of a file in UTF-16 or UTF-32, which is read whole
-_CHARSET = re.compile(rb"<meta[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)|<\?xml[^>]*?encoding\s*=\s*[\"']([\w.-]+)", re.I)
+_CHARSET = re.compile(
+    rb"<meta[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)|<\?xml[^>]*?encoding\s*=\s*[\"']([\w.-]+)", re.I
+)
 LATIN = {"iso8859-1": "cp1252", "ascii": "cp1252"}  # as browsers read these (WHATWG Encoding)
 SIGNATURES = {  # the first bytes of what is no text: (its name, way out)
     GZIP: ("gzip within gzip", "unpack it once"),
@@ -129,8 +131,8 @@ def _marked(data: bytes) -> str | None:
 
 def _recoded(file: IO[bytes], name: str) -> IO[bytes]:
     """The file in UTF-8, where its byte order mark is that of UTF-16 or UTF-32."""
-    file = file if hasattr(file, "peek") else io.BufferedReader(file)  # type: ignore[arg-type]
-    encoding = _marked(file.peek(4)[:4])  # type: ignore[attr-defined]
+    peek: Any = file if hasattr(file, "peek") else io.BufferedReader(file)
+    file, encoding = peek, _marked(peek.peek(4)[:4])
     if encoding in (None, "utf-8-sig"):
         return file
     data = file.read(MOST_RECODED + 1)
@@ -194,7 +196,8 @@ def damage_as_user_error(name: str, place: Callable[[], str]) -> Iterator[None]:
 def _damage(error: Exception) -> str | None:
     """The fact and the way out where a library raised this for what is in a file; otherwise None."""
     if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.object[error.start]:#04x} is not {error.encoding.upper()}; convert the file, for example with iconv"
+        byte, encoding = error.object[error.start], error.encoding.upper()
+        return f"byte {byte:#04x} is not {encoding}; convert the file, for example with iconv"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON ({error.msg}); correct it"
     if isinstance(error, RecursionError):

@@ -28,11 +28,13 @@ SETTINGS = {
 }
 NOT_SHOWN = ("index", "only", "highlight", "currentmodule", "module", "tabularcolumns", "program")
 LONGEST_MARKUP = 4_000  # characters
-NO_LINE_ENDS = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")  # but docutils takes them for one
+NO_LINE_ENDS = dict.fromkeys(
+    map(ord, "\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " "
+)  # but docutils takes them for one
 _LOCK = threading.Lock()  # docutils keeps its directives and roles in its modules
 
 
-class _Options(defaultdict):  # type: ignore[type-arg]
+class _Options(defaultdict):
     """Any option is text, a flag without a value too."""
 
     def __missing__(self, name: str) -> Callable[[str | None], str]:

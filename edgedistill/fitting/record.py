@@ -35,7 +35,7 @@ class FitRequest:
     texts: tuple[str, ...]
     budget: Budget
     minutes: float = 60.0
-    column: str = "text"
+    column: str | None = None
     suite: str = "sts-small"
     seed: int = 0
     pairs: Pairs | None = None
