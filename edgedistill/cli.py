@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import re
 import shlex
@@ -207,6 +208,7 @@ Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names o
 
 
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
+<<<<<<< HEAD
 HYBRID_WEIGHT = "Weight of BM25 beside the cosines, as z-scores; by default 0.5."
 Column = Annotated[
     str | None,
@@ -216,6 +218,10 @@ Column = Annotated[
         "--column",
     ),
 ]
+=======
+HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2."
+Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
+>>>>>>> main
 PairTable = Annotated[
     str | None,
     _option(
@@ -449,8 +455,8 @@ def cache(
     spec, share = recipe.read(name, changes or []), _share(only)
     if engine not in (engines := ("local", "ray")):
         raise UserError(f"--engine: {unknown_name('engine', engine, engines)}")
-    if parquet is not None and parquet.exists():
-        raise UserError(f"--parquet {parquet}: exists already; choose another folder, or delete it")
+    if parquet is not None:
+        files.check_free(parquet, "--parquet")
     preflight.check_all([spec], data)
     _require_torch("cache", spec)
     from edgedistill.training import teacher_cache
@@ -560,8 +566,8 @@ def adapt(
         *(tuple(listed(precision)), overwrite, own),
     )
     for folder in (out, request.run):
-        if not resume and folder.exists():
-            files.refuse_existing(str(folder), "--out", overwrite)
+        if not resume:
+            files.check_free(folder, "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
         session = _session(data, device, remote_code)
         found = adapting.adapt(request, session, resume)
@@ -658,6 +664,14 @@ def export(
     ] = False,
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
     out: Annotated[Path | None, _option("DIR", "Folder of the bundle. Default: bundles/NAME.")] = None,
+    core: Annotated[
+        Path | None,
+        _option(
+            "DIR",
+            "Write a bundle, or BUNDLE:PRECISION, as one file for a device, with the core that reads it "
+            "there: C99 without a library.",
+        ),
+    ] = None,
     static: Annotated[
         Path | None,
         _option(
@@ -678,6 +692,19 @@ def export(
     pass.
     """
     precisions = listed(precision)
+    if core is not None:
+        others = {"--out": out, "--documents": documents, "--static": static, "--pooling": pooling}
+        if unused := [option for option, value in others.items() if value]:
+            raise UserError(f"--core {core}: writes no bundle; leave {' and '.join(unused)} out")
+        from edgedistill import device
+
+        files.check_free(core, "--core", overwrite, device.FILE, f"a folder with {device.FILE}")
+        named = source if precisions == DEFAULT else f"{source}:{','.join(precisions)}"
+        found = device.write(named, core, log)
+        print_result(
+            {"folder": str(core), **found}, as_json, f"wrote {core}; edgedistill.h says how to read it"
+        )
+        return
     if static is not None:
         others = {"--out": out, "--documents": documents}
         if unused := [option for option, value in others.items() if value]:
@@ -685,8 +712,7 @@ def export(
         _require_torch("export --static", source)
         from edgedistill.mobile import static_file
 
-        if (static / static_file.FILE).exists():  # what is no such folder is never replaced
-            files.refuse_existing(str(static), "--static", overwrite)
+        files.check_free(static, "--static", overwrite, static_file.FILE, f"a folder with {static_file.FILE}")
         rows = None if precisions == DEFAULT else ",".join(precisions)
         found = static_file.write(source, rows, static, log)
         print_result(
@@ -700,8 +726,7 @@ def export(
             f"--documents {documents}: writes a pair of encoders; add --out, the folder of the pair"
         )
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
-    if (out / "manifest.json").exists():  # what is not a bundle is never replaced
-        files.refuse_existing(str(out), "--out", overwrite)
+    files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
     _require_torch(
         "export, which also joins and compares the encoders of a pair," if documents else "export", source
     )
@@ -745,7 +770,7 @@ def bench(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter measurements.")] = False,
     hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too: z-scores, added.")
+        bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too.")
     ] = False,
     hybrid_weight: Annotated[
         float | None,
@@ -794,7 +819,7 @@ def bench(
     """
     for option, file in (("--out", out), ("--html", html), ("--png", png)):
         if file is not None and file.is_file():
-            files.refuse_existing(f"{option} {file}", option, overwrite)
+            files.check_free(file, option, overwrite)
     show = None if as_json or markdown else typer.echo
     given = {"--compare": compare, "--from": drawn}
     if unmeasured := next((name for name, value in given.items() if value is not None), None):
@@ -922,9 +947,9 @@ def search(
     """Find the texts of files that answer a question.
 
     Ranks paragraphs, lines and rows by meaning, their cosine to the question (at most 1), and with the extra
-    `search` also by the words that they share with it, BM25. The best are shown, however low both are, in at
-    most three lines each; --json has whole texts, and the score that joins both. Embeddings are kept in the
-    cache: only what has changed is embedded again.
+    `search` also by the share of its words that they have, BM25; one score joins both. The best are shown in
+    at most three lines each, and it is said where none is close; --json has whole texts. Embeddings are kept
+    in the cache: only what has changed is embedded again.
     """
     from edgedistill import search_files
     from edgedistill.data import bm25
@@ -932,13 +957,14 @@ def search(
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
     words = [] if " " in question else list(takewhile(_is_word, reversed(paths or [])))[::-1]
-    if os.path.exists(question) or not paths or words == paths:
+    misspelt = search_files.missing(words[0]) if words else ""
+    if os.path.exists(question) or not paths or (words == paths and "mean" not in misspelt):
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
     if words:
         whole = shlex.quote(" ".join([*words, question]))
-        raise UserError(f"{words[0]}: no such file or folder; if it is of the question, quote it: {whole}")
+        raise UserError(f"{words[0]}: {misspelt}; if it is of the question, quote it: {whole}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     found = search_files.search(opened, request, _session(quiet=as_json))
     log(f"ranked by {found['ranked_by']}")
@@ -983,11 +1009,11 @@ def serve(
     workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each.", MOST_THREADS),
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
-    batch_tokens: int = _number(4096, "Estimated tokens of a batch."),
+    batch_tokens: int = _number(256, "Estimated tokens of a batch."),
     max_body_mb: int = _number(8, "Megabytes of a request's body, else 413."),
     max_texts: int = _number(2048, "Texts of a request, else 400."),
     max_chars: int = _number(100_000, "Characters of a text, else 400."),
-    queue_texts: int = _number(2048, "Texts that may wait, else 429."),
+    queue_seconds: int = _number(30, "How long what waits may take, at the measured rate, else 429."),
     timeout: int = _number(60, "Seconds to answer a request, else 503."),
     header_timeout: int = _number(10, "Seconds for the headers of a request, and of an idle connection."),
     stop_timeout: int = _number(30, "Seconds to finish what waits after SIGTERM."),
@@ -1002,7 +1028,7 @@ def serve(
     from edgedistill.serving import server
 
     limits = server.Limits(
-        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_texts, batch_tokens),
+        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_seconds, batch_tokens),
         *(timeout, header_timeout, stop_timeout, tuple(cors or ()), api_key),
     )
     session = Session(device=device, log=typer.echo, threads=threads)
@@ -1026,11 +1052,10 @@ def mobile(
     """Make a package for Android and iOS from a bundle.
 
     Its graph takes texts and returns embeddings. It is written only if the tokenizer in the graph gives the
-    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format, the operators for a reduced
-    build of onnxruntime and what NNAPI and CoreML could run come with it.
+    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format and the operators for a
+    reduced build of onnxruntime come with it.
     """
-    if (out / "mobile.json").exists():  # what is not a package is never replaced
-        files.refuse_existing(str(out), "--out", overwrite)
+    files.check_free(out, "--out", overwrite, "mobile.json", "a mobile package")
     require("onnx", "edgedistill mobile", "mobile")
     from edgedistill.mobile import package
 
@@ -1099,6 +1124,9 @@ def main() -> None:
         each or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
         for each in (sys.stdin, sys.stdout, sys.stderr)
     )
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal shows what it can; what is stored is UTF-8
+        encoding = None if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="replace" if encoding is None else "strict")
     try:
         with _traceback_on_demand(), border(), _written_stdout():
             try:

@@ -32,16 +32,14 @@ EDGE = [
     "data",
     "evaluation",
     "planning.preflight",
-    "classification.bundle",
     "embed_file",
     "search_files",
     "resolve",
     "serving",
+    "device",
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
 TORCH += ["teacher", "vocabulary", "training", "export", "mobile", "fitting"]
-TORCH += [f"classification.{name}" for name in ("classifier", "export", "finetune", "labelled_rows")]
-TORCH += ["classification.transfer_set", "classification.tuning"]
 TORCH += ["adapting", "demo", "planning.cost", "planning.training_time"]
 # From the ground up: a room imports only rooms before it.
 ROOMS = [
@@ -63,7 +61,7 @@ ROOMS = [
         "vocabulary",
         "training",
         "export",
-        "classification",
+        "device",
         "mobile",
         "planning",
         "fitting",
@@ -72,12 +70,6 @@ ROOMS = [
     ],
     *["embed_file", "search_files", "serving", "cli", "__main__"],
 ]
-
-DOORS = {  # where the line enters a room beside it
-    ("export.bundle_writer", "classification"),
-    ("runtime.bundle", "classification"),
-    ("training.train", "classification"),
-}
 
 HEAVY = {
     "torch",
@@ -156,7 +148,7 @@ def test_every_room_has_its_place() -> None:
     assert len(SOURCES) >= 100
     assert {room(module) for module in SOURCES} <= set(ROOMS), "give the new room its place in ROOMS"
     for module in SOURCES:
-        assert within(module, [*GROUND, *EDGE, *TORCH, "cli", "__main__", "planning", "classification"]), (
+        assert within(module, [*GROUND, *EDGE, *TORCH, "cli", "__main__", "planning"]), (
             f"{module}: with torch or without?"
         )
 
@@ -168,7 +160,7 @@ def test_arrows_never_turn_back(name: str) -> None:
         for module in SOURCES
         if room(module) == name
         for other in modules_of(own_imports(module))
-        if ROOMS.index(room(other)) > ROOMS.index(name) and (module, room(other)) not in DOORS
+        if ROOMS.index(room(other)) > ROOMS.index(name)
     ]
     assert not back
     assert not [
@@ -351,7 +343,7 @@ def test_every_suite_is_read() -> None:
 def test_every_runner_is_found() -> None:
     """By the README of its folder, which one of a single file does without; `fit` times students in the
     web's."""
-    assert set(files.shipped("runner")) == {"mobile", "node", "server", "sqlite", "static", "web"}
+    assert set(files.shipped("runner")) == {"core", "mobile", "node", "server", "sqlite", "static", "web"}
 
 
 def test_the_recipes_schema_is_in_step() -> None:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from edgedistill import bundle_run, recipe, resolve, run
-from edgedistill.adapting.plan import Request, planned
+from edgedistill import bundle_run, resolve, run
+from edgedistill.adapting.plan import Request, planned, resumed
 from edgedistill.data.training_sources import TrainingSources
 from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.evaluation.tables import plain
@@ -37,20 +38,21 @@ MEASURES = {
 
 
 def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
-    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds,
-    before, after, search, table}.
+    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, data,
+    seconds, before, after, search, table}.
 
     With `resume`, an interrupted adaptation goes on. Raises UserError for an unknown student or precision,
     too few texts, a student without its teacher.
     """
     started = time.perf_counter()
+    session = replace(session, data=session.data or Path())
     precisions = known_precisions(request.precisions)
     source = bundle_run.open_finished(request.student, "adapt")
     folder, partial = request.run, resolve.unfinished_run(request.run)
     if not (folder.exists() if resume else request.overwrite):
         resuming.check_unfinished(folder, resume, "replace it with --overwrite")
     if resume:
-        spec = recipe.read(str((folder if folder.exists() else partial) / "recipe.yaml"))
+        spec = resumed(request, source, (folder if folder.exists() else partial) / "recipe.yaml", session)
     else:
         spec = planned(request, source, session, started)
         for earlier in (folder, partial) if request.overwrite else ():
@@ -78,6 +80,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         "bundle": str(request.out),
         "texts": info["corpus"]["texts"],
         "steps": spec.distilling[0].steps,
+        "data": str(session.data),
         "seconds": round(time.perf_counter() - started, 1),
         **measured,
         "search": found,
@@ -87,12 +90,13 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
 
 def usage(found: dict[str, Any]) -> str:
     """What to do with an adapted student, in lines: the result of `adapt` has its bundle and its recipe."""
+    again = f"edgedistill train {found['recipe']} --data {found['data']} --out runs/again"
     return (
         f"{found['bundle']}  the bundle:\n"
         "    import edgedistill\n"
         f'    encoder = edgedistill.load("{found["bundle"]}")\n'
         '    embeddings = encoder.encode(["A text.", "Another one."])\n'
-        f"{found['recipe']}  its recipe: edgedistill train {found['recipe']} --out runs/again"
+        f"{found['recipe']}  its recipe: {again}"
     )
 
 

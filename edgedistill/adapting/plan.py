@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import recipe, run
+from edgedistill import files, recipe, run
 from edgedistill.errors import UserError
 from edgedistill.fitting import search, texts
 from edgedistill.planning import training_time
@@ -116,6 +116,26 @@ def planned(request: Request, source: run.Run, session: Session, started: float)
     return spec
 
 
+def resumed(request: Request, source: run.Run, file: Path, session: Session) -> recipe.Recipe:
+    """The recipe of an adaptation that was interrupted, with all that the request decides as it asks now: a
+    run's recipe records no folders, and `train` goes on with the same recipe only. Raises UserError where
+    pairs were asked for and are not now, or the other way round."""
+    planned = recipe.read(file).model_dump(mode="json", by_alias=True)
+    texts_stage, *behind = planned["stages"]
+    if bool(behind) != (request.pairs is not None):
+        fact = f"planned {'with' if behind else 'without'} --pairs"
+        raise UserError(f"{file.parent}: {fact}; resume it so, give another --out, or add --overwrite")
+    if request.pairs is not None:
+        pairs = search.relative(request.pairs, session).section
+        behind[0]["tuples"] |= {key: pairs[key] for key in ("files", "columns")}
+    texts_stage["steps"] = min(texts_stage["steps"], request.steps)
+    planned["teacher"]["model"] = recorded.teacher(source.recipe, request.teacher, request.student).model
+    section = texts.files_section(request.texts, request.column, session.data)
+    planned["corpus"] |= {"column": "text", **section}
+    planned["student"]["weights"] = request.student
+    return recipe.parse(planned, str(file))
+
+
 def tokens_to_read(words: np.ndarray, student: int, teacher: int) -> int:
     """How many tokens of a text the adapted student reads: more than before where the texts are longer and
     the teacher reads them.
@@ -172,7 +192,7 @@ def adaptation_recipe(
         student["max_tokens"] = tokens
     described = {
         "name": request.out.name,
-        "about": f"{request.student}, adapted to its user's texts.",
+        "about": f"{files.portable(request.student)}, adapted to its user's texts.",
         "teacher": teacher.model_dump(exclude_defaults=True),
         "corpus": corpus,
         "student": student,

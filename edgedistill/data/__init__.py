@@ -16,4 +16,5 @@ __all__ = [
     "rows",
     "token_cache",
     "training_sources",
+    "transfer_set",
 ]

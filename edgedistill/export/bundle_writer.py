@@ -19,10 +19,14 @@ from edgedistill.precisions import PRECISIONS, known_precisions
 from edgedistill.quantization import TokenIds, graph_editor, mixed_precision, sample_texts
 from edgedistill.run import Run
 from edgedistill.runtime import bundle, golden_file
+from edgedistill.runtime.classification import PROBABILITY
+from edgedistill.runtime.compact import measured
 from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
 from edgedistill.students import graph, model_folder
+from edgedistill.students.classifier import Classifier
+from edgedistill.students.classifier import write as write_classifier
 
 PACKAGES = ("onnx", "onnxruntime", "torch", "transformers", "tokenizers", "numpy")
 MOST_IN_FLOAT32 = 0.9  # of the weights of products; a graph with more is in no other precision
@@ -40,9 +44,9 @@ def export(
     is written with the other precisions, or not at all where every precision failed.
     """
     precisions = known_precisions(precisions)
-    files.check_replaces(out, "manifest.json", "a bundle")
+    files.check_free(out, "name", True, "manifest.json", "a bundle")
     with model_source.opened(source) as run:
-        writer = _writer(run)(run, out, log)
+        writer = (ClassifierWriter if run.labels else Writer)(run, out, log)
         found, failed = writer.write(precisions)
         if failed:
             reasons = "; ".join(f"without {precision}: {error}" for precision, error in failed.items())
@@ -53,15 +57,6 @@ def export(
         dims = {"dims": [run.dims, *run.matryoshka_dims]}
         about = writer.about if run.labels else dims
         return {"name": run.recipe.name, "parameters": run.parameters, "precisions": found, **about}
-
-
-def _writer(run: Run) -> type[Writer]:
-    """What writes a run's bundle. Classifiers have a room beside the line, which is entered here."""
-    if not run.labels:
-        return Writer
-    from edgedistill.classification import export
-
-    return export.ClassifierWriter
 
 
 @dataclass
@@ -96,7 +91,7 @@ class Writer:
         return content
 
     def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
-        """The graph in a precision, and the names of the products that int8 leaves in w8."""
+        """The graph in a precision, and the names of the products that 8 bits would lose."""
         content = self.content
         model, kept = mixed_precision.converted(content.fp32, precision, content.samples, content.golden.ids)
         # what few bits lose is judged on texts
@@ -117,6 +112,11 @@ class Writer:
     def entries(self) -> dict[str, Any]:
         """What the manifest has beside the entries of every bundle."""
         return self.run.prompts.own
+
+    def calibration(self, opened: bundle.Bundle) -> dict[str, Any]:
+        """What its embeddings in fewer bytes are made with, measured on the sample sentences."""
+        found = {} if self.run.labels else measured(opened.encode_document(sample_texts.sentences()))
+        return {"calibration": found} if found else {}
 
     def card(self, final: dict[str, Any]) -> str:
         """The model card of the final manifest."""
@@ -145,6 +145,8 @@ class Writer:
             texts = golden_file.content(golden, self.about, self.run.max_tokens, limits)
             files.write_json(folder / "parity.json", texts, compact=True)
             final = manifest(folder, self.run, found) | self.entries
+            files.write_json(folder / "manifest.json", final)
+            final |= self.calibration(bundle.load(folder, next(iter(found))))
             files.write_text(folder / "README.md", self.card(final))
             seal(folder, final)
             if self.out.exists():
@@ -160,8 +162,9 @@ class Writer:
         if simulated:  # what the device gives, not this CPU
             entry |= {key: simulated[key] for key in ("parity", "drift")}
         if kept:
-            self.log(f"int8: {len(kept)} products stay in w8: {', '.join(kept)}")
-            entry["weights"] += f"; {len(kept)} of the products in w8, which lose the most in int8"
+            rest = "w8" if precision == "int8" else "float32"
+            self.log(f"{precision}: {len(kept)} products stay in {rest}: {', '.join(kept)}")
+            entry["weights"] += f"; {len(kept)} of the products in {rest}, which lose the most in 8 bits"
         entry["weights"] += self._left_in_float32(converted, precision)
         self.log(parity.summary(precision, entry, self.content.golden))
         return entry
@@ -210,6 +213,60 @@ class Writer:
         return f"; {len(left)} products in float32"
 
 
+class ClassifierWriter(Writer):
+    """Writes the bundle of a classifier: labels in place of dimensions. Every graph is compared with torch on
+    the golden items, alone and in one padded batch, whose texts have all lengths."""
+
+    def opened(self) -> Content:
+        classifier, read = self.run.classifier(), parity.reader(self.run)
+        golden = _logits_by_torch(self.run, classifier)
+        model = write_classifier(classifier, read.tokenizer.pad_token_id or 0)
+        ids = [row for item in golden.ids for row in item]
+        return Content(classifier, golden, model, sample_texts.samples(read, ids))
+
+    def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
+        return quantization.convert(self.content.fp32, precision, self.content.samples), []
+
+    def write_files(self, folder: Path, precisions: list[str]) -> None:
+        """Write tokenizer files, and a config with the labels. Other libraries cannot open the bundle
+        directly."""
+        run = self.run
+        library_files.write_tokenizer(folder, run)
+        labels = {
+            "id2label": {str(at): label for at, label in enumerate(run.labels)},
+            "label2id": {name: at for at, name in enumerate(run.labels)},
+        }
+        config = {"model_type": f"edgedistill-{run.kind}-classifier", **run.shape, **labels}
+        files.write_json(folder / "config.json", config)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"labels": self.run.labels}
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        inputs = INPUTS[: 4 if self.content.module.pair else 2]
+        return {"labels": self.run.labels, "inputs": inputs, "output": "logits"}
+
+    def card(self, final: dict[str, Any]) -> str:
+        return model_card.filled("classifier", final)
+
+
+def _logits_by_torch(run: Run, classifier: Classifier) -> golden_file.Golden:
+    """The golden texts, for pairs each with the next but one, and torch's logits of them. Raises as the
+    line's `parity.by_torch`."""
+    read = parity.checked_reader(run, classifier.encoder)
+    texts = read.golden_texts()
+    items = [(text, texts[(at + 2) % len(texts)])[: 1 + classifier.pair] for at, text in enumerate(texts)]
+    ids = [read.token_ids(list(item)) for item in items]
+    truncated = [any(read.is_truncated(text) for text in item) for item in items]
+    golden = golden_file.Golden(
+        PROBABILITY, items, ids, truncated, parity.rows_by_torch(classifier, ids).numpy()
+    )
+    parity.check_finite(golden)
+    return golden
+
+
 def _check_operators(model: onnx.ModelProto, student: Any) -> None:
     """Raise UserError for a traced graph with operators that bundles may not use."""
     allowed = {operators.full_name(*each) for each in operators.ALLOWED}
@@ -254,7 +311,7 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "made_at": made_at(),
         "recipe": run.recipe.model_dump(mode="json", by_alias=True),
         "student": run.shape,
-        "teacher": run.recipe.teacher.name,
+        "teacher": files.portable(run.recipe.teacher.name),
         "dims": [run.dims, *run.matryoshka_dims],
         "max_tokens": run.max_tokens,
         "prompt": run.prompt,

@@ -31,7 +31,6 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 
 NAME = "mine"
 ATTEMPTS = 4  # to measure a p50 within the budget
-BUNDLE, RUN = "bundle", "run"
 
 
 def fit(
@@ -44,6 +43,8 @@ def fit(
     folder of another fit, a full disk; CheckFailed where no finalist passes its checks.
     """
     started = time.monotonic()
+    request = replace(request, data=request.data or Path())
+    session = replace(session, data=request.data)
     _check_request(request)
     _check_folder(out, resume)
     new = record.read(out) is None
@@ -80,7 +81,7 @@ def _check_folder(out: Path, resume: bool) -> None:
     if resume:
         raise UserError(f"{out}: nothing to resume; leave --resume out")
     if out.exists() and not (out.is_dir() and {each.name for each in out.iterdir()} <= {files.LOCK}):
-        raise UserError(f"{out}: exists already and is not a fit; give another --out")
+        files.check_free(out, mark=record.STATE, what="a fit")
 
 
 def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started: float) -> dict[str, Any]:
@@ -112,10 +113,7 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
     done = {
         "winner": won,
         "search": searched,
-        "recipe": str(out / record.RECIPE),
-        "bundle": str(out / BUNDLE),
-        "run": str(out / RUN),
-        "page": str(out / record.PAGE),
+        **record.PLACES,
         "budget": asdict(request.budget),
         "schedule": asdict(at_work.schedule),
         "texts": state.texts,
@@ -125,7 +123,7 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
     }
     at_work.write_page(won)
     files.write_json(out / record.RESULT, done)
-    return done
+    return record.result(out) or done
 
 
 # ---- the winner
@@ -145,7 +143,7 @@ def choose(at_work: Fit) -> dict[str, Any]:
     for finalist in finalists:
         named = {**finalist.recipe, "name": NAME}
         _write_recipe(at_work, finalist, named)
-        with files.new_folder(at_work.folder / RUN) as folder:
+        with files.new_folder(at_work.folder / record.RUN) as folder:
             shutil.copytree(at_work.folder / record.TRIALS / finalist.name, folder, dirs_exist_ok=True)
             files.write_text(folder / "recipe.yaml", recipe.dump(recipe.parse(named, record.RECIPE)))
         fits = finalist.cost.fitting(at_work.request.budget)
@@ -161,12 +159,11 @@ def choose(at_work: Fit) -> dict[str, Any]:
 
 def _write_recipe(at_work: Fit, finalist: Candidate, named: dict[str, Any]) -> None:
     """Write mine.yaml: the candidate's own recipe, and how it came about."""
-    data = f" --data {at_work.request.data}" if at_work.request.data is not None else ""
     head = (
         f"# Found by edgedistill fit: {finalist.name} in {finalist.precision}, the best of "
         f"{len(at_work.state.candidates)} candidates of at most {at_work.request.budget}.\n"
         f"# The same bytes again, on this machine: OMP_NUM_THREADS={torch.get_num_threads()} edgedistill "
-        f"train {record.RECIPE}{data}\n"
+        f"train {record.RECIPE} --data {at_work.request.data}\n"
     )
     body = yaml.safe_dump(named, sort_keys=False, default_flow_style=None)
     files.write_text(at_work.folder / record.RECIPE, head + body)
@@ -176,8 +173,8 @@ def _certified(at_work: Fit, finalist: Candidate, precision: str) -> dict[str, A
     """Export, check and measure a finalist in a precision. Raises CheckFailed with the numbers where it does
     not pass.
     """
-    budget, folder = at_work.request.budget, at_work.folder / BUNDLE
-    bundle_writer.export(at_work.folder / RUN, [precision], folder, at_work.session.log)
+    budget, folder = at_work.request.budget, at_work.folder / record.BUNDLE
+    bundle_writer.export(at_work.folder / record.RUN, [precision], folder, at_work.session.log)
     verify.verify(str(folder))
     opened = bundle.load(folder, precision=precision, threads=1)
     graph_bytes = opened.graph_file.stat().st_size
@@ -216,7 +213,7 @@ def _encoders(at_work: Fit, won: dict[str, Any]) -> dict[str, scoring.Encoder]:
     for best in [each for each in at_work.state.finalists if not each.is_trained][:1]:
         student = PreparedStudent.of(run.open_run(at_work.folder / record.TRIALS / best.name))
         found["before"] = encoder(student, best.precision)
-    opened = bundle.load(at_work.folder / BUNDLE, precision=won["precision"])
+    opened = bundle.load(at_work.folder / record.BUNDLE, precision=won["precision"])
     return {**found, "after": scoring.Encoder.of(opened)}
 
 

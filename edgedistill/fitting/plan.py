@@ -71,7 +71,7 @@ class Fit:
         session = replace(self.session, data=self.request.data)
         if self.state.teacher is None:
             chosen = load_models.quickest(self.request.teacher, session)
-            self.record(teacher=chosen.model_dump(mode="json", exclude_defaults=True))
+            self.record(teacher=chosen.model_dump(exclude_defaults=True))
         opened = open_teacher(recipe.Teacher(**self.state.teacher or {}), session)
         return load_models.with_weights(opened, "--teacher")
 

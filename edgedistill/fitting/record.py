@@ -3,6 +3,7 @@ things are found, so that a killed fit goes on where it was."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from edgedistill.fitting.search import Pairs
 
 STATE, RESULT, RECIPE, PAGE = "state.json", "fit.json", "mine.yaml", "fit.html"
 TRIALS, VOCABULARIES = "trials", "vocabularies"  # the folders of the candidates' runs, of their tokenizers
+BUNDLE, RUN = "bundle", "run"
+PLACES = {"recipe": RECIPE, "bundle": BUNDLE, "run": RUN, "page": PAGE}  # of a result, in its folder
 TEMPLATE = Path(__file__).with_name("fit.html")
 
 
@@ -42,8 +45,10 @@ class FitRequest:
     data: Path | None = field(default=None, compare=False)
 
     def settings(self) -> dict[str, Any]:
-        """The request as plain data."""
-        found: dict[str, Any] = TypeAdapter(FitRequest).dump_python(self, mode="json", exclude={"data"})
+        """The request as plain data, its places as they were given: another process goes on from it."""
+        found: dict[str, Any] = json.loads(
+            json.dumps(TypeAdapter(FitRequest).dump_python(self, exclude={"data"}))
+        )
         return found
 
 
@@ -119,9 +124,11 @@ def read(folder: Path) -> State | None:
 
 
 def result(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished fit, None where it is not finished."""
+    """The result of a finished fit, with the places of what it made; None where it is not finished."""
     path = folder / RESULT
-    return dict(files.read_json(path)) if path.exists() else None
+    if not path.exists():
+        return None
+    return {**files.read_json(path), **{key: str(folder / name) for key, name in PLACES.items()}}
 
 
 def empty(folder: Path) -> None:

@@ -20,7 +20,6 @@ import torch
 from torch import nn
 
 from edgedistill import objectives, recipe
-from edgedistill.classification.labelled_rows import ItemTokens
 from edgedistill.data.corpus import Corpus
 from edgedistill.objectives import Targets
 from edgedistill.session import Session
@@ -30,6 +29,7 @@ from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
 from edgedistill.teacher.encoder import flush_denormals
 from edgedistill.training import train
 from edgedistill.training.inputs.batch_order import BatchOrder
+from edgedistill.training.inputs.labelled_rows import ItemTokens
 from edgedistill.training.inputs.stage_targets import matched
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.optimizers import optimizers

@@ -10,7 +10,7 @@ with one exception: token embeddings that are a teacher's outputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from edgedistill.session import Session
 from edgedistill.students.output import Affine, Output
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import targets, tokenizer_files
-from edgedistill.training import checkpoint, checks
+from edgedistill.training import checkpoint, checks, finetuning
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import stage_targets
@@ -49,9 +49,11 @@ class Sources:
 
 @dataclass(frozen=True)
 class Opened(Sources):
-    """A recipe and what it names. `student` is the student before its first step, or the teacher itself."""
+    """A recipe and what it names. `student` is the student before its first step, or the teacher itself;
+    `labelled` the stage that fine-tunes, if there is one."""
 
     student: PreparedStudent
+    labelled: finetuning.LabelledStage | None = None
 
     @property
     def warnings(self) -> list[str]:
@@ -75,9 +77,15 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
     shape. Raises one UserError with every problem that training would raise before its first step, but for
     `skip_longer_than`, which needs the whole corpus tokenized.
     """
-    problems, student = Problems(), None
+    problems, student, labelled = Problems(), None, None
     with problems.collect():
         checks.check_languages(spec)
+    if spec.finetuning is not None:
+        with problems.collect():
+            labelled = finetuning.open_stage(spec, session)
+        if spec.finetuning.start is not None:
+            problems.raise_any()
+            return _started(spec, labelled, folder)
     found = _sources(spec, session, problems)
     models, texts = found.models, found.texts
     if models is not None and (texts is not None or not _reads_corpus(spec)):
@@ -89,7 +97,22 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
                 student = _new_student(spec, models, texts, session, written)
     problems.raise_any()
     assert student is not None
-    return Opened(spec, models, texts, found.stages, student)
+    if labelled is not None:
+        if isinstance(spec.student, recipe.TeacherItself):
+            student = replace(student, tokenizer=tokenizer_files.from_the_start(student.tokenizer))
+        finetuning.mask_token(labelled, student.tokenizer)  # raises
+    return Opened(spec, models, texts, found.stages, student, labelled)
+
+
+def _started(spec: recipe.Recipe, labelled: finetuning.LabelledStage | None, folder: Path | None) -> Opened:
+    """A recipe that only fine-tunes the student of another run."""
+    student = labelled.started() if labelled is not None else None
+    assert labelled is not None and student is not None
+    finetuning.mask_token(labelled, student.tokenizer)  # raises
+    if folder is not None and not (folder / "tokenizer").exists():
+        with files.new_folder(folder / "tokenizer") as temporary:
+            tokenizer_files.save_tokenizer(student.tokenizer, temporary)
+    return Opened(spec, None, None, [], student, labelled)
 
 
 def open_sources(spec: recipe.Recipe, session: Session) -> Sources:

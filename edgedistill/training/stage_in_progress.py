@@ -84,6 +84,7 @@ def stages_done(student: PreparedStudent, run: RunInProgress, selection: Selecti
         run.metrics.truncate(0)
         return 0
     run.metrics.stages = found.state["stages"]
+    run.metrics.truncate(found.state["metrics_bytes"])
     if "handed_over" in found.tensors:
         student.module.load_state_dict(found.tensors["handed_over"])
     if selection is not None and found.state["selection"]:

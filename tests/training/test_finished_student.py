@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from edgedistill import bundle_run, files, recipe, resolve, run
-from edgedistill.classification import classifier
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
@@ -132,12 +131,11 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     first, then = card.index("By the recipe `tiny`:"), card.index("By the recipe `second`:")
     assert card.index("by the recipe `third`: still") < card.index("### Earlier training") < first < then
     assert (
-        f"| `{world.teacher}` | — | not stated |" in card[first:then]
+        "| `teacher` | — | not stated |" in card[first:then]
         and "| texts.txt | 440 | not named |" in card[first:then]
     )
     assert (
-        f"| `{world.teacher}` | — | CC BY 4.0 |" in card[then:]
-        and "| texts.txt | 440 | CC0 \\| one |" in card[then:]
+        "| `teacher` | — | CC BY 4.0 |" in card[then:] and "| texts.txt | 440 | CC0 \\| one |" in card[then:]
     )
     assert "| tuples of the stage tune: triples.tsv |  | MIT |" in card[then:]
 
@@ -301,7 +299,7 @@ def test_it_is_fine_tuned(world: World, sources: Path, tmp_path: Path) -> None:
     info = go(world, tmp_path / "a", student={"weights": str(sources / "bilstm-bundle")}, stages=[stage])
     assert info["weights"]["bundle"] == "bilstm-bundle" and info["task"]["dev"] is not None
     with torch.inference_mode():
-        assert classifier.read(run.open_run(tmp_path / "a")).out.out_features == 2
+        assert run.open_run(tmp_path / "a").classifier().out.out_features == 2
 
 
 def test_a_share_of_the_initial_weights_stays(world: World, sources: Path, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def corpus_sample(
     weighted = student.embeddings.weighting != "none"
     if texts is None or not (weighted or (isinstance(student, recipe.Bert) and student.reduced)):
         return None, None
-    limited = StudentTokenizer(tokenizer, student.max_tokens).limited_to(spec.stages)
+    limited = StudentTokenizer(tokenizer, student.max_tokens).limited_to(spec.distilling)
     tokens = [limited.tokens(each, session).open() for each in texts.sides]
     rows = texts.sides[0].spread(SAMPLE, 0, texts.sides[0].training_count)
     ids, mask = tokens[0].batch(rows, SAMPLE_TOKENS)

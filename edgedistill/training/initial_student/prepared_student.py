@@ -53,9 +53,7 @@ class StudentTokenizer:
         """The same with a lower limit, or as it is where the limit is not lower."""
         return replace(self, max_tokens=min(self.max_tokens, max_tokens))
 
-    def limited_to(
-        self, stages: list[recipe.Stage] | list[recipe.Stage | recipe.Finetune]
-    ) -> StudentTokenizer:
+    def limited_to(self, stages: list[recipe.Stage]) -> StudentTokenizer:
         """The same with the highest limit of these stages, or as it is where there are none."""
         return self.limited(max((stage.max_tokens for stage in stages), default=self.max_tokens))
 
