@@ -208,8 +208,7 @@ Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names o
 
 
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
-<<<<<<< HEAD
-HYBRID_WEIGHT = "Weight of BM25 beside the cosines, as z-scores; by default 0.5."
+HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2."
 Column = Annotated[
     str | None,
     _option(
@@ -218,10 +217,6 @@ Column = Annotated[
         "--column",
     ),
 ]
-=======
-HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2."
-Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
->>>>>>> main
 PairTable = Annotated[
     str | None,
     _option(

@@ -39,13 +39,8 @@ class Search:
     """A question to the texts of files: `paths` are files, globs, and folders, which stand for the files in
     them that are all text but those that hide behind a dot.
 
-<<<<<<< HEAD
     `column` is that of the texts in tables, by default as `readers.numbered_texts` chooses. `weight` is that
-    of BM25's z-scores beside those of the cosines; with 0, cosines decide alone.
-=======
-    `column` is that of the texts in tables. `weight` is that of words beside the cosines, see `bm25.joined`;
-    with 0, cosines decide alone.
->>>>>>> main
+    of words beside the cosines, see `bm25.joined`; with 0, cosines decide alone.
     """
 
     paths: list[str]
@@ -56,19 +51,12 @@ class Search:
 
 
 def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[str, Any]:
-<<<<<<< HEAD
-    """The texts that answer a question best: {read, texts, embedded, ranked_by, results}.
-
-    A result is {file, line (or row, item), text, score, cosine, bm25}, of equal texts the first. `read` is a
-    `Reading.report`; `embedded` says how many texts were not in the cache.
-=======
-    """The texts that answer a question best: {files, left_out, texts, embedded, ranked_by, close, results}.
+    """The texts that answer a question best: {read, texts, embedded, ranked_by, close, results}.
 
     A result is {file, line (or row, item), text, score, cosine, bm25}, of equal texts the first; `score`
     ranks them, `bm25` is the share of the question's words that a text has. `close` is False where even the
-    best score says that no text answers, None of few texts. `left_out` are files without text that no
-    path names itself; `embedded` says how many texts were not in the cache.
->>>>>>> main
+    best score says that no text answers, None of few texts. `read` is a `Reading.report`; `embedded` says how
+    many texts were not in the cache.
     Raises UserError for an empty question, where no file is found, none has text, or a named one is damaged.
     """
     question, top = readers.normalize(request.question), positive(request.top, "top")
@@ -96,14 +84,9 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
         place = {"file": str(path), input_file.numbered(path): number, "text": texts[at]}
         numbers = {"score": scores, "cosine": cosines, "bm25": words}
         results.append(place | {name: round(float(each[0, at]), 4) for name, each in numbers.items()})
-<<<<<<< HEAD
     about = {"read": reading.report, "texts": len(texts), "embedded": embedded}
-    return {**about, "ranked_by": ranked_by, "results": results}
-=======
-    about = {"files": count, "left_out": left_out, "texts": len(texts), "embedded": embedded}
     close = None if len(texts) < bm25.FEW else bool(best >= least)
     return {**about, "ranked_by": ranked_by, "close": close, "results": results}
->>>>>>> main
 
 
 def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, tuple[Path, int]]:
@@ -142,11 +125,6 @@ def _files(pattern: Path) -> list[Path]:
     return found
 
 
-<<<<<<< HEAD
-def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) -> Iterator[tuple[int, str]]:
-    """The texts of a file, each of no more tokens than the encoder reads: a longer one is divided; a heading
-    or a cell of a document stands in a line of its own before what follows it."""
-=======
 def missing(path: str) -> str:
     """What to say of a path where there is nothing: with the name beside it that may be meant."""
     folder, name = os.path.split(path)
@@ -155,10 +133,9 @@ def missing(path: str) -> str:
     return "no such file or folder" + (f"; did you mean {os.path.join(folder, near[0])!r}?" if near else "")
 
 
-def _passages(path: Path, request: Search, most: int) -> Iterator[tuple[int, str]]:
-    """The texts of a file, of at most so many bytes each: a longer one as runs of its sentences; a heading or
-    a cell of a document, a line each, together with what follows."""
->>>>>>> main
+def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) -> Iterator[tuple[int, str]]:
+    """The texts of a file, each of no more tokens than the encoder reads: a longer one is divided; a heading
+    or a cell of a document stands in a line of its own before what follows it."""
     least = SHORTEST if readers.is_text_file(path) and input_file.kind(path) != ".txt" else 1
     run, first = "", 0
     numbered = readers.numbered_texts(path, request.column, "--column", "auto", LONGEST_TEXT, reading)

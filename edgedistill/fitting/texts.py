@@ -63,14 +63,8 @@ def section(texts: Sequence[str], column: str | None, data: Path | None) -> dict
     return {**files_section(patterns, column, data), **added}
 
 
-<<<<<<< HEAD
 def files_section(patterns: list[str], column: str | None, data: Path | None) -> dict[str, Any]:
-    """The corpus of all texts of some files. Without a data folder the globs become absolute, so that the
-    recipe needs none."""
-=======
-def files_section(patterns: list[str], column: str, data: Path | None) -> dict[str, Any]:
     """The corpus of all texts of some files, relative to the data folder where they are below that."""
->>>>>>> main
     patterns, paths = file_patterns.given(patterns, data, "--texts")
     named = {} if column is None else {"column": column}
     unit = {"unit": "auto"} if any(map(readers.is_wrapped, paths)) else {}

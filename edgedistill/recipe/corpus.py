@@ -95,22 +95,14 @@ class Files(Texts):
     """
 
     kind: Literal["files"] = "files"
-<<<<<<< HEAD
-    texts: list[str] = Field(min_length=1, description="Paths or globs. Relative ones start from --data.")
+    texts: list[Location] = Field(
+        min_length=1, description="Paths or globs. Relative ones start from --data."
+    )
     column: str | Annotated[list[str], Field(min_length=1)] | None = Field(
         None,
         description="The column of texts in .tsv, .csv, .jsonl and .parquet files, or several that are one "
         "text, as in title,body; of a list, each holds texts of its own, and a file has one of them or more. "
         "By default text or, in a table without it, all columns with words.",
-=======
-    texts: list[Location] = Field(
-        min_length=1, description="Paths or globs. Relative ones start from --data."
-    )
-    column: str | Annotated[list[str], Field(min_length=1)] = Field(
-        "text",
-        description="The column of texts in .tsv, .csv, .jsonl and .parquet files; of several, each holds "
-        "texts of its own, and a file has one of them or more.",
->>>>>>> main
     )
     unit: Literal["line", "paragraph", "auto"] = Field(
         "line",
