@@ -131,7 +131,7 @@ def resumed(request: Request, source: run.Run, file: Path, session: Session) -> 
     texts_stage["steps"] = min(texts_stage["steps"], request.steps)
     planned["teacher"]["model"] = recorded.teacher(source.recipe, request.teacher, request.student).model
     section = texts.files_section(request.texts, request.column, session.data)
-    planned["corpus"] |= {"column": "text", **section}
+    planned["corpus"] |= {"column": None, **section}
     planned["student"]["weights"] = request.student
     return recipe.parse(planned, str(file))
 

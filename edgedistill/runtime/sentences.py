@@ -12,6 +12,7 @@ from sentencex import segment
 # A sentence ends where all of these end one, so that an abbreviation of any of them ends none. Chinese and
 # Japanese full stops end one in each.
 LANGUAGES = ("en", "de", "es", "fr", "nl")
+BEGINNING = re.compile(r"(?<=[.!?]\s)[a-z]")
 ALONE = re.compile(r"(?<=\s[.!?])\s+")  # behind a full stop with spaces around, whatever follows
 
 Spans = list[tuple[int, int]]  # where each token of a text begins and ends, in characters
@@ -19,6 +20,8 @@ Spans = list[tuple[int, int]]  # where each token of a text begins and ends, in 
 
 def ends(text: str) -> list[int]:
     """Where the sentences of a text end, ascending, behind the white space that follows them."""
+    # As if each sentence began with a capital: what is an abbreviation, its list decides.
+    text = BEGINNING.sub(lambda letter: letter[0].upper(), text)
     by_language = [set(accumulate(map(len, segment(language, text)))) for language in LANGUAGES]
     alone = {match.end() for match in ALONE.finditer(text)}
     return sorted(set.intersection(*by_language) | alone | {len(text)})

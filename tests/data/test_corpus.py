@@ -227,6 +227,7 @@ def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
             "in lower case it is . the results were obtained .",
             ["in lower case it is .", "the results were obtained ."],
         ),
+        ("in lower case, e.g. here. it ends in Rome.", ["in lower case, e.g. here.", "it ends in Rome."]),
         ("He said “it is so now.” And then he left us", ["He said “it is so now.”", "And then he left us"]),
         ("Das ist ein langer Satz. Kurz.", ["Das ist ein langer Satz. Kurz."]),
         (
