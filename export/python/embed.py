@@ -239,9 +239,9 @@ def _read(data: Any, message: str, at: int, end: int, left: Iterator[int]) -> di
     while at < end:
         if next(left, None) is None or found.get("node", 0) > MOST_NODES:
             raise ValueError(f"more than {MOST_NODES} nodes, or {MOST_FIELDS} fields")
-        key, start = _number(data, at, end)
+        key, start = number(data, at, end)
         field, wire_type = key >> 3, key & 7
-        value, stop = _span(data, wire_type, start, end)
+        value, stop = span(data, wire_type, start, end)
         name = read.get(field)
         if name is None:
             in_this_file = message == "tensor" and (field, wire_type, value) == (DATA_LOCATION, VARINT, 0)
@@ -270,12 +270,12 @@ def _check_operator(domain: str, kind: str) -> None:
         raise ValueError(f"an operator that a bundle may not use ({name[:100]!a})")
 
 
-def _span(data: Any, wire_type: int, at: int, end: int) -> tuple[int, int]:
+def span(data: Any, wire_type: int, at: int, end: int) -> tuple[int, int]:
     """(the number itself, or where the value starts; where it stops) of a field."""
     if wire_type == VARINT:
-        return _number(data, at, end)
+        return number(data, at, end)
     if wire_type == BYTES:
-        length, at = _number(data, at, end)
+        length, at = number(data, at, end)
     elif wire_type in (FIXED64, FIXED32):
         length = 8 if wire_type == FIXED64 else 4
     else:
@@ -285,7 +285,7 @@ def _span(data: Any, wire_type: int, at: int, end: int) -> tuple[int, int]:
     return at, at + length
 
 
-def _number(data: Any, at: int, end: int) -> tuple[int, int]:
+def number(data: Any, at: int, end: int) -> tuple[int, int]:
     """An integer of 1 to 10 bytes, and where it ends."""
     number = 0
     for place in range(min(10, end - at)):

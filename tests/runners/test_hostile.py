@@ -188,7 +188,7 @@ def accepted(expression: str) -> bool:
     return True
 
 
-GRAPH_CHECK = "check_graph _read _check_operator _span _number".split()
+GRAPH_CHECK = "check_graph _read _check_operator span number".split()
 TOKENIZER_CHECK = """check_tokenizer _distinct _most _check_model _flat _check_step _check_strings _growth
 _longest_replacement _added_tokens""".split()
 
