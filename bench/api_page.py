@@ -10,7 +10,7 @@ import griffe2md
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "export" / "python" / "API.md"
-BESIDE = ("runtime.bundle.PairBundle", "classification.bundle.ClassifierBundle")  # what `load` returns too
+BESIDE = ("runtime.bundle.PairBundle", "runtime.bundle.ClassifierBundle")  # what `load` returns too
 INTERNAL = r"!^(embedding_dim|golden_\w+|\w+_ids|of|unknown_id)$"
 HEAD = """# The Python API
 

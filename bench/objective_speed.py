@@ -22,12 +22,14 @@ import torch
 
 from edgedistill import files, machine, recipe, run
 from edgedistill.data import corpus
+from edgedistill.data.rows import Rows
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import encoder
 from edgedistill.teacher.embedding_cache import EMBEDDINGS, CachedEmbeddings
 from edgedistill.training import train
 from edgedistill.training.initial_student import initial_weights
-from edgedistill.training.inputs import text_batches
+from edgedistill.training.inputs import batches as training_batches
+from edgedistill.training.inputs.stage_targets import StageTargets
 from edgedistill.training.load_models import Models
 from edgedistill.training.record import MetricsLog, progress_bar
 from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress
@@ -62,9 +64,8 @@ def in_progress(
     stage = distillation_stages(spec)[0]
     student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, QUIET)
     tokenizer = student.limited_tokenizer.limited(stage.spec.max_tokens)
-    tokens = tokenizer.tokens(texts, QUIET).open()
-    batches = text_batches.of_texts(stage, texts, tokens, tokenizer, Session(log=print))
-    batches = replace(batches, targets=vectors)
+    batches = training_batches.of_stage(stage, Rows.of_texts(texts), tokenizer, QUIET)
+    batches = replace(batches, targets=StageTargets([(vectors, 0)]))
     metrics = MetricsLog(folder / "metrics.jsonl", progress_bar(False), QUIET.log)
     running = RunInProgress(folder, train.accelerator_for(spec, "cpu"), QUIET, metrics)
     one = StageInProgress(stage, student, batches, running)

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from edgedistill.errors import (
@@ -106,6 +106,12 @@ def cache_key(**parts: Any) -> str:
     """The first 24 hex digits of the sha256 of the arguments as canonical JSON; names cache folders, and is a
     manifest's digest."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def leaves_folder(path: str) -> bool:
+    """Whether a relative path would leave its folder, by the syntax of any system."""
+    paths = (PurePosixPath(path), PureWindowsPath(path))
+    return "\0" in path or any(each.anchor or ".." in each.parts for each in paths)
 
 
 LARGEST_JSON_BYTES = 1 << 30

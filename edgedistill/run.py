@@ -6,7 +6,7 @@ student.safetensors  the student's weights
 model/               for the teacher itself, in place of these two: its own files
 targets/             for a recipe with `targets`: the affine maps from the teachers' embeddings to them
 tokenizer/           tokenizer.json and what else transformers needs; trim.json: what was trimmed
-task.json            for a fine-tuned student, with head.safetensors: see classification/classifier.py
+task.json            for a fine-tuned student, with head.safetensors: see students/classifier.py
 metrics.jsonl        losses and scores during training
 run.json             provenance: versions, corpus, teacher, time, scores
 """
@@ -25,12 +25,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import files, machine, object_store, objectives, recipe
+from edgedistill import files, machine, object_store, recipe
 from edgedistill.errors import UserError
 from edgedistill.resolve import unfinished_run
 from edgedistill.runtime import prompts
 from edgedistill.runtime.prompts import Prompts
 from edgedistill.students import finite_weights, kinds, model_folder, sentence_transformer
+from edgedistill.students.classifier import Classifier
 from edgedistill.students.model_folder import ModelFolder, opening
 from edgedistill.students.output import Affine, Output, read_maps
 
@@ -91,13 +92,17 @@ class Run(Shaped):
         """Smaller dimensions that embeddings may be truncated to, descending: those of the last stage's
         Matryoshka objective."""
         stages = [] if self.kind in ("teacher", "reduced") else self.recipe.distilling
-        return objectives.matryoshka_dims(stages[-1].objective)[-2::-1] if stages else []
+        return stages[-1].objective.cuts[-2::-1] if stages else []
 
     @property
     def labels(self) -> list[str]:
         """The labels of a fine-tuned classifier, in the order of its logits; empty for an encoder."""
-        path = self.folder / HEAD_SHAPE
-        return list(files.read_json(path)["labels"]) if path.exists() else []
+        return list(self.head_shape["labels"]) if (self.folder / HEAD_SHAPE).exists() else []
+
+    @property
+    def head_shape(self) -> dict[str, Any]:
+        """{labels, pair, hidden} of a classifier's run."""
+        return dict(files.read_json(self.folder / HEAD_SHAPE))
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -135,6 +140,17 @@ class Run(Shaped):
                     return teacher
                 return reduced_teacher(teacher, read_maps(self.folder / "targets"), self.shape["blocks"])
             return _load(self.unweighted(), self.folder / "student.safetensors").eval()
+
+    def classifier(self) -> Classifier:
+        """The student with its classifier head, in eval mode. Raises UserError for weights that cannot be
+        computed with."""
+        student, weights = self.student(), self.folder / HEAD_WEIGHTS
+        with opening(weights, "does not open", AGAIN):
+            shape = self.head_shape
+            labels, dims = len(shape["labels"]), kinds.dims(student)
+            module = Classifier(student, dims, labels, shape["pair"], shape["hidden"])
+            module.load_state_dict(load_file(weights), strict=False)
+        return finite_weights.checked(module, weights).eval()
 
     def unweighted(self) -> nn.Module:
         """The student that its shape describes, with weights drawn from torch's generator."""

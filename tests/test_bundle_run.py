@@ -153,7 +153,7 @@ def test_what_is_no_finished_student(made: Path, tmp_path: Path) -> None:
             "is a classifier (a, b); give a student that embeds",
         ),
         ({"kind": "teacher"}, "is a teacher, not a student; give a student's run or bundle"),
-        ({"student": None}, "student: None, not a mapping"),
+        ({"student": None}, "student: None: "),
         ({"student": {"kind": "bert"}}, "student.head: Field required; " + GET_AGAIN),
     ],
 )

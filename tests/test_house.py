@@ -32,7 +32,6 @@ EDGE = [
     "data",
     "evaluation",
     "planning.preflight",
-    "classification.bundle",
     "embed_file",
     "search_files",
     "resolve",
@@ -40,8 +39,6 @@ EDGE = [
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
 TORCH += ["teacher", "vocabulary", "training", "export", "mobile", "fitting"]
-TORCH += [f"classification.{name}" for name in ("classifier", "export", "finetune", "labelled_rows")]
-TORCH += ["classification.transfer_set", "classification.tuning"]
 TORCH += ["adapting", "demo", "planning.cost", "planning.training_time"]
 # From the ground up: a room imports only rooms before it.
 ROOMS = [
@@ -63,7 +60,6 @@ ROOMS = [
         "vocabulary",
         "training",
         "export",
-        "classification",
         "mobile",
         "planning",
         "fitting",
@@ -72,12 +68,6 @@ ROOMS = [
     ],
     *["embed_file", "search_files", "serving", "cli", "__main__"],
 ]
-
-DOORS = {  # where the line enters a room beside it
-    ("export.bundle_writer", "classification"),
-    ("runtime.bundle", "classification"),
-    ("training.train", "classification"),
-}
 
 HEAVY = {
     "torch",
@@ -156,7 +146,7 @@ def test_every_room_has_its_place() -> None:
     assert len(SOURCES) >= 100
     assert {room(module) for module in SOURCES} <= set(ROOMS), "give the new room its place in ROOMS"
     for module in SOURCES:
-        assert within(module, [*GROUND, *EDGE, *TORCH, "cli", "__main__", "planning", "classification"]), (
+        assert within(module, [*GROUND, *EDGE, *TORCH, "cli", "__main__", "planning"]), (
             f"{module}: with torch or without?"
         )
 
@@ -168,7 +158,7 @@ def test_arrows_never_turn_back(name: str) -> None:
         for module in SOURCES
         if room(module) == name
         for other in modules_of(own_imports(module))
-        if ROOMS.index(room(other)) > ROOMS.index(name) and (module, room(other)) not in DOORS
+        if ROOMS.index(room(other)) > ROOMS.index(name)
     ]
     assert not back
     assert not [

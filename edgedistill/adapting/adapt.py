@@ -10,7 +10,6 @@ from typing import Any
 
 from edgedistill import bundle_run, recipe, resolve, run
 from edgedistill.adapting.plan import Request, planned, timed
-from edgedistill.data.corpus import Corpus
 from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
@@ -118,8 +117,8 @@ def _resumed(request: Request, session: Session) -> recipe.Recipe:
 def _judge(spec: recipe.Recipe, session: Session) -> Judge:
     """What measures students on what the recipe holds out."""
     sources = TrainingSources.of_recipe(spec, session)
-    built, (pairs, *_) = sources.texts, [*map(sources.tuples, sources.tables), None]
-    assert isinstance(built, Corpus) and spec.corpus is not None
+    built, (pairs, *_) = sources.texts.sides[0], [*map(sources.tuples, sources.tables), None]
+    assert spec.corpus is not None
     teacher = open_teacher(spec.teacher, session)
     assert isinstance(teacher, TeacherEncoder), "a file of embeddings was refused"
     return Judge(teacher, built, session, queries.asked(built, spec.corpus.held_out, pairs))

@@ -12,8 +12,9 @@ __all__ = [
     "input_file",
     "labelled_tasks",
     "made_tuples",
-    "parallel_corpus",
     "readers",
+    "rows",
     "token_cache",
     "training_sources",
+    "transfer_set",
 ]

@@ -14,11 +14,11 @@ from edgedistill.data import corpus, deduplicate, input_file
 from edgedistill.data.added_texts import MIN_WORDS, sentences
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import SIDES, ParallelCorpus, write_rows
+from edgedistill.data.rows import SIDES, Rows, write_rows
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 
-FORMAT = 3  # part of every cache key: raise it when what is written changes
+FORMAT = 4  # part of every cache key: raise it when what is written changes
 CHUNK = 4_096  # texts read at a time
 
 
@@ -31,7 +31,7 @@ def build(
     place: str,
     seed: int,
     measured: Set[int] = frozenset(),
-) -> ParallelCorpus:
+) -> Rows:
     """Open the tuples made from the first `count` texts of a corpus, whole texts and paragraphs; make them
     first where the cache has none of the same texts, options and seed.
 
@@ -63,7 +63,7 @@ def build(
         files.write_json(folder / "parallel.json", meta)
         session.log(f"{place}: {len(documents):,} queries made from {count:,} texts")
 
-    return ParallelCorpus(cached_folder(session.cache / "tuples" / key, write, session.log))
+    return Rows.open(cached_folder(session.cache / "tuples" / key, write, session.log))
 
 
 def of_text(spec: recipe.TupleCorpus, text: str) -> list[str]:

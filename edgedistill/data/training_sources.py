@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from edgedistill import recipe
-from edgedistill.data import added_texts, corpus, file_patterns, made_tuples, parallel_corpus
-from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data import added_texts, corpus, file_patterns, made_tuples, rows
+from edgedistill.data.rows import Rows
 from edgedistill.session import Session
 
 
@@ -36,27 +35,27 @@ class TrainingSources:
         return cls(spec.corpus, tables, session, spec.seed)
 
     @cached_property
-    def texts(self) -> Corpus | ParallelCorpus:
-        """The corpus. Raises UserError as reading it does, and the tuples of which some are held out."""
+    def texts(self) -> Rows:
+        """The rows of the corpus. Raises UserError as reading it does, and tuples of which some are held
+        out."""
         if isinstance(self.of, recipe.Parallel):
-            return parallel_corpus.build(self.of, self.session, self.seed, self._queries)
-        return corpus.build(self.of, self.session, self.seed, self._queries)
+            return rows.build_pairs(self.of, self.session, self.seed, self._queries)
+        return Rows.of_texts(corpus.build(self.of, self.session, self.seed, self._queries))
 
-    def tuples(self, place: str) -> ParallelCorpus:
+    def tuples(self, place: str) -> Rows:
         """The tuples at a place, of a table or made of the corpus. Raises UserError as reading them does."""
         spec, measured = self.tables[place], self._queries | self._measured_texts
         if not isinstance(spec, recipe.TupleCorpus):
-            return parallel_corpus.build_tuples(spec, self.exclude, self.session, place, self.seed, measured)
-        assert isinstance(self.texts, Corpus), "the recipe's own checks guarantee it"
+            return rows.build_tuples(spec, self.exclude, self.session, place, self.seed, measured)
+        texts = self.texts.sides[0]
         excluded = file_patterns.matching_files(self.exclude, self.session.data, "corpus.exclude")
-        count = self.texts.own - self.of.held_out + self.texts.paragraphs
-        return made_tuples.build(spec, self.texts, count, excluded, self.session, place, self.seed, measured)
+        count = texts.own - self.of.held_out + texts.paragraphs
+        return made_tuples.build(spec, texts, count, excluded, self.session, place, self.seed, measured)
 
     @cached_property
     def _measured_texts(self) -> set[int]:
         """The keys of what the corpus holds out."""
-        sides = self.texts.columns if isinstance(self.texts, ParallelCorpus) else [self.texts]
-        return added_texts.measured(text for side in sides for text in side.texts(side.held_out))
+        return added_texts.measured(text for side in self.texts.sides for text in side.texts(side.held_out))
 
     @cached_property
     def _queries(self) -> set[int]:
@@ -64,6 +63,6 @@ class TrainingSources:
         found = set[int]()
         for place, spec in self.tables.items():
             if not isinstance(spec, recipe.TupleCorpus) and spec.held_out:
-                table = parallel_corpus.build_tuples(spec, self.exclude, self.session, place, self.seed)
-                found |= added_texts.measured(table.source_side.texts(table.source_side.held_out))
+                table = rows.build_tuples(spec, self.exclude, self.session, place, self.seed)
+                found |= added_texts.measured(table.sides[0].texts(table.sides[0].held_out))
         return found

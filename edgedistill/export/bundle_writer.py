@@ -19,10 +19,13 @@ from edgedistill.precisions import PRECISIONS, known_precisions
 from edgedistill.quantization import TokenIds, graph_editor, mixed_precision, sample_texts
 from edgedistill.run import Run
 from edgedistill.runtime import bundle, golden_file
+from edgedistill.runtime.classification import PROBABILITY
 from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
 from edgedistill.students import graph, model_folder
+from edgedistill.students.classifier import Classifier
+from edgedistill.students.classifier import write as write_classifier
 
 PACKAGES = ("onnx", "onnxruntime", "torch", "transformers", "tokenizers", "numpy")
 MOST_IN_FLOAT32 = 0.9  # of the weights of products; a graph with more is in no other precision
@@ -42,7 +45,7 @@ def export(
     precisions = known_precisions(precisions)
     files.check_replaces(out, "manifest.json", "a bundle")
     with model_source.opened(source) as run:
-        writer = _writer(run)(run, out, log)
+        writer = (ClassifierWriter if run.labels else Writer)(run, out, log)
         found, failed = writer.write(precisions)
         if failed:
             reasons = "; ".join(f"without {precision}: {error}" for precision, error in failed.items())
@@ -53,15 +56,6 @@ def export(
         dims = {"dims": [run.dims, *run.matryoshka_dims]}
         about = writer.about if run.labels else dims
         return {"name": run.recipe.name, "parameters": run.parameters, "precisions": found, **about}
-
-
-def _writer(run: Run) -> type[Writer]:
-    """What writes a run's bundle. Classifiers have a room beside the line, which is entered here."""
-    if not run.labels:
-        return Writer
-    from edgedistill.classification import export
-
-    return export.ClassifierWriter
 
 
 @dataclass
@@ -208,6 +202,60 @@ class Writer:
             )
         self.log(f"{precision}: {fact}")
         return f"; {len(left)} products in float32"
+
+
+class ClassifierWriter(Writer):
+    """Writes the bundle of a classifier: labels in place of dimensions. Every graph is compared with torch on
+    the golden items, alone and in one padded batch, whose texts have all lengths."""
+
+    def opened(self) -> Content:
+        classifier, read = self.run.classifier(), parity.reader(self.run)
+        golden = _logits_by_torch(self.run, classifier)
+        model = write_classifier(classifier, read.tokenizer.pad_token_id or 0)
+        ids = [row for item in golden.ids for row in item]
+        return Content(classifier, golden, model, sample_texts.samples(read, ids))
+
+    def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
+        return quantization.convert(self.content.fp32, precision, self.content.samples), []
+
+    def write_files(self, folder: Path, precisions: list[str]) -> None:
+        """Write tokenizer files, and a config with the labels. Other libraries cannot open the bundle
+        directly."""
+        run = self.run
+        library_files.write_tokenizer(folder, run)
+        labels = {
+            "id2label": {str(at): label for at, label in enumerate(run.labels)},
+            "label2id": {name: at for at, name in enumerate(run.labels)},
+        }
+        config = {"model_type": f"edgedistill-{run.kind}-classifier", **run.shape, **labels}
+        files.write_json(folder / "config.json", config)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"labels": self.run.labels}
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        inputs = INPUTS[: 4 if self.content.module.pair else 2]
+        return {"labels": self.run.labels, "inputs": inputs, "output": "logits"}
+
+    def card(self, final: dict[str, Any]) -> str:
+        return model_card.filled("classifier", final)
+
+
+def _logits_by_torch(run: Run, classifier: Classifier) -> golden_file.Golden:
+    """The golden texts, for pairs each with the next but one, and torch's logits of them. Raises as the
+    line's `parity.by_torch`."""
+    read = parity.checked_reader(run, classifier.encoder)
+    texts = read.golden_texts()
+    items = [(text, texts[(at + 2) % len(texts)])[: 1 + classifier.pair] for at, text in enumerate(texts)]
+    ids = [read.token_ids(list(item)) for item in items]
+    truncated = [any(read.is_truncated(text) for text in item) for item in items]
+    golden = golden_file.Golden(
+        PROBABILITY, items, ids, truncated, parity.rows_by_torch(classifier, ids).numpy()
+    )
+    parity.check_finite(golden)
+    return golden
 
 
 def _check_operators(model: onnx.ModelProto, student: Any) -> None:

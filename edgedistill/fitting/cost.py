@@ -109,8 +109,8 @@ def survey(
     for (kind, _), family in sorted(families.items()):
         if len(fits) >= wanted and kind > 0 and time.monotonic() - started > seconds:
             break
-        if shape := _largest(family, source, budget, measure, costs):
-            fits.append(shape)
+        if largest := _largest(family, source, budget, measure, costs):
+            fits.append(largest)
     if not fits:
         smallest = min(shapes.all_shapes(source), key=lambda each: _least(each, source))
         if not (fits := [each for each in [_largest([smallest], source, budget, measure, costs)] if each]):

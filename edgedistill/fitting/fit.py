@@ -25,6 +25,7 @@ from edgedistill.export import bundle_writer, model_source
 from edgedistill.fitting import judge, plan, queries, record, texts
 from edgedistill.fitting.plan import Fit
 from edgedistill.fitting.record import Candidate, FitRequest, State
+from edgedistill.fitting.shapes import Shape
 from edgedistill.planning.cost import graph_medians_ms, medians_ms
 from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
@@ -148,7 +149,7 @@ def train_candidates(fit: Fit) -> None:
         fit.measure(_candidate(fit, best.shape, best.name + LONGER, 1.0, 1, best.setup_s))
 
 
-def _to_train(fit: Fit) -> list[record.Shape]:
+def _to_train(fit: Fit) -> list[Shape]:
     """The best start, and then the shapes that fit, in their order: kinds and depths take turns."""
     start, fits = fit.state.start, fit.state.fits or []
     best = [start.shape] if start is not None else []
@@ -156,7 +157,7 @@ def _to_train(fit: Fit) -> list[record.Shape]:
 
 
 def _candidate(
-    fit: Fit, shape: record.Shape, name: str, share: float, left: int, setup_s: float | None = None
+    fit: Fit, shape: Shape, name: str, share: float, left: int, setup_s: float | None = None
 ) -> Candidate:
     """A candidate to train for so large a share of the time for training, of which `left` are still to come
     in this round."""

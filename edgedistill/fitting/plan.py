@@ -15,7 +15,7 @@ from typing import Any
 
 from edgedistill import recipe, resolve, run
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
 from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
@@ -93,11 +93,10 @@ class Fit:
     @property
     def corpus(self) -> Corpus:
         """The corpus that all candidates train on."""
-        assert isinstance(self.sources.texts, Corpus)
-        return self.sources.texts
+        return self.sources.texts.sides[0]
 
     @cached_property
-    def pairs(self) -> ParallelCorpus | None:
+    def pairs(self) -> Rows | None:
         """The user's pairs of queries and texts."""
         return self.sources.tuples(PAIRS) if self.sources.tables else None
 
@@ -151,10 +150,10 @@ class Fit:
         student = self.source.finished[shape.vocabulary] if shape.kind == "finished" else None
         models = Models(self.teacher, weights=load_models.open_weights(spec.student), finished=student)
         kept = shapes.tokenizer_folder(self.folder / record.VOCABULARIES, shape.vocabulary)
-        tokenizer = student_tokenizer.build(spec, models, self.corpus, Session(), kept)
+        tokenizer = student_tokenizer.build(spec, models, self.sources.texts, Session(), kept)
         prepared = initial_weights.build(spec, models, tokenizer, Session(), fitted=False)
-        rows = [checks.StageRows(None, self.corpus.training_count)]
-        return Opened(spec, models, self.corpus, rows, prepared)
+        rows = [checks.StageRows(self.sources.texts, self.corpus.training_count)]
+        return Opened(spec, models, self.sources.texts, rows, prepared)
 
     def cost(self, shape: Shape) -> Cost | str:
         """Build, export and measure a candidate; or why it cannot be built. Known costs are not measured
@@ -228,7 +227,7 @@ def _choose_texts(fit: Fit) -> None:
     request, session = fit.request, fit.session
     pairs = None if request.pairs is None else queries.counted(request.pairs, session)
     fit.state.pairs = pairs
-    taken = 0 if pairs is None else sum(map(len, pairs.read(session).columns))  # texts that are embedded, too
+    taken = 0 if pairs is None else sum(map(len, pairs.read(session).sides))  # texts that are embedded, too
     whole = texts.section(request.texts, request.column, request.data)
     found = texts.read({**whole, "limit": texts.MOST_TEXTS}, texts.LEAST_TEXTS, session, request.seed)
     facts = texts.check(found, fit.teacher)

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from edgedistill import recipe
-from edgedistill.data import made_tuples, parallel_corpus
+from edgedistill.data import made_tuples, rows
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.suites.cosines import Encoder, encoded, unit
@@ -57,10 +57,10 @@ class Pairs:
         """The same, parsed."""
         return recipe.TupleFiles(**self.section)
 
-    def read(self, session: Session) -> ParallelCorpus:
+    def read(self, session: Session) -> Rows:
         """The pairs, the held-out ones last. Raises UserError as reading a table does."""
         try:
-            return parallel_corpus.build_tuples(self.table, [], session, "--pairs", 0)
+            return rows.build_tuples(self.table, [], session, "--pairs", 0)
         except UserError as error:
             raise UserError(*map(_of_options, error.problems)) from None
 
@@ -73,7 +73,7 @@ def counted(pairs: Pairs, session: Session) -> Pairs:
         raise UserError(f"--text-column: {fact}; name that of the texts which answer them")
     found = replace(pairs, file=pairs.file if session.data is not None else os.path.abspath(pairs.file))
     whole = found.read(session)
-    queries = len(whole.source_side)
+    queries = len(whole.sides[0])
     if queries < FEWEST_PAIRS:
         raise UserError(f"--pairs: {queries} distinct queries, at least {FEWEST_PAIRS} are needed; add pairs")
     kept = held_out(queries, 5)
@@ -151,7 +151,7 @@ def of_answers(queries: list[str], answers: list[list[str]], others: list[str]) 
     return found
 
 
-def asked(texts: Corpus, whole: int, pairs: ParallelCorpus | None) -> dict[str, Queries]:
+def asked(texts: Corpus, whole: int, pairs: Rows | None) -> dict[str, Queries]:
     """Queries by what they are of, see TITLES: one of each of the first `whole` held-out texts that has
     several sentences, and those that are held out of pairs.
 
@@ -166,9 +166,9 @@ def asked(texts: Corpus, whole: int, pairs: ParallelCorpus | None) -> dict[str, 
     if pairs is not None:
         of: dict[str, list[str]] = {}
         for query, answer in pairs.index[pairs.held_out].tolist():
-            of.setdefault(pairs.source_side[query], []).append(pairs.target_side[answer])
+            of.setdefault(pairs.sides[0][query], []).append(pairs.sides[1][answer])
         queries, answers = list(of)[:MOST_QUERIES], list(of.values())[:MOST_QUERIES]
-        others = pairs.target_side.texts(pairs.target_side.spread(MOST_TEXTS // 2))
+        others = pairs.sides[1].texts(pairs.sides[1].spread(MOST_TEXTS // 2))
         others += texts.texts(texts.spread(MOST_TEXTS - len(others) - len(queries), 0, own))
         found["own"] = of_answers(queries, answers, others)
     return found

@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import bundle_run, files, recipe, run
 from edgedistill.data.corpus import Corpus
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.fitting import texts
 from edgedistill.fitting.texts import MAX_TOKENS
@@ -314,7 +315,7 @@ def _vocabularies(
     for name, section in sections.items():
         spec = _spec(teacher, {"kind": "static", "width": 2, "tokenizer": source.tokenizer, **section})
         kept = tokenizer_folder(folder, name)
-        tokenizer = student_tokenizer.build(spec, Models(teacher), corpus, Session(), kept)
+        tokenizer = student_tokenizer.build(spec, Models(teacher), Rows.of_texts(corpus), Session(), kept)
         if len(tokenizer) not in {each.size for each in found.values()}:
             size = texts.tokenizer_bytes(tokenizer, source.max_tokens)
             found[name] = Vocabulary(section, len(tokenizer), size)

@@ -6,27 +6,21 @@ from edgedistill.objectives.composition import (
     check_dimensions,
     fill_queues,
     learned_temperature,
-    matryoshka_dims,
     of_unit_length,
-    queue_prefill,
     queues_to_bfloat16,
-    reads_teacher,
     update_queues,
 )
-from edgedistill.objectives.ranking import Ranking
 from edgedistill.objectives.regression import cosine
+from edgedistill.objectives.targets import Targets
 
 __all__ = [
-    "Ranking",
+    "Targets",
     "build",
     "check_dimensions",
     "cosine",
     "fill_queues",
     "learned_temperature",
-    "matryoshka_dims",
     "of_unit_length",
-    "queue_prefill",
     "queues_to_bfloat16",
-    "reads_teacher",
     "update_queues",
 ]

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from edgedistill.objectives.queue import Queue
 from edgedistill.objectives.queue_cross_entropy import one_positive
+from edgedistill.objectives.targets import Targets
 
 
 def ckd(student: Tensor, teacher: Tensor, queue: Tensor, scale: Tensor | float) -> Tensor:
@@ -51,5 +52,5 @@ class CkdLoss(nn.Module):
         self.queue = Queue(queue, dims)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)), requires_grad=learn_temperature)
 
-    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
-        return ckd(views[0], teacher, self.queue.vectors, self.log_scale.exp())
+    def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
+        return ckd(views[0], targets.embeddings[0], self.queue.vectors, self.log_scale.exp())

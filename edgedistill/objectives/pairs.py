@@ -3,13 +3,12 @@ batch of translations."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from edgedistill.objectives.ranking import Ranking, cosines
+from edgedistill.objectives.ranking import cosines
+from edgedistill.objectives.targets import Targets
 
 
 class OneSide(nn.Module):
@@ -20,13 +19,11 @@ class OneSide(nn.Module):
         super().__init__()
         self.part, self.side = part, side
 
-    def of_teacher(self, teacher: Tensor | Ranking) -> Any:
-        if isinstance(teacher, Ranking):
-            return (teacher.queries, teacher.documents)[self.side]
-        return teacher[:, self.side]
+    def read(self, targets: Targets) -> Targets:
+        return Targets(targets.embeddings[self.side : self.side + 1])
 
-    def forward(self, views: list[Tensor], teacher: Tensor | Ranking) -> Tensor:
-        return self.part([views[self.side]], self.of_teacher(teacher))
+    def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
+        return self.part([views[self.side]], self.read(targets))
 
 
 def mcl(source: Tensor, target: Tensor, teacher: Tensor) -> Tensor:

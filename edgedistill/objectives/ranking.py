@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-
-class Ranking(NamedTuple):
-    """What a batch of B queries and M distinct documents is compared with.
-
-    `positives` (B,) holds for each query the document that answers it, `answers` (B, M) bool which other ones
-    are known to, where any are. `queries` (B, e) and `documents` (M, e) are the teacher's embeddings, where
-    an objective reads them; `scores` (B, M) are the teacher's scores, NaN where it has given none. They are
-    arrays until they are on the student's device.
-    """
-
-    positives: Any
-    queries: Any = None
-    documents: Any = None
-    scores: Any = None
-    answers: Any = None
+from edgedistill.objectives.targets import Targets
 
 
 def listwise(
-    queries: Tensor, documents: Tensor, ranking: Ranking, scale: float, teacher_scale: float, own: bool = True
+    queries: Tensor, documents: Tensor, ranking: Targets, scale: float, teacher_scale: float, own: bool = True
 ) -> Tensor:
     """KL(softmax_j κ_t s_ij ‖ softmax_j κ q_i·d_j), mean over i, over the documents that have scores.
 
@@ -36,7 +20,6 @@ def listwise(
     2025 (CADET).
     Relation: `info_nce` where the teacher's distribution has all its mass on the positive.
     """
-    assert ranking.scores is not None
     ranked = ~ranking.scores.isnan()
     if not own:
         ranked = ranked.scatter(1, ranking.positives[:, None], False)
@@ -50,7 +33,7 @@ def listwise(
     return (wanted.exp() * (wanted - found).masked_fill(others, 0)).sum(1).mean()
 
 
-def margin_mse(queries: Tensor, documents: Tensor, ranking: Ranking, scale: float) -> Tensor:
+def margin_mse(queries: Tensor, documents: Tensor, ranking: Targets, scale: float) -> Tensor:
     """Mean over i, j of ((q_i·d_p(i) − q_i·d_j) − κ (s_ip(i) − s_ij))², over the documents j ≠ p(i) that have
     scores.
 
@@ -58,7 +41,6 @@ def margin_mse(queries: Tensor, documents: Tensor, ranking: Ranking, scale: floa
     scale of cosines. Returns (). Hofstätter et al. 2020, Eq. 3, there on dot products.
     Relation: unlike `listwise`, it weights near and far documents alike.
     """
-    assert ranking.scores is not None
     at = ranking.positives[:, None]
     found = cosines(queries, documents)
     compared = ~ranking.scores.isnan() & ~ranking.scores.gather(1, at).isnan()

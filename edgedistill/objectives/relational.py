@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from edgedistill.objectives.queue import Queue
 from edgedistill.objectives.queue_cross_entropy import probabilities, soft_targets
+from edgedistill.objectives.targets import Targets
 
 
 def congen(
@@ -64,9 +65,14 @@ class CongenLoss(nn.Module):
         self.read = slice(int(alpha == 0), 2 - int(alpha == 1))
         self.weights = [alpha, 1 - alpha] if 0 < alpha < 1 else [1.0]
 
-    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
+    def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
         return congen(
-            views[self.read], self.weights, teacher, self.queue.vectors, self.tau_student, self.tau_teacher
+            views[self.read],
+            self.weights,
+            targets.embeddings[0],
+            self.queue.vectors,
+            self.tau_student,
+            self.tau_teacher,
         )
 
 
@@ -79,5 +85,5 @@ class SeedLoss(nn.Module):
         self.queue.push(torch.randn(queue, dims))
         self.tau_student, self.tau_teacher = tau_student, tau_teacher
 
-    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
-        return seed(views[0], teacher, self.queue.vectors, self.tau_student, self.tau_teacher)
+    def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
+        return seed(views[0], targets.embeddings[0], self.queue.vectors, self.tau_student, self.tau_teacher)

@@ -12,8 +12,6 @@ import numpy as np
 from rich.table import Table
 
 from edgedistill import quantization, recipe
-from edgedistill.classification import classifier, finetune
-from edgedistill.classification.finetune import LabelledStage
 from edgedistill.errors import Problems
 from edgedistill.evaluation import bootstrap, report
 from edgedistill.evaluation.tables import noise_note, plain, significant
@@ -21,7 +19,7 @@ from edgedistill.planning import training_time
 from edgedistill.precisions import PRECISIONS
 from edgedistill.runtime import onnx_session
 from edgedistill.session import Session
-from edgedistill.students import graph, kinds
+from edgedistill.students import classifier, graph, kinds
 from edgedistill.training import teacher_cache
 from edgedistill.training.open_recipe import Opened, open_recipe
 
@@ -41,23 +39,20 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
     time is given. Raises one UserError with the problems of all recipes before anything is measured; see
     `open_recipe`.
     """
-    problems, whole = Problems(), list[tuple[Opened, LabelledStage | None]]()
+    problems, whole = Problems(), list[Opened]()
     names = [f"{spec.name}: " if len(specs) > 1 else "" for spec in specs]
     for spec, name in zip(specs, names, strict=True):
         with problems.collect(name):
-            labels = spec.finetuning is not None
-            whole.append(
-                finetune.open_recipe(spec, session) if labels else (open_recipe(spec, session), None)
-            )
+            whole.append(open_recipe(spec, session))
     problems.raise_any()
-    for (opened, _), name in zip(whole, names, strict=True):
+    for opened, name in zip(whole, names, strict=True):
         for warning in opened.warnings:
             session.log(f"warning: {name}{warning}")
-    return [_cost(opened, labelled, session) for opened, labelled in whole]
+    return [_cost(opened, session) for opened in whole]
 
 
-def _cost(opened: Opened, labelled: LabelledStage | None, session: Session) -> dict[str, Any]:
-    spec, student, corpus = opened.spec, opened.student.module, opened.texts
+def _cost(opened: Opened, session: Session) -> dict[str, Any]:
+    spec, student, corpus, labelled = opened.spec, opened.student.module, opened.texts, opened.labelled
     found: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
     found["max_tokens"] = opened.student.max_tokens
     noise: dict[str, Any] = {}

@@ -23,7 +23,6 @@ from edgedistill.students.output import own
 from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
 from edgedistill.teacher.encoder import flush_denormals
 from edgedistill.training import train
-from edgedistill.training.initial_student.prepared_student import corpora_of
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.stages import steps
 from edgedistill.training.trained_module import Accelerator
@@ -41,7 +40,7 @@ def training_samples(opened: Opened) -> int:
     """How many texts the student embeds in training, over all stages and epochs; every view of a text
     counts."""
     stages = zip(opened.spec.distilling, opened.stages, strict=True)
-    return sum(steps(stage, ahead.rows) * stage.batch * stage.views for stage, ahead in stages)
+    return sum(steps(stage, ahead.training) * stage.batch * stage.views for stage, ahead in stages)
 
 
 def estimate_seconds(opened: Opened, missing: list[TeacherPass], session: Session) -> dict[str, float]:
@@ -147,6 +146,5 @@ def _mean_tokens(opened: Opened) -> int:
     """Tokens of a text that training reads, on average."""
     most = max(stage.max_tokens for stage in opened.spec.distilling)
     encode = opened.student.limited_tokenizer.limited(most).encoder()
-    corpora = [column for ahead in opened.stages if ahead.tuples for column in ahead.tuples.columns]
-    texts = [text for corpus in corpora or corpora_of(opened.texts) for text in sample(corpus)[:CHUNK]]
+    texts = [text for ahead in opened.stages for side in ahead.rows.sides for text in sample(side)[:CHUNK]]
     return max(1, round(float(np.mean([len(ids) for ids in encode(texts)]))))

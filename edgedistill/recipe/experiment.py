@@ -8,9 +8,8 @@ from pydantic import Field, Tag, model_validator
 
 from edgedistill.recipe.corpus import Corpus, Parallel
 from edgedistill.recipe.finetuning import Finetune
-from edgedistill.recipe.objectives import Ranking, leaves
 from edgedistill.recipe.section import Patience, Precision, Section, by_kind
-from edgedistill.recipe.stages import Stage, stage_of_pairs
+from edgedistill.recipe.stages import Stage, ranks, stage_of_pairs
 from edgedistill.recipe.students import BuiltStudent, Finished, Static, Student, TeacherItself, drops_head
 from edgedistill.recipe.targets import Projected, SingleTeacher, Split, Targets
 from edgedistill.recipe.teacher import Teacher
@@ -139,13 +138,13 @@ class Recipe(Section):
         return self
 
     def _views_differ(self, place: str, stage: Stage, student: BuiltStudent | Finished) -> None:
-        kinds = {leaf.kind for leaf in leaves(stage.objective)}
+        kinds = {leaf.kind for leaf in stage.objective.leaves}
         if isinstance(stage.view, Dropout) and not getattr(student, "dropout", 0):
             raise ValueError(
                 f"{place}.view: without dropout both views give the same embedding; set student.dropout, or "
                 "choose another view"
             )
-        own = {leaf.kind for leaf in leaves(stage.objective) if isinstance(leaf, Ranking)}
+        own = {leaf.kind for leaf in stage.objective.leaves if ranks(leaf)}
         if own and kinds - own and drops_head(student):
             named = ", ".join(sorted(own))
             raise ValueError(

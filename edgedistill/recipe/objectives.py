@@ -1,15 +1,65 @@
-"""The objectives: which loss is minimized, and which views, pairs and teacher embeddings each one reads."""
+"""The objectives: which loss is minimized, and what each one reads of a batch, declared on its class."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from edgedistill.recipe.section import Section
 
 
-class Mse(Section):
+class Loss(Section):
+    """What every objective declares: `columns`, those of a row whose texts it compares, (0,) a text, (0, 1) a
+    text and its translation, (0, ...) a query and all documents; what of the `teacher` it reads; where its
+    `negatives` come from; whether it compares one `coordinate` of the student with the teacher's, so that the
+    dimensions must be equal."""
+
+    kind: str
+    columns: ClassVar[tuple[int | EllipsisType, ...]] = (0,)
+    teacher: ClassVar[Literal["embeddings", "scores", "nothing"]] = "embeddings"
+    negatives: ClassVar[Literal["batch", "queue", "row", "nothing"]] = "nothing"
+    coordinates: ClassVar[bool] = True
+
+    @property
+    def second_view(self) -> bool:
+        """Whether it compares a text with a second view of it."""
+        return any(part.second_view for part in self.parts)
+
+    @property
+    def prefilled(self) -> int:
+        """How many training texts fill its queue before the first step, and are not trained on."""
+        return max((part.prefilled for part in self.parts), default=0)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the other texts of a batch are all its negatives, so that one text has none."""
+        return self.negatives == "batch" and not getattr(self, "queue", 0)
+
+    @property
+    def cuts(self) -> list[int]:
+        """The dimensions, ascending, that embeddings can be truncated to (Matryoshka)."""
+        return sorted({dims for part in self.parts for dims in part.cuts})
+
+    @property
+    def parts(self) -> Sequence[Loss]:
+        """The objectives that it is made of."""
+        return []
+
+    @property
+    def leaves(self) -> list[Loss]:
+        """Its terms, however nested; itself where it has none."""
+        return [leaf for part in self.parts for leaf in part.leaves] or [self]
+
+    @property
+    def terms_whole(self) -> list[Loss]:
+        """The terms of its sums, each with `each_side` around it where it has one."""
+        return [term for part in self.parts for term in part.terms_whole] or [self]
+
+
+class Mse(Loss):
     """Mean squared error over batch and dimensions (DistilCSE's KD)."""
 
     kind: Literal["mse"]
@@ -21,23 +71,24 @@ class Mse(Section):
     )
 
 
-class Cosine(Section):
+class Cosine(Loss):
     """½ (1 − cos(student, teacher)), the loss of SRA (Eq. 1)."""
 
     kind: Literal["cosine"]
 
 
-class SoftCos(Section):
+class SoftCos(Loss):
     """Squared distance to the unit vector half-way to the teacher's: 2 − √(2 (1 + cos)) (text-level
     distillation)."""
 
     kind: Literal["softcos"]
 
 
-class Ckd(Section):
+class Ckd(Loss):
     """Contrastive: identify the teacher's embedding among the batch's and a queue of earlier ones (DistilCSE,
     Eq. 5 and 6)."""
 
+    negatives = "batch"
     kind: Literal["ckd"]
     queue: int = Field(
         16_384,
@@ -52,10 +103,11 @@ class Ckd(Section):
     learn_temperature: bool = Field(True, description="false: the temperature stays constant.")
 
 
-class Congen(Section):
+class Congen(Loss):
     """Match the teacher's similarity distribution over a queue, for the text and for a second view of it
     (ConGen, Eq. 1 to 4)."""
 
+    negatives = "batch"
     kind: Literal["congen"]
     queue: int = Field(
         16_384,
@@ -78,11 +130,20 @@ class Congen(Section):
         "view alone.",
     )
 
+    @property
+    def second_view(self) -> bool:
+        return self.alpha < 1
 
-class Seed(Section):
+    @property
+    def prefilled(self) -> int:
+        return self.queue
+
+
+class Seed(Loss):
     """Match the teacher's similarity distribution over its own embedding and a queue (SEED, Fang et al.
     2021)."""
 
+    negatives = "queue"
     kind: Literal["seed"]
     queue: int = Field(
         16_384,
@@ -93,17 +154,25 @@ class Seed(Section):
     teacher_temperature: float = Field(0.05, gt=0, description="The teacher's temperature.")
 
 
-class DualL2(Section):
+class DualL2(Loss):
     """Mean squared error of unit embeddings: teacher against the text, and teacher against its second view
     (ConGen, §4.2)."""
 
     kind: Literal["dual_l2"]
 
+    @property
+    def second_view(self) -> bool:
+        return True
 
-class Skd(Section):
+
+class Skd(Loss):
     """`dual_l2` plus the two views against each other: self-knowledge distillation (ConGen, §4.2)."""
 
     kind: Literal["skd"]
+
+    @property
+    def second_view(self) -> bool:
+        return True
 
 
 SimilarTuples = Annotated[
@@ -117,19 +186,27 @@ SimilarTuples = Annotated[
 ]
 
 
-class InfoNce(Section):
+class InfoNce(Loss):
     """Identify the document that answers a query among all documents of the batch, the negatives of all
     tuples included (DistilCSE, Eq. 7; DPR)."""
 
+    columns = (0, ...)
+    teacher = "nothing"
+    negatives = "batch"
+    coordinates = False
     kind: Literal["info_nce"]
     temperature: float = Field(0.05, gt=0, description="Divides the cosines.")
     similar_texts: SimilarTuples = None
 
 
-class Listwise(Section):
+class Listwise(Loss):
     """Match the teacher's distribution over the documents of a batch for each query (ListNet, Cao et al.
     2007), by KL divergence."""
 
+    columns = (0, ...)
+    teacher = "scores"
+    negatives = "row"
+    coordinates = False
     kind: Literal["listwise"]
     temperature: float = Field(0.05, gt=0, description="Divides the student's cosines.")
     teacher_temperature: float = Field(
@@ -146,10 +223,14 @@ class Listwise(Section):
     similar_texts: SimilarTuples = None
 
 
-class MarginMse(Section):
+class MarginMse(Loss):
     """Match how far the positive's score is above each other document's (MarginMSE, Hofstätter et al.
     2020)."""
 
+    columns = (0, ...)
+    teacher = "scores"
+    negatives = "row"
+    coordinates = False
     kind: Literal["margin_mse"]
     scale: float = Field(
         1.0,
@@ -160,41 +241,60 @@ class MarginMse(Section):
     similar_texts: SimilarTuples = None
 
 
-class EachSide(Section):
+class EachSide(Loss):
     """An objective applied to source and target side of each pair, or to the queries and the documents of
     tuples, summed; with mse on pairs, multi-stage distillation's Eq. 2 to 4 and 6."""
 
+    columns = (0, ...)
     kind: Literal["each_side"]
     objective: Objective = Field(description="The objective applied to each side.")
 
     @model_validator(mode="after")
     def _of_one_text(self) -> EachSide:
-        if reads_pairs(self.objective) != {False} or reads_second_view(self.objective):
+        compared = {leaf.columns for leaf in self.objective.terms_whole}
+        if compared != {(0,)} or self.objective.second_view:
             raise ValueError(
                 "`each_side` applies an objective of single texts to each side; it takes no objective of "
                 "pairs or of second views"
             )
         return self
 
+    @property
+    def parts(self) -> list[Loss]:
+        return [self.objective]
 
-class Mcl(Section):
+    @property
+    def terms_whole(self) -> list[Loss]:
+        return [self]
+
+
+class Mcl(Loss):
     """Across a batch of pairs, match the student's cosines to the teacher's among source texts (multi-stage
     distillation, Eq. 5)."""
 
+    columns = (0, 1)
+    negatives = "batch"
+    coordinates = False
     kind: Literal["mcl"]
 
 
-class MclBool(Section):
+class MclBool(Loss):
     """`mcl` with labels instead of the teacher's cosines: 1 for a text and its translation, 0 otherwise
     (ablation of §4.5)."""
 
+    columns = (0, 1)
+    negatives = "batch"
+    coordinates = False
     kind: Literal["mcl_bool"]
 
 
-class MclCe(Section):
+class MclCe(Loss):
     """`mcl` as a cross-entropy over the batch, weighted by the teacher's cosines (ablation of §4.5). These
     are not probabilities, so the teacher's own embeddings are not its optimum."""
 
+    columns = (0, 1)
+    negatives = "batch"
+    coordinates = False
     kind: Literal["mcl_ce"]
     temperature: float = Field(0.05, gt=0, description="Divides the cosines.")
     reduction: Literal["mean", "sum", "pairs"] = Field(
@@ -212,14 +312,18 @@ class Term(Section):
     objective: Objective = Field(description="The objective of this term.")
 
 
-class Sum(Section):
+class Sum(Loss):
     """A weighted sum of objectives."""
 
     kind: Literal["sum"]
     terms: list[Term] = Field(min_length=1, max_length=64, description="The weighted terms.")
 
+    @property
+    def parts(self) -> list[Loss]:
+        return [term.objective for term in self.terms]
 
-class Matryoshka(Section):
+
+class Matryoshka(Loss):
     """An objective over the first d₁ < d₂ < … dimensions, so that embeddings can be truncated there (Kusupati
     et al. 2022).
 
@@ -236,8 +340,7 @@ class Matryoshka(Section):
 
     @model_validator(mode="after")
     def _ascending(self) -> Matryoshka:
-        inner = [self.objective, *(term.objective for term in getattr(self.objective, "terms", []))]
-        if any(isinstance(each, Matryoshka) for each in inner):
+        if self.objective.cuts:
             raise ValueError("a matryoshka inside a matryoshka; list all `dims` in one")
         if self.dims != sorted(set(self.dims)) or self.dims[0] < 1:
             raise ValueError(f"`dims` {self.dims} must be ascending and start at 1 or more")
@@ -246,6 +349,14 @@ class Matryoshka(Section):
         if self.weights is not None and not all(0 < weight < float("inf") for weight in self.weights):
             raise ValueError(f"`weights` {self.weights} must all be above 0, and finite")
         return self
+
+    @property
+    def parts(self) -> list[Loss]:
+        return [self.objective]
+
+    @property
+    def cuts(self) -> list[int]:
+        return self.dims
 
 
 Objective = Annotated[
@@ -268,69 +379,6 @@ Objective = Annotated[
     | Matryoshka,
     Field(discriminator="kind"),
 ]
-
-
-# What compares queries with documents: the student's embeddings with each other alone.
-Ranking = InfoNce | Listwise | MarginMse
-
-
-def leaves(objective: Objective) -> list[Objective]:
-    """The objective's terms, however nested; the objective itself where it has none."""
-    if isinstance(objective, Matryoshka | EachSide):
-        return leaves(objective.objective)
-    return (
-        [leaf for term in objective.terms for leaf in leaves(term.objective)]
-        if isinstance(objective, Sum)
-        else [objective]
-    )
-
-
-def among_the_batch(leaf: Objective) -> bool:
-    """Whether a term compares the texts of a batch only with each other."""
-    return isinstance(leaf, Mcl | MclBool | MclCe) or (isinstance(leaf, Ckd) and leaf.queue == 0)
-
-
-def negatives_in_batch(leaf: Objective) -> bool:
-    """Whether the other texts of a batch are a term's negatives, so that it matters which texts share a
-    batch."""
-    return isinstance(leaf, Ckd | Congen | InfoNce | Mcl | MclBool | MclCe)
-
-
-def group_of_similar_tuples(objective: Objective) -> int | None:
-    """How many similar tuples in a row it compares; None for tuples at random. Raises ValueError
-    where its terms differ."""
-    found = {leaf.similar_texts for leaf in leaves(objective) if isinstance(leaf, Ranking)} - {None}
-    if len(found) > 1:
-        raise ValueError(
-            "`similar_texts` differs between the objective's terms; a batch has groups of one size, give one "
-            "number"
-        )
-    return found.pop() if found else None
-
-
-def reads_second_view(objective: Objective) -> bool:
-    """Whether the objective compares a text with a second view of it."""
-    return any(
-        isinstance(leaf, DualL2 | Skd) or (isinstance(leaf, Congen) and leaf.alpha < 1)
-        for leaf in leaves(objective)
-    )
-
-
-def reads_scores(objective: Objective) -> bool:
-    """Whether any of its terms compares the student's ranking with a teacher's scores."""
-    return any(isinstance(leaf, Listwise | MarginMse) for leaf in leaves(objective))
-
-
-def terms_of(objective: Objective) -> list[Objective]:
-    """The terms of its sums, each of them whole: with `each_side` around it where it has one."""
-    if isinstance(objective, Sum):
-        return [each for term in objective.terms for each in terms_of(term.objective)]
-    return terms_of(objective.objective) if isinstance(objective, Matryoshka) else [objective]
-
-
-def reads_pairs(objective: Objective) -> set[bool]:
-    """Whether its terms read pairs: {True}, {False}, or both where terms differ."""
-    return {isinstance(term, EachSide | Mcl | MclBool | MclCe) for term in terms_of(objective)}
 
 
 EachSide.model_rebuild()

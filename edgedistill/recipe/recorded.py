@@ -6,8 +6,9 @@ read and what is downloaded is decided by the user's own command and by the reci
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
+from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.object_store import PROTOCOLS
 from edgedistill.recipe.experiment import Recipe
@@ -58,6 +59,5 @@ def check_confined(task: TaskFiles | TaskHub, data: Path | None, place: str) -> 
 
 def _leaves(text: str) -> bool:
     """Whether a relative path of this text would leave its folder, on any system or for an object store."""
-    paths = (PurePosixPath(text), PureWindowsPath(text))
     outside = ("~", *(f"{each}://" for each in PROTOCOLS))
-    return any(path.anchor != "" or ".." in path.parts for path in paths) or text.startswith(outside)
+    return files.leaves_folder(text) or text.startswith(outside)

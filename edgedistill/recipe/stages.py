@@ -7,22 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from edgedistill.recipe.corpus import Parallel
-from edgedistill.recipe.objectives import (
-    EachSide,
-    Mcl,
-    MclBool,
-    MclCe,
-    Objective,
-    Ranking,
-    among_the_batch,
-    group_of_similar_tuples,
-    leaves,
-    negatives_in_batch,
-    reads_pairs,
-    reads_scores,
-    reads_second_view,
-    terms_of,
-)
+from edgedistill.recipe.objectives import Loss, Objective
 from edgedistill.recipe.section import (
     LARGEST_BATCH,
     MOST_EPOCHS,
@@ -158,8 +143,8 @@ class Stage(Section):
 
     @model_validator(mode="after")
     def _inputs_match_objective(self) -> Stage:
-        kinds = sorted({leaf.kind for leaf in leaves(self.objective)})
-        compared = sorted({leaf.kind for leaf in leaves(self.objective) if among_the_batch(leaf)})
+        kinds = sorted({leaf.kind for leaf in self.objective.leaves})
+        compared = sorted({leaf.kind for leaf in self.objective.leaves if leaf.alone})
         if self.rehearsal and self.only_embeddings:
             raise ValueError(
                 "`rehearsal` is of whole students, and `match` of their embeddings; leave it out"
@@ -172,21 +157,21 @@ class Stage(Section):
                 f"`batch` is 1, and {', '.join(compared)} compares the texts of a batch with each other; set "
                 "it to 2 or more"
             )
-        if ranking := sorted({leaf.kind for leaf in leaves(self.objective) if isinstance(leaf, Ranking)}):
+        if ranking := sorted({leaf.kind for leaf in self.objective.leaves if ranks(leaf)}):
             raise ValueError(f"{', '.join(ranking)} ranks the documents of queries; give the stage `tuples`")
-        if self.view is None and reads_second_view(self.objective):
+        if self.view is None and self.objective.second_view:
             ways_out = {"congen": ", or set alpha: 1"}
             alone = ways_out.get(kinds[0], "") if len(kinds) == 1 else ""
             raise ValueError(
                 f"{', '.join(kinds)} compares a text with a second view of it; give the stage a `view`{alone}"
             )
-        if self.view is not None and not reads_second_view(self.objective):
+        if self.view is not None and not self.objective.second_view:
             raise ValueError(f"{', '.join(kinds)} reads no second view; leave `view` out")
         return self
 
     def _reads_tuples(self) -> None:
         """Raise ValueError where the objective, or another key, does not go with tuples."""
-        others = [term.kind for term in terms_of(self.objective) if not isinstance(term, Ranking | EachSide)]
+        others = [term.kind for term in self.objective.terms_whole if ... not in term.columns]
         if others:
             raise ValueError(
                 f"{', '.join(sorted(set(others)))} reads single texts, and the stage has `tuples`; apply it "
@@ -196,7 +181,7 @@ class Stage(Section):
             if getattr(self, field) is not None:
                 raise ValueError(f"`{field}` applies to the corpus' texts; leave it out with `tuples`")
         scores = self.tuples.scores if self.tuples is not None else None
-        if scores not in (None, Scores()) and not reads_scores(self.objective):
+        if scores not in (None, Scores()) and not self.reads_scores:
             raise ValueError(
                 "`tuples.scores` are matched by listwise and margin_mse; add one, or leave them out"
             )
@@ -224,14 +209,34 @@ class Stage(Section):
     @property
     def group(self) -> int | None:
         """How many tuples in a row of a batch are similar to each other; None: they are drawn at random."""
-        return group_of_similar_tuples(self.objective)
+        sizes = {getattr(leaf, "similar_texts", None) for leaf in self.objective.leaves} - {None}
+        if len(sizes) > 1:
+            raise ValueError(
+                "`similar_texts` differs between the objective's terms; a batch has groups of one size, give "
+                "one number"
+            )
+        return sizes.pop() if sizes else None
+
+    @property
+    def reads_teacher(self) -> bool:
+        """Whether a term compares the student's embeddings with the teacher's."""
+        return any(leaf.teacher == "embeddings" for leaf in self.objective.leaves)
+
+    @property
+    def reads_scores(self) -> bool:
+        """Whether a term compares the student's ranking with a teacher's scores."""
+        return any(leaf.teacher == "scores" for leaf in self.objective.leaves)
+
+    @property
+    def reads_pairs(self) -> set[bool]:
+        """Whether the terms read several columns: {True}, {False}, or both where they differ."""
+        return {len(term.columns) > 1 for term in self.objective.terms_whole}
 
     @property
     def sorting_window(self) -> int:
         """Batches of shuffled texts that are sorted by length together; 1: none are."""
-        return self.bucket or (
-            1 if any(negatives_in_batch(leaf) for leaf in leaves(self.objective)) else SORTED_BATCHES
-        )
+        among = any(leaf.negatives == "batch" for leaf in self.objective.leaves)
+        return self.bucket or (1 if among else SORTED_BATCHES)
 
     @property
     def views(self) -> int:
@@ -240,7 +245,12 @@ class Stage(Section):
             negatives = self.tuples.negatives
             columns = 2 if isinstance(self.tuples, TupleCorpus) else len(self.tuples.columns)
             return columns + (negatives.count if negatives is not None else 0)
-        return 2 if self.view is not None or reads_pairs(self.objective) == {True} else 1
+        return 2 if self.view is not None or self.reads_pairs == {True} else 1
+
+
+def ranks(leaf: Loss) -> bool:
+    """Whether a term compares a query with documents: the student's own embeddings with each other."""
+    return ... in leaf.columns
 
 
 def stage_of_pairs(
@@ -256,14 +266,14 @@ def stage_of_pairs(
                     f"{place}.{field}: applies to a parallel corpus; leave it out, or set corpus.kind: "
                     "parallel"
                 )
-        if True in reads_pairs(stage.objective) and stage.tuples is None:
+        if True in stage.reads_pairs and stage.tuples is None:
             raise ValueError(
                 f"{place}.objective: {stage.objective.kind} reads pairs; set corpus.kind: parallel"
             )
         return
-    if False in reads_pairs(stage.objective):
+    if False in stage.reads_pairs:
         way_out = "apply it to each side, {kind: each_side, objective: …}"
-        kinds = ", ".join(sorted({leaf.kind for leaf in leaves(stage.objective)}))
+        kinds = ", ".join(sorted({leaf.kind for leaf in stage.objective.leaves}))
         raise ValueError(f"{place}.objective: {kinds} reads single texts, the corpus holds pairs; {way_out}")
     unknown_names = sorted(set(stage.pairs or []) - {part.title for part in pairs.pairs})
     if unknown_names:
@@ -278,9 +288,7 @@ def stage_of_pairs(
             f"{place}.match: a {student.kind} student has no embedding layer to match; choose bert or "
             "recurrent"
         )
-    if stage.only_embeddings and any(
-        isinstance(leaf, Mcl | MclBool | MclCe) for leaf in leaves(stage.objective)
-    ):
+    if stage.only_embeddings and any(leaf.columns == (0, 1) for leaf in stage.objective.leaves):
         raise ValueError(
             f"{place}.objective: {stage.objective.kind} compares whole texts; match embedding layers with "
             f"{{kind: each_side, objective: …}}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, Tag, model_validator
 
@@ -132,6 +132,7 @@ class Split(Section):
         min_length=2, description="One block per teacher; their `dims` add up to the student's dimensions."
     )
     sample: FitSample = 20_000
+    raw: ClassVar[bool] = False  # blocks are of unit length
 
     @property
     def width(self) -> int:

@@ -6,6 +6,7 @@ __all__ = [
     "batching",
     "bundle",
     "bundle_location",
+    "classification",
     "compact",
     "golden_file",
     "manifest",

@@ -15,9 +15,10 @@ from edgedistill import machine
 from edgedistill.errors import CheckFailed, UserError, border, raise_failed
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime import prompts as prompts_
-from edgedistill.runtime.arguments import MOST_THREADS, given_texts, our_names, positive
+from edgedistill.runtime.arguments import MOST_THREADS, given_texts, listed, our_names, positive
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
+from edgedistill.runtime.classification import PROBABILITY, Classification, Item, softmax
 from edgedistill.runtime.compact import compact, layout
 from edgedistill.runtime.onnx_session import BundleSession
 from edgedistill.runtime.prompts import Prompts
@@ -395,6 +396,86 @@ class PairBundle(Bundle):
         return self.query.unknown_id
 
 
+class ClassifierBundle(Bundle):
+    """An opened bundle that labels texts or, where `pair` is true, pairs of texts, with one of `labels`."""
+
+    measure = PROBABILITY
+
+    def __repr__(self) -> str:
+        items = "pair" if self.pair else "text"
+        return f"<Bundle {self.manifest['name']}:{self.precision}, {len(self.labels)} labels per {items}>"
+
+    @border()
+    def encode(self, *arguments: Any, **options: Any) -> np.ndarray:
+        """Raises UserError: a classifier has no embeddings."""
+        raise UserError(
+            f"{self.manifest['name']}: a classifier ({', '.join(self.labels)}), which has no embeddings; "
+            "call classify"
+        )
+
+    @border()
+    def classify(
+        self, items: Iterable[Item], batch_tokens: int | None = None, progress: bool = False, **others: Any
+    ) -> Classification:
+        """Label n items: (labels, probabilities), a list of n and (n, C) float32.
+
+        items: any iterable, as for `encode`, of strings or of pairs such as ("A text.", "Another one."). The
+        columns of the probabilities are in the order of `labels`. batch_tokens:, progress:, others: as for
+        `encode`.
+
+        Raises UserError for an item that is neither, and names its index.
+        """
+        given = {"batch_tokens": batch_tokens, "progress": progress}
+        probabilities = softmax(self.logits(items, **our_names("classify", others, given)))
+        return Classification([self.labels[at] for at in probabilities.argmax(1).tolist()], probabilities)
+
+    def logits(
+        self, items: Iterable[Item], batch_tokens: int | None = None, progress: bool = False
+    ) -> np.ndarray:
+        """(n, C) float32, the classifier head's outputs before softmax. Raises as `classify`."""
+        items = listed(items, "items", 1 + self.pair)
+        logits = np.zeros((len(items), len(self.labels)), np.float32)
+        with progress_bar(len(items), progress, "classifying", "items") as advance:
+            for start in range(0, len(items), WINDOW):
+                texts = self._columns(items[start : start + WINDOW], start)
+                ids = [self._tokenize(each, start) for each in texts]
+                self._run([*ids], logits[start : start + len(ids[0])], batch_tokens, advance)
+        return logits
+
+    def tokenize_items(self, items: Sequence[Item], first: int = 0) -> list[list[np.ndarray]]:
+        """Return the token ids of each item: those of its text, or of its two texts. Errors count from
+        `first`, the index of items[0]."""
+        columns = self._columns(listed(items, "items", 1 + self.pair), first)
+        return [list(row) for row in zip(*(self._tokenize(each, first) for each in columns), strict=True)]
+
+    def _columns(self, items: list[Item], first: int) -> list[list[str]]:
+        """The first texts of all items and, for pairs, the second ones."""
+        rows = []
+        for at, item in enumerate(items):
+            texts = list(item) if isinstance(item, Iterable) and not isinstance(item, str) else [item]
+            if len(texts) != 1 + self.pair or not all(isinstance(text, str) for text in texts):
+                wanted, kind = ("a pair of strings", "pairs") if self.pair else ("a string", "texts")
+                raise UserError(
+                    f"items[{first + at}]: not {wanted}; {self.manifest['name']} classifies {kind}"
+                )
+            rows.append(texts)
+        return [[texts[column] for texts in rows] for column in range(1 + self.pair)]
+
+    def logits_ids(self, ids: Sequence[Sequence[np.ndarray]], batch_tokens: int | None = None) -> np.ndarray:
+        """(n, C) float32 of items given as token ids, as `tokenize_items` returns them."""
+        columns: list[Sequence[np.ndarray]] = [
+            [item[column] for item in ids] for column in range(1 + self.pair)
+        ]
+        return self._rows(columns, len(self.labels), batch_tokens)
+
+    def golden_ids(self, texts: list[Any], roles: list[str]) -> list[Any]:
+        return [[row.tolist() for row in item] for item in self.tokenize_items(texts)]
+
+    def golden_rows(self, ids: list[Any], batch_tokens: int | None) -> np.ndarray:
+        items = [[np.array(row, np.int64) for row in item] for item in ids]
+        return self.logits_ids(items, None if batch_tokens is None else 2 * batch_tokens)
+
+
 @border()
 def load(
     name: str | Path,
@@ -459,12 +540,8 @@ def _opened_again(folder: Path, digest: str, precision: str, threads: int, devic
 
 
 def kind_of(manifest: dict[str, Any]) -> type[Bundle]:
-    """The class that opens a bundle: Bundle, but for a classifier, which has a room beside the line."""
-    if not manifest.get("labels"):
-        return Bundle
-    from edgedistill.classification.bundle import ClassifierBundle
-
-    return ClassifierBundle
+    """The class that opens a bundle: of a classifier, ClassifierBundle."""
+    return ClassifierBundle if manifest.get("labels") else Bundle
 
 
 def _open_pair(

@@ -5,6 +5,7 @@ __all__ = [
     "bert",
     "bert_layers",
     "bilstm",
+    "classifier",
     "embedding_tables",
     "finite_weights",
     "graph",

@@ -1,20 +1,18 @@
-"""The settings of a model folder, as sentence-transformers reads them; one that is not honoured here is
-refused by name."""
+"""The settings of a model folder, as sentence-transformers reads them. Where it has others than are read
+here, the teacher compares its embeddings with those of sentence-transformers itself."""
 
 from __future__ import annotations
 
 import json
-from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import transformers
 from transformers import CONFIG_MAPPING
-from transformers.utils.versions import require_version
 
 from edgedistill import files
 from edgedistill.errors import UserError, first_line, unknown_name, wants_memory
@@ -71,116 +69,33 @@ OTHER_MODULES = {  # what a first module of another kind is, and the way out
     "CLIPModel": f"a model of images and texts (CLIPModel); {ELSEWHERE}",
 }
 
-Accepts = Callable[[Any], bool]
-
-
-def _anything(value: Any) -> bool:
-    return True
-
-
-def _flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _unset(value: Any) -> bool:
-    return value in (None, {}, [], "")
-
-
-def _size_or_unset(value: Any) -> bool:
-    return value is None or _size(value)
-
-
-def _one_of(*values: Any) -> Accepts:
-    return lambda value: value in values
-
-
-def _only(*keys: str) -> Accepts:
-    """Options for transformers that do not change embeddings; the first six are replaced by
-    sentence-transformers' own."""
-    harmless = {"subfolder", "token", "cache_dir", "revision", "local_files_only", "trust_remote_code", *keys}
-    return lambda value: value is None or (isinstance(value, dict) and value.keys() <= harmless)
-
-
-def _text_only(value: Any) -> bool:
-    """Whether a modality_config reads texts by the model's `forward`, without a chat template."""
-    outputs = ("last_hidden_state", ["last_hidden_state"])
-    return value in [{"text": {"method": "forward", "method_output_name": name}} for name in outputs]
-
-
-def _pooling_mode(value: Any) -> bool:
-    names = value if isinstance(value, list) else [value]
-    return bool(names) and all(isinstance(name, str) and name in POOLING_NAMES for name in names)
-
-
-def _prompts(value: Any) -> bool:
-    texts = value.values() if isinstance(value, dict) else [0] * (value is not None)
-    return all(text is None or isinstance(text, str) for text in texts)
-
-
-_ON_EMBEDDING = _one_of("sentence_embedding", None)
-_MODEL_OPTIONS = _only(
-    *"torch_dtype dtype attn_implementation device_map low_cpu_mem_usage add_pooling_layer".split()
+# Settings whose values are read here, whatever they are,
+READ = {
+    *("max_seq_length", "do_lower_case", "include_prompt", "pooling_mode", *POOLINGS),
+    *("in_features", "out_features", "bias", "activation_function"),
+    *("prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name"),
+    # and those that change no embedding: the tokens have their width, nothing is dropped, versions are told
+    *("embedding_dimension", "word_embedding_dimension", "dropout", "unpad_inputs", "__version__"),
+}
+# Others mean the same as none with these values, and where they hold only HARMLESS options of transformers.
+EXPECTED: dict[str, tuple[Any, ...]] = {
+    "transformer_task": ("feature-extraction",),
+    "modality_config": tuple(
+        {"text": {"method": "forward", "method_output_name": name}}
+        for name in ("last_hidden_state", ["last_hidden_state"])
+    ),
+    "module_input_name": ("sentence_embedding",),
+    "model_type": ("SentenceTransformer",),
+}
+HARMLESS = set(
+    "subfolder token cache_dir revision local_files_only trust_remote_code torch_dtype dtype device_map "
+    "attn_implementation low_cpu_mem_usage add_pooling_layer use_fast model_max_length use_cache".split()
 )
-_TOKENIZER_OPTIONS = _only("use_fast", "model_max_length")
-
-
-def _tokenizer_options(value: Any) -> bool:
-    return _TOKENIZER_OPTIONS(value) and _size((value or {}).get("model_max_length", 1))
-
-
-# Every setting that sentence-transformers has for a module, and the values that are read here.
-SETTINGS: dict[str, dict[str, Accepts]] = {
-    "Transformer": {
-        "max_seq_length": _size_or_unset,
-        "do_lower_case": _one_of(True, False, None),
-        "transformer_task": _one_of("feature-extraction"),
-        "modality_config": _text_only,
-        "module_output_name": _one_of("token_embeddings"),
-        "processing_kwargs": _unset,
-        "unpad_inputs": _anything,  # the same arithmetic without padding
-        **dict.fromkeys(
-            ("query_length", "document_length", "query_expansion", "tokenizer_name_or_path", "cache_dir"),
-            _unset,
-        ),
-        **dict.fromkeys(("model_args", "model_kwargs"), _MODEL_OPTIONS),
-        **dict.fromkeys(("tokenizer_args", "processor_kwargs"), _tokenizer_options),
-        **dict.fromkeys(("config_args", "config_kwargs"), _only("use_cache")),
-    },
-    "Pooling": {
-        **dict.fromkeys(
-            ("embedding_dimension", "word_embedding_dimension"), _anything
-        ),  # the tokens have their width
-        "pooling_mode": _pooling_mode,
-        "include_prompt": _flag,
-        **dict.fromkeys(POOLINGS, _one_of(True, False, None)),
-    },
-    "Dense": {
-        "in_features": _size,
-        "out_features": _size,
-        "bias": _flag,
-        "activation_function": _one_of(*ACTIVATIONS),
-        "module_input_name": _one_of("sentence_embedding"),
-        "module_output_name": _ON_EMBEDDING,
-        "use_residual": _one_of(False),
-    },
-    "Normalize": {"module_input_name": _one_of("sentence_embedding"), "module_output_name": _ON_EMBEDDING},
-    "Dropout": {"dropout": _anything},  # nothing is dropped when it embeds
-}
-MODEL_SETTINGS: dict[str, Accepts] = {  # of config_sentence_transformers.json; the library ignores others
-    "model_type": _one_of("SentenceTransformer"),
-    "prompts": _prompts,
-    "default_prompt_name": lambda value: value is None or isinstance(value, str),
-    "truncate_dim": _size_or_unset,
-}
 MODEL_SETTINGS_FILE = "config_sentence_transformers.json"
 
 
 class Module(NamedTuple):
-    """One module behind the transformer: its kind, one of CHAIN, its folder and its checked settings."""
+    """One module behind the transformer: its kind, one of CHAIN, its folder and its settings."""
 
     kind: str
     folder: Path
@@ -189,12 +104,13 @@ class Module(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A model folder whose settings have been checked; nothing of its weights and tokenizer is open.
+    """What the JSON files of a model folder say; nothing of its weights and tokenizer is open.
 
     `transformer` is the folder of the transformer inside it, and `config` its config.json with its
     architecture's defaults. `options` are the settings of the Transformer module, `chain` holds the modules
     behind it, none for a plain model, and `settings` is config_sentence_transformers.json. Options and
-    settings are {} without a modules.json: sentence-transformers reads neither.
+    settings are {} without a modules.json: sentence-transformers reads neither. `unread` names the settings
+    that are not read here: whether they change embeddings is for sentence-transformers to say.
     """
 
     folder: Path
@@ -203,16 +119,26 @@ class ModelFolder:
     options: dict[str, Any]
     chain: list[Module]
     settings: dict[str, Any]
+    unread: list[str]
 
     @property
     def poolings(self) -> list[str]:
         """Our names of its poolings, in the order in which they are joined; [] for a plain model."""
         for module in self.chain:
             if module.kind == "Pooling":
-                named = module.config.get("pooling_mode")
-                on = [name for flag, (name, _) in POOLINGS.items() if module.config.get(flag)] or ["mean"]
-                names = on if named is None else named
-                return [POOLING_NAMES[name] for name in ([names] if isinstance(names, str) else names)]
+                names = module.config.get("pooling_mode")
+                if names is None:
+                    on = [name for flag, (name, _) in POOLINGS.items() if module.config.get(flag)]
+                    names = on or ["mean"]
+                elif isinstance(names, str):
+                    names = [names]
+                for name in names:
+                    if name not in POOLING_NAMES:
+                        place = module.folder / "config.json"
+                        raise UserError(
+                            f"{place}: {unknown_name('pooling', name, POOLING_NAMES)}; {ELSEWHERE}"
+                        )
+                return [POOLING_NAMES[name] for name in names]
         return []
 
     @property
@@ -279,18 +205,16 @@ def read(folder: Path) -> ModelFolder:
             raise UserError(f"{place}: adapter_config.json: {fact}; {way_out}")
     if not (transformer / "config.json").exists():
         raise UserError(f"{folder}: no config.json, so not a model folder; give the folder that holds it")
-    options = _options(transformer) if modules else {}
-    config = _config(transformer, options)
+    options, settings = _settings(folder, transformer) if modules else ({}, {})
     _check_shards(transformer)
-    _check_marks(transformer)
-    return ModelFolder(
-        folder,
-        transformer,
-        config,
-        options,
-        _chain(folder, modules[1:]),
-        _settings(folder) if modules else {},
-    )
+    chain = _chain(folder, modules[1:])
+    unread = _unread(TRANSFORMER_FILES[0], options, "token_embeddings")
+    unread += _unread(MODEL_SETTINGS_FILE, settings)
+    for module in chain:
+        unread += _unread(f"{module.folder.name}/config.json", module.config)
+    if len({entry.get("name", at) for at, entry in enumerate(modules)}) < len(modules):
+        unread.append("modules.json: two modules of one name")
+    return ModelFolder(folder, transformer, _config(transformer), options, chain, settings, unread)
 
 
 @contextmanager
@@ -360,38 +284,30 @@ def _modules(folder: Path) -> list[dict[str, Any]]:
     """The entries of modules.json, each {type, path, …}, its path inside the folder; [] where there is no
     such file."""
     place = folder / "modules.json"
-    entries = files.read_json(place, DOWNLOAD) if place.exists() else []
-    named = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
-    if not named or not all(isinstance(entry.get(key), str) for entry in entries for key in ("type", "path")):
+    if not place.exists():
+        return []
+    entries = files.read_json(place, DOWNLOAD)
+    keys = {"type", "path"}
+    if (
+        not isinstance(entries, list)
+        or not entries
+        or any(not isinstance(entry, dict) or keys - set(entry) for entry in entries)
+    ):
         raise UserError(f"{place}: not a list of modules, each with `type` and `path`; {DOWNLOAD}")
-    if place.exists() and not entries:
-        raise UserError(f"{place}: no modules; {DOWNLOAD}")
     for at, entry in enumerate(entries):
-        kind = entry["type"].rsplit(".", 1)[-1]
-        if _leaves(entry["path"]):
-            fact = f"module {at} has a path outside the model's folder ({entry['path']!r})"
-            raise UserError(f"{place}: {fact}; correct the path")
-        if not entry["type"].startswith("sentence_transformers."):
-            fact = f"module {at} is of another library ({entry['type']}), whose code does not run here"
-            raise UserError(f"{place}: {fact}; {ELSEWHERE}")
-        if at == 0 and kind in OTHER_MODULES:
+        kind = str(entry["type"]).rsplit(".", 1)[-1]
+        fact = ""
+        if files.leaves_folder(str(entry["path"])):
+            fact = f"has a path outside the model's folder ({entry['path']!r})"
+        elif not str(entry["type"]).startswith("sentence_transformers."):
+            fact = f"is of another library ({entry['type']}), whose code does not run here"
+        elif at == 0 and kind in OTHER_MODULES:
             raise UserError(f"{folder}: {OTHER_MODULES[kind]}")
-        if kind not in CHAIN or (at == 0) != (kind == "Transformer"):
-            fact = (
-                f"module {at} is {kind}; supported are a Transformer, Pooling, and Dense, Normalize, "
-                "Dropout behind"
-            )
-            raise UserError(f"{place}: {fact}; {ELSEWHERE}")
-    if len({str(entry.get("name", f"module {at}")) for at, entry in enumerate(entries)}) < len(entries):
-        fact = "two modules of one name, of which sentence-transformers drops one"
-        raise UserError(f"{place}: {fact}; give each its own name")
+        elif kind not in CHAIN or (at == 0) != (kind == "Transformer"):
+            fact = f"is {kind}; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind"
+        if fact:
+            raise UserError(f"{place}: module {at} {fact}; {ELSEWHERE}")
     return entries
-
-
-def _leaves(path: str) -> bool:
-    """Whether a relative path would leave its folder, by the syntax of any system."""
-    parts = PureWindowsPath(path)
-    return bool(parts.anchor) or ".." in parts.parts or "\0" in path
 
 
 def _chain(folder: Path, entries: list[dict[str, Any]]) -> list[Module]:
@@ -407,33 +323,51 @@ def _chain(folder: Path, entries: list[dict[str, Any]]) -> list[Module]:
         raise UserError(f"{folder / 'modules.json'}: {fact}; {ELSEWHERE}")
     found = []
     for kind, entry in zip(kinds, entries, strict=True):
-        inside = folder / entry["path"]
-        place = inside / "config.json"
+        place = folder / entry["path"] / "config.json"
         if not place.exists() and kind in ("Pooling", "Dense"):
             raise UserError(f"{place}: not there, and modules.json names it; {DOWNLOAD}")
-        found.append(Module(kind, inside, _checked(place, SETTINGS[kind])))
+        found.append(Module(kind, place.parent, _object(place)))
     return found
 
 
-def _checked(place: Path, known: Mapping[str, Accepts], strict: bool = True) -> dict[str, Any]:
-    """A file of settings, {} where there is none. Raises UserError for a value that is not read here, and,
-    if `strict`, for a setting that is not known."""
-    config = files.read_json_object(place, DOWNLOAD) if place.exists() else {}
-    for key, value in config.items():
-        if key not in known:
-            if strict:
-                raise UserError(f"{place}: {unknown_name('setting', key, known)}; remove it, or {ELSEWHERE}")
-        elif not known[key](value):
-            raise UserError(f"{place}: {key}: {json.dumps(value)[:200]} is not supported here; {ELSEWHERE}")
-    return config
+def _object(place: Path) -> dict[str, Any]:
+    """A file of settings, {} where there is none."""
+    return files.read_json_object(place, DOWNLOAD) if place.exists() else {}
 
 
-def _options(transformer: Path) -> dict[str, Any]:
-    found = (_checked(transformer / name, SETTINGS["Transformer"]) for name in TRANSFORMER_FILES)
-    return next((options for options in found if options), {})
+def _unread(name: str, config: dict[str, Any], output: str = "sentence_embedding") -> list[str]:
+    """The settings in a file that are not read here and may change embeddings. output: of its module."""
+    expected = {**EXPECTED, "module_output_name": (output,)}
+    return [
+        f"{name}: {key}: {json.dumps(value)[:100]}"
+        for key, value in config.items()
+        if key not in READ and value and value not in expected.get(key, ()) and not _is_harmless(value)
+    ]
 
 
-def _config(transformer: Path, options: dict[str, Any]) -> dict[str, Any]:
+def _is_harmless(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() <= HARMLESS
+
+
+def _settings(folder: Path, transformer: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the Transformer module and of the whole model, those that are read checked."""
+    options = next(filter(None, (_object(transformer / name) for name in TRANSFORMER_FILES)), {})
+    settings = _object(folder / MODEL_SETTINGS_FILE)
+    prompts, named = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    sizes = {"max_seq_length": options, "truncate_dim": settings}
+    for key, config in sizes.items():
+        if (value := config.get(key)) is not None and (type(value) is not int or value < 1):
+            raise UserError(f"{folder}: {key}: {json.dumps(value)[:200]} is no number of them; {DOWNLOAD}")
+    if not isinstance(prompts, dict) or {type(text) for text in prompts.values()} - {str, type(None)}:
+        raise UserError(f"{folder / MODEL_SETTINGS_FILE}: prompts: not texts by their names; {DOWNLOAD}")
+    # two names are there in any model, and empty
+    if named is not None and named not in {"query", "document", *prompts}:
+        fact = unknown_name("prompt", str(named), prompts)
+        raise UserError(f"{folder / MODEL_SETTINGS_FILE}: default_prompt_name: {fact}; {DOWNLOAD}")
+    return options, settings
+
+
+def _config(transformer: Path) -> dict[str, Any]:
     """config.json with its architecture's defaults. Raises UserError for one that would not embed as it
     says."""
     place = transformer / "config.json"
@@ -449,54 +383,17 @@ def _config(transformer: Path, options: dict[str, Any]) -> dict[str, Any]:
         if kind in CONFIG_MAPPING:
             config = {**CONFIG_MAPPING[kind]().to_dict(), **config}
         if kind == "big_bird" and config["attention_type"] == "block_sparse":
-            # transformers' attention is full up to this length
-            full = (5 + 2 * int(config["num_random_blocks"])) * int(config["block_size"])
-            if (options.get("max_seq_length") or full + 1) > full:
-                fact = "attention_type: block_sparse, which transformers gives up at the first short text"
-                raise UserError(
-                    f"{place}: {fact}; set it to original_full, or max_seq_length to at most {full}"
-                )
+            fact = "attention_type: block_sparse, which transformers gives up at the first short text"
+            raise UserError(f"{place}: {fact}; set it to original_full")
         return config
-
-
-def _check_marks(transformer: Path) -> None:
-    """Raise UserError for a byte order mark in a file that transformers itself reads."""
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
-        place = transformer / name
-        if place.exists() and place.read_bytes().startswith(BOM_UTF8):
-            fact = "begins with a byte order mark, which transformers does not read"
-            raise UserError(f"{place}: {fact}; save it as UTF-8 without")
 
 
 def _check_shards(transformer: Path) -> None:
     """Raise UserError for an index of weights that names a file outside its folder."""
-    for name in WEIGHTS:
-        place = transformer / name
-        if name.endswith(".index.json") and place.exists():
-            shards = files.read_json_object(place, DOWNLOAD).get("weight_map")
-            if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
-                raise UserError(f"{place}: no weight_map; {DOWNLOAD}")
-            for shard in set(shards.values()):
-                if _leaves(shard):
-                    fact = f"names a path outside the model's folder ({shard!r})"
-                    raise UserError(f"{place}: {fact}; correct the path")
-                if not (transformer / shard).exists():
-                    raise UserError(f"{place}: names {shard}, which is not there; {DOWNLOAD}")
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    place = folder / MODEL_SETTINGS_FILE
-    settings = _checked(place, MODEL_SETTINGS, strict=False)
-    named = settings.get("default_prompt_name")
-    known = {
-        "query",
-        "document",
-        *(settings.get("prompts") or {}),
-    }  # the two are there in any model, and empty
-    if named is not None and named not in known:
-        raise UserError(f"{place}: default_prompt_name: {unknown_name('prompt', named, known)}")
-    with opening(place, "requirements", "install what it names, or remove `requirements` there"):
-        for package, asked in dict(settings.get("requirements") or {}).items():
-            version = asked.get("specifier", "") if isinstance(asked, dict) else asked
-            require_version(f"{'torch' if package == 'pytorch' else package}{version}")
-    return settings
+    for place in (transformer / name for name in WEIGHTS if name.endswith(".index.json")):
+        shards = _object(place).get("weight_map", {})
+        names = shards.values() if isinstance(shards, dict) else [shards]
+        for shard in set(map(str, names)):
+            if files.leaves_folder(shard):
+                fact = f"names a path outside the model's folder ({shard!r})"
+                raise UserError(f"{place}: {fact}; correct the path")

@@ -148,35 +148,18 @@ def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
     """A Dense module for embeddings of `width` dimensions."""
     config, folder = module.config, module.folder
     # sentence-transformers' own default
-    activation = ACTIVATIONS[config.get("activation_function", "torch.nn.modules.activation.Tanh")]
-    if config.get("in_features") != width or "out_features" not in config:
-        fact = (
-            f"in_features {config.get('in_features')}, out_features {config.get('out_features')} behind "
-            f"{width} dimensions"
+    named = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    if named not in ACTIVATIONS:
+        fact = f"activation_function: {named!r} is not supported here"
+        raise UserError(f"{folder / 'config.json'}: {fact}; {model_folder.ELSEWHERE}")
+    with opening(folder, "its weights do not open"):
+        linear = nn.Linear(width, config["out_features"], bias=config.get("bias", True))
+        safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+        weights = (
+            load_file(safe) if safe.exists() else torch.load(pickled, map_location="cpu", weights_only=True)
         )
-        raise UserError(f"{folder / 'config.json'}: {fact}; {DOWNLOAD}")
-    linear = nn.Linear(width, config["out_features"], bias=config.get("bias", True))
-    found = next(
-        (folder / name for name in ("model.safetensors", "pytorch_model.bin") if (folder / name).exists()),
-        None,
-    )
-    if found is None:
-        raise UserError(
-            f"{folder}: a Dense layer without weights (neither model.safetensors nor pytorch_model.bin); "
-            f"{DOWNLOAD}"
-        )
-    with opening(found, "its weights do not open"):
-        safe = found.suffix == ".safetensors"
-        weights = load_file(found) if safe else torch.load(found, map_location="cpu", weights_only=True)
-        weights = {name.removeprefix("linear."): value.float() for name, value in weights.items()}
-        shapes = [
-            {name: tuple(value.shape) for name, value in each.items()}
-            for each in (weights, linear.state_dict())
-        ]
-        if shapes[0] != shapes[1]:
-            raise UserError(f"{found}: holds {shapes[0]}, config.json asks for {shapes[1]}; {DOWNLOAD}")
-        linear.load_state_dict(weights)
-    return nn.Sequential(finite_weights.checked(linear, folder), getattr(nn, activation)())
+        linear.load_state_dict({name.removeprefix("linear."): value for name, value in weights.items()})
+    return nn.Sequential(finite_weights.checked(linear, folder), getattr(nn, ACTIVATIONS[named])())
 
 
 def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequential]:

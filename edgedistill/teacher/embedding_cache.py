@@ -36,6 +36,8 @@ PART_SECONDS = 20.0
 class Embeds(Protocol):
     """A teacher, or a file of precomputed embeddings."""
 
+    keeps_lengths: bool
+
     @property
     def dims(self) -> int: ...
 

@@ -24,6 +24,8 @@ from edgedistill.teacher.int8_graph import Forward
 from edgedistill.teacher.tokenizer_files import encode_ids, load_tokenizer, max_input_tokens, prompts_of
 
 TOKENS_PER_BATCH = 2_048
+SAME_EMBEDDING = 0.999  # cosine, of bf16 too
+COMPARED = ["A cat.", "Zwölf Boxkämpfer, NAÏVE and LOUD!", "one text of many words " * 200]
 NOT_ON_CUDA = "int8 is for processors, and this device is cuda; set it to auto, or --device cpu"
 
 
@@ -43,7 +45,7 @@ class TeacherEncoder:
     ) -> None:
         self.spec, self.place = spec, place
         self.folder = teacher_files(spec, place)
-        model_folder.read(self.folder)  # another folder, such as a home, is refused before it is hashed
+        settings = model_folder.read(self.folder)  # a folder such as a home is refused before it is hashed
         self.hashes = self.file_hashes()
         self.tokenizer = load_tokenizer(self.folder, remote_code)
         self.module: Any = sentence_transformer.read(self.folder, spec.pooling, remote_code)
@@ -51,6 +53,8 @@ class TeacherEncoder:
         self.max_tokens = min(spec.max_tokens, max_input_tokens(self.folder, self.tokenizer))
         self.dtype = resolve_dtype(spec.dtype, device)
         self._opened = list[Forward]()  # one graph, for all roles
+        if settings.unread:
+            self._compare(settings.unread, remote_code)
 
     @property
     def dims(self) -> int:
@@ -60,6 +64,8 @@ class TeacherEncoder:
     def prompt(self) -> str:
         """What is put before every text."""
         return self.prompts.of(self.role)
+
+    keeps_lengths = True  # whether it can embed without scaling to unit length
 
     def in_role(self, role: str) -> TeacherEncoder:
         """The same encoder for texts that are queries or documents: `embed` puts that role's prompt before
@@ -78,6 +84,25 @@ class TeacherEncoder:
     def reader(self) -> Reader:
         """How it reads texts."""
         return Reader(self.tokenizer, self.prompt, self.max_tokens)
+
+    def _compare(self, unread: list[str], remote_code: bool) -> None:
+        """Compare embeddings with those of sentence-transformers, whose import takes seconds. Raises
+        UserError where the settings that are not read here change them."""
+        settings = f"{', '.join(unread)} (not read here)"
+        with model_folder.opening(self.folder, f"{settings}, and sentence-transformers"):
+            from sentence_transformers import SentenceTransformer
+
+            options = {"trust_remote_code": remote_code, "local_files_only": not remote_code}
+            with sentence_transformer.quiet():
+                own = SentenceTransformer(str(self.folder), device="cpu", **options)
+            expected = np.stack([own.encode(text, prompt="") for text in COMPARED])
+            ids = encode_ids(self.tokenizer, COMPARED, max_input_tokens(self.folder, self.tokenizer))
+            found = embed_in_batches(torch_forward(self.module, torch.device("cpu")), ids, 0, self.dims, 1)
+        cosines = (unit_rows(expected) * found).sum(1) if expected.shape == found.shape else np.zeros(1)
+        if not cosines.min() >= SAME_EMBEDDING:
+            apart = f"{cosines.min():.3f} is their cosine to those of sentence-transformers"
+            fact = f"{settings} changes embeddings: {apart}"
+            raise UserError(f"{self.folder}: {fact}; {model_folder.ELSEWHERE}")
 
     def file_hashes(self) -> dict[str, Any]:
         """The hashes of the files that the model is read from, as they are now."""

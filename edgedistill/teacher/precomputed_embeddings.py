@@ -61,6 +61,8 @@ class PrecomputedEmbeddings:
             raise UserError(f"{self.path}: holds no embeddings; give a file with embeddings")
         self.dims = int(first.shape[1])
 
+    keeps_lengths = False
+
     def in_role(self, role: str) -> PrecomputedEmbeddings:
         """Itself: embeddings are read as they are, with whatever prompts they were computed."""
         return self

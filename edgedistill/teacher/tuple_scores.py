@@ -18,7 +18,7 @@ import numpy as np
 from edgedistill import files, recipe, resolve
 from edgedistill.data import bm25
 from edgedistill.data.cached_folder import cached_folder, mapped
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.session import Session, progress_bar
 from edgedistill.teacher.targets import EmbeddingRows
@@ -41,7 +41,7 @@ class Embedded(NamedTuple):
 Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ScoredTuples:
     """Tuples with the negatives that were added, and the scores of their documents.
 
@@ -52,6 +52,28 @@ class ScoredTuples:
     index: np.ndarray
     scorer: Scorer | None = None
     own: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        # The known answers of all queries, by query: those of query q are answers[starts[q] : starts[q + 1]].
+        asked, answers = self.index[:, 0], self.index[:, 1]
+        order = np.lexsort((answers, asked))
+        self._answers = np.asarray(answers[order])
+        self._starts = np.searchsorted(asked[order], np.arange(int(asked.max()) + 2))
+
+    def ranking(
+        self, rows: np.ndarray, documents: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+        """(where the positives of tuples (B,) are among the documents (M,) ascending, the scores (B, M),
+        which other documents answer the queries (B, M) bool); None where there are none."""
+        index = self.index[rows]
+        positions = np.searchsorted(documents, index[:, 1:])
+        answers = np.zeros((len(index), len(documents)), bool)
+        for row, (query, positive) in enumerate(index[:, :2].tolist()):
+            known = self._answers[self._starts[query] : self._starts[query + 1]]
+            if len(known) > 1:
+                answers[row] = np.isin(documents, known) & (documents != positive)
+        scores = self.scores(rows, documents, positions)
+        return positions[:, 0], scores, answers if answers.any() else None
 
     def scores(self, rows: np.ndarray, documents: np.ndarray, positions: np.ndarray) -> np.ndarray | None:
         """The scores of the queries of tuples and the documents of a batch, (B, M) float32, NaN where there
@@ -70,7 +92,7 @@ class ScoredTuples:
 
 def build(
     spec: recipe.Tuples,
-    tuples: ParallelCorpus,
+    tuples: Rows,
     teachers: list[Embedded],
     scored: bool,
     session: Session,
@@ -125,7 +147,7 @@ def cosines(teachers: list[Embedded]) -> Scorer:
 
 def _scorer(
     of: recipe.Scores,
-    tuples: ParallelCorpus,
+    tuples: Rows,
     dense: Scorer,
     identity: list[Any],
     session: Session,
@@ -135,19 +157,19 @@ def _scorer(
     or with `bm25` the sum of their z-scores and the weighted ones of BM25, each over all documents."""
     if of.bm25 is None:
         return dense
-    index = bm25.BM25(tuples.target_side, f"{place}.scores.bm25")  # raises where the documents have no words
+    index = bm25.BM25(tuples.sides[1], f"{place}.scores.bm25")  # raises where the documents have no words
 
     def of_words(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
-        return index.scores(tuples.source_side.texts(queries))[:, documents]
+        return index.scores(tuples.sides[0].texts(queries))[:, documents]
 
     parts, weight = (dense, of_words), np.float32(of.bm25.weight)
     key = files.cache_key(format=FORMAT, tuples=tuples.fingerprint, teachers=identity, of=len(of.teachers))
 
     def write(new: Path) -> None:
         """The moments of all queries: (n, 4), those of the cosines, then of BM25."""
-        sample, found = tuples.target_side.spread(MOMENTS), []
-        with progress_bar(len(tuples.source_side), session.progress, "scoring", "queries") as advance:
-            for queries in _chunks(len(tuples.source_side)):
+        sample, found = tuples.sides[1].spread(MOMENTS), []
+        with progress_bar(len(tuples.sides[0]), session.progress, "scoring", "queries") as advance:
+            for queries in _chunks(len(tuples.sides[0])):
                 found.append(np.concatenate([bm25.moments(part(queries, sample)) for part in parts], 1))
                 advance(len(queries))
         np.save(new / "moments.npy", np.concatenate(found))
@@ -170,7 +192,7 @@ class _Draw(NamedTuple):
     positive's."""
 
     spec: recipe.Negatives
-    tuples: ParallelCorpus
+    tuples: Rows
     rows: np.ndarray
     ranked: Scorer
     near: Scorer
@@ -180,7 +202,7 @@ class _Draw(NamedTuple):
     def write(self, file: Path, session: Session) -> None:
         """Write the index with the negatives of every tuple behind its own documents, none of them held out.
         Raises UserError for fewer documents than are to be drawn."""
-        documents = np.arange(self.tuples.target_side.training_count)
+        documents = np.arange(self.tuples.sides[1].training_count)
         taken = self.spec.count + self.rows.shape[1]
         if len(documents) < taken:
             fact = f"{self.spec.count} of {len(documents)} documents are to be drawn for each query"
@@ -225,7 +247,7 @@ def _answers(index: np.ndarray) -> dict[int, list[int]]:
 
 
 def _cross_encoder(
-    spec: recipe.CrossEncoder, tuples: ParallelCorpus, index: np.ndarray, session: Session, place: str
+    spec: recipe.CrossEncoder, tuples: Rows, index: np.ndarray, session: Session, place: str
 ) -> np.ndarray:
     """A cross-encoder's scores of each tuple's documents, (n, m) float32, from the cache where it has
     them."""
@@ -242,7 +264,7 @@ def _cross_encoder(
 
     def write(new: Path) -> None:
         model = _open_cross_encoder(folder, spec, session, at)
-        queries, documents = tuples.source_side, tuples.target_side
+        queries, documents = tuples.sides[0], tuples.sides[1]
         found = []
         with progress_bar(len(index), session.progress, "cross-encoder", "queries") as advance:
             for rows in _chunks(len(index)):

@@ -4,6 +4,7 @@ __all__ = [
     "checkpoint",
     "checkpoint_selection",
     "checks",
+    "finetuning",
     "initial_student",
     "inputs",
     "load_models",

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 
 from edgedistill import objectives, recipe
-from edgedistill.data import parallel_corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data import rows as training_rows
+from edgedistill.data.rows import Rows
 from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import Problems, UserError
 from edgedistill.evaluation import scoring
@@ -20,17 +20,17 @@ from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import targets
 from edgedistill.teacher.encoder import NOT_ON_CUDA
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.inputs import text_batches
+from edgedistill.training.inputs import batches
 from edgedistill.training.load_models import Models, named_teachers
 from edgedistill.training.stages import NumberedStage, distillation_stages
 
 
 class StageRows(NamedTuple):
     """What a stage trains on: its own tuples, or the corpus where it has none; how many rows, without those
-    that fill its queue."""
+    that fill its queue, are for `training`."""
 
-    tuples: ParallelCorpus | None
-    rows: int
+    rows: Rows
+    training: int
 
 
 def stage_rows(spec: recipe.Recipe, sources: TrainingSources, models: Models) -> list[StageRows]:
@@ -52,17 +52,12 @@ def stage_rows(spec: recipe.Recipe, sources: TrainingSources, models: Models) ->
 
 
 def _rows_of(stage: NumberedStage[recipe.Stage], sources: TrainingSources) -> StageRows:
-    texts = sources.texts
-    if stage.spec.tuples is not None:
-        of_stage = sources.tuples(f"{stage.place}.tuples")
-        return StageRows(of_stage, of_stage.training_count)
-    if isinstance(texts, ParallelCorpus):
-        rows = len(texts.training_pairs(stage.spec.pairs))
-        if rows == 0:
-            named = ", ".join(stage.spec.pairs or [])
-            raise UserError(f"{stage.place}.pairs: none are left of {named} to train on; name others")
-        return StageRows(None, rows - text_batches.queue_rows(stage, rows))
-    return StageRows(None, texts.training_count - text_batches.queue_rows(stage, texts.training_count))
+    rows = sources.texts if stage.spec.tuples is None else sources.tuples(f"{stage.place}.tuples")
+    count = len(rows.training_rows(stage.spec.pairs))
+    if count == 0:
+        named = ", ".join(stage.spec.pairs or [])
+        raise UserError(f"{stage.place}.pairs: none are left of {named} to train on; name others")
+    return StageRows(rows, count - batches.queue_rows(stage, count))
 
 
 def check_device(spec: recipe.Recipe, device: str) -> None:
@@ -91,9 +86,7 @@ def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Mode
             bare: Any = own(student.module)
             width, dims = int(bare.model.config.hidden_size), assistants.embedding_layer(assistant).dims
         objectives.check_dimensions(stage.spec.objective, width, dims, place)
-        if objectives.matryoshka_dims(stage.spec.objective) and (
-            student.drops_head or isinstance(spec.targets, recipe.Split)
-        ):
+        if stage.spec.objective.cuts and (student.drops_head or isinstance(spec.targets, recipe.Split)):
             fact = (
                 "matryoshka truncates the student's own embeddings, not blocks of several teachers, nor a "
                 "head that is dropped"
@@ -109,7 +102,7 @@ def check_languages(spec: recipe.Recipe) -> None:
     """
     if spec.select is None or not isinstance(spec.corpus, recipe.Parallel):
         return
-    languages = parallel_corpus.languages(spec.corpus)
+    languages = training_rows.languages(spec.corpus)
     of = {each: re.split(r"[^a-z]+", each.lower())[0] for each in languages}  # zh-CN is zh
     known = scoring.languages(spec.select.suite) & set(of.values()) or {"en"}
     unseen = [each for each in of if of[each] not in known and each not in spec.select.languages_without_dev]

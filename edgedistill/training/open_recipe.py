@@ -10,24 +10,23 @@ with one exception: token embeddings that are a teacher's outputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from edgedistill import files, recipe, run
-from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
 from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
 from edgedistill.students.output import Affine, Output
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import targets, tokenizer_files
-from edgedistill.training import checkpoint, checks
+from edgedistill.training import checkpoint, checks, finetuning
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.inputs import pair_batches
+from edgedistill.training.inputs import stage_targets
 from edgedistill.training.load_models import Models, open_models
 
 LARGEST_HELD_OUT_SHARE = 1 / 3  # of the texts; a larger one is probably a mistake
@@ -44,15 +43,17 @@ class Sources:
 
     spec: recipe.Recipe
     models: Models | None
-    texts: Corpus | ParallelCorpus | None
+    texts: Rows | None
     stages: list[checks.StageRows]
 
 
 @dataclass(frozen=True)
 class Opened(Sources):
-    """A recipe and what it names. `student` is the student before its first step, or the teacher itself."""
+    """A recipe and what it names. `student` is the student before its first step, or the teacher itself;
+    `labelled` the stage that fine-tunes, if there is one."""
 
     student: PreparedStudent
+    labelled: finetuning.LabelledStage | None = None
 
     @property
     def warnings(self) -> list[str]:
@@ -60,8 +61,8 @@ class Opened(Sources):
         larger than the corpus."""
         found = [] if self.texts is None else _held_out_warnings(self.texts)
         for number, (stage, ahead) in enumerate(zip(self.spec.distilling, self.stages, strict=True)):
-            if stage.batch > ahead.rows:
-                fact = f"{stage.batch:,} rows, but only {ahead.rows:,} to train on"
+            if stage.batch > ahead.training:
+                fact = f"{stage.batch:,} rows, but only {ahead.training:,} to train on"
                 found.append(
                     f"stages[{number}].batch: {fact}, so every batch repeats some; lower it, or add texts"
                 )
@@ -76,9 +77,15 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
     shape. Raises one UserError with every problem that training would raise before its first step, but for
     `skip_longer_than`, which needs the whole corpus tokenized.
     """
-    problems, student = Problems(), None
+    problems, student, labelled = Problems(), None, None
     with problems.collect():
         checks.check_languages(spec)
+    if spec.finetuning is not None:
+        with problems.collect():
+            labelled = finetuning.open_stage(spec, session)
+        if spec.finetuning.start is not None:
+            problems.raise_any()
+            return _started(spec, labelled, folder)
     found = _sources(spec, session, problems)
     models, texts = found.models, found.texts
     if models is not None and (texts is not None or not _reads_corpus(spec)):
@@ -90,7 +97,22 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
                 student = _new_student(spec, models, texts, session, written)
     problems.raise_any()
     assert student is not None
-    return Opened(spec, models, texts, found.stages, student)
+    if labelled is not None:
+        if isinstance(spec.student, recipe.TeacherItself):
+            student = replace(student, tokenizer=tokenizer_files.from_the_start(student.tokenizer))
+        finetuning.mask_token(labelled, student.tokenizer)  # raises
+    return Opened(spec, models, texts, found.stages, student, labelled)
+
+
+def _started(spec: recipe.Recipe, labelled: finetuning.LabelledStage | None, folder: Path | None) -> Opened:
+    """A recipe that only fine-tunes the student of another run."""
+    student = labelled.started() if labelled is not None else None
+    assert labelled is not None and student is not None
+    finetuning.mask_token(labelled, student.tokenizer)  # raises
+    if folder is not None and not (folder / "tokenizer").exists():
+        with files.new_folder(folder / "tokenizer") as temporary:
+            tokenizer_files.save_tokenizer(student.tokenizer, temporary)
+    return Opened(spec, None, None, [], student, labelled)
 
 
 def open_sources(spec: recipe.Recipe, session: Session) -> Sources:
@@ -152,7 +174,7 @@ def reduced(of: recipe.Targets, teacher: teachers.TeacherEncoder, maps: list[Aff
 def _new_student(
     spec: recipe.Recipe,
     models: Models,
-    texts: Corpus | ParallelCorpus | None,
+    texts: Rows | None,
     session: Session,
     folder: Path | None,
 ) -> PreparedStudent:
@@ -166,12 +188,12 @@ def _new_student(
     with problems.collect():
         checks.check_objectives(spec, student, models)
     with problems.collect():
-        pair_batches.check_tokenizers(spec, models, tokenizer)
+        stage_targets.check_tokenizers(spec, models, tokenizer)
     problems.raise_any()
     return student
 
 
-def _held_out_warnings(corpus: Corpus | ParallelCorpus) -> list[str]:
+def _held_out_warnings(corpus: Rows) -> list[str]:
     held_out, training = len(corpus.held_out), corpus.training_count
     if held_out == 0:
         fact = "no text is held out, so `bench` cannot measure the agreement with the teacher on unseen texts"

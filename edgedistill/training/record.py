@@ -15,8 +15,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from edgedistill import files, recipe, resolve, run
-from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.session import Log
 from edgedistill.students import kinds
@@ -99,9 +98,7 @@ def write_run(
     shutil.rmtree(partial, ignore_errors=True)  # of which the lock may be held open
 
 
-def provenance(
-    student: PreparedStudent, texts: Corpus | ParallelCorpus | None, started: float
-) -> dict[str, Any]:
+def provenance(student: PreparedStudent, texts: Rows | None, started: float) -> dict[str, Any]:
     """The entries of run.json about where a student comes from and what it is; its training began at
     `started`, by `time.perf_counter`."""
     corpus = None

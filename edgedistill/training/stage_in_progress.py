@@ -17,6 +17,7 @@ from torch import Tensor
 from edgedistill import objectives, recipe
 from edgedistill.data.cached_folder import check_uncut
 from edgedistill.errors import UserError
+from edgedistill.objectives import Targets
 from edgedistill.session import Session
 from edgedistill.students.output import own
 from edgedistill.training import checkpoint
@@ -24,7 +25,7 @@ from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs.batch_order import BatchOrder
-from edgedistill.training.inputs.text_batches import Batches
+from edgedistill.training.inputs.batches import Batches
 from edgedistill.training.optimizers import (
     learning_rate_factor,
     optimizers,
@@ -40,8 +41,6 @@ from edgedistill.training.trained_module import (
 
 CLOCK = 100_000  # parts of a stage's minutes that the learning rate follows
 LOG_SECONDS = 30.0  # between two log lines, where there is no progress bar
-
-Targets = Tensor | objectives.Ranking | None
 
 
 @dataclass(frozen=True)
@@ -85,6 +84,7 @@ def stages_done(student: PreparedStudent, run: RunInProgress, selection: Selecti
         run.metrics.truncate(0)
         return 0
     run.metrics.stages = found.state["stages"]
+    run.metrics.truncate(found.state["metrics_bytes"])
     if "handed_over" in found.tensors:
         student.module.load_state_dict(found.tensors["handed_over"])
     if selection is not None and found.state["selection"]:
@@ -123,7 +123,7 @@ class StageInProgress:
             fact = f"{self.spec.batch} rows for {run.accelerator.processes.count} processes"
             raise UserError(f"{stage.place}.batch: {fact}; raise it, or start fewer")
         rows, queued = self.batches.trained_and_queued(stage)
-        groups = self.batches.targets.similar(self.spec, self.seed) if self.spec.group is not None else None
+        groups = self.batches.targets.similar(self.spec, self.seed)
         self.order = BatchOrder(self.spec, self.batches, rows, self.seed, groups)
         self.step, self.steps = 0, steps(self.spec, len(rows))
         self._began = time.monotonic()  # earlier, where a killed run goes on
@@ -154,18 +154,13 @@ class StageInProgress:
 
     def _trained_module(self, queued: np.ndarray) -> TrainedModule:
         """The student with its objective; `queued` are the rows that fill its queue."""
-        targets = self.batches.targets
-        dims, unit = None, False
-        if targets is not None and targets.dims is not None:
-            sample: Any = targets[np.arange(min(self.batches.texts, 256))]
-            sample = sample.documents if isinstance(sample, objectives.Ranking) else sample
-            dims, unit = targets.dims, objectives.of_unit_length(sample)
+        sample = self.batches.compared(np.arange(min(len(self.batches), 256))).embeddings
+        dims, unit = self.batches.targets.dims, all(map(objectives.of_unit_length, sample))
         module = TrainedModule(self.spec, self.prepared, dims, unit, self.run.accelerator.processes)
         if self.run.accelerator.bf16:
             objectives.queues_to_bfloat16(module.objective)
         if len(queued):
-            assert targets is not None  # what a queue is filled with
-            objectives.fill_queues(module.objective, torch.from_numpy(targets[queued]))
+            objectives.fill_queues(module.objective, self.batches.compared(queued).map(torch.from_numpy))
         return module
 
     def _restore(self, found: Checkpoint) -> None:
@@ -183,17 +178,14 @@ class StageInProgress:
         self.metrics.log(f"{self.spec.name}: resuming from {self._at}")
 
     def batch(self) -> tuple[list[tuple[Tensor, Tensor]], Targets]:
-        """The batch of this step: (ids, mask) of each view, (B, T) each, and what it is compared with:
-        targets (B, d), a ranking, or None."""
+        """The batch of this step: (ids, mask) of each view, (B, T) each, and what it is compared with."""
         check_uncut()
         ids, targets = self.batches.batch(*self.order.at(self.step))
         views = [(self._on_device(each), self._on_device(mask)) for each, mask in ids]
-        if isinstance(targets, objectives.Ranking):
-            return views, objectives.Ranking(*map(self._on_device, targets))
-        return views, self._on_device(targets)
+        return views, targets.map(self._on_device)
 
-    def _on_device(self, array: Any) -> Any:
-        return None if array is None else torch.from_numpy(array).to(self.run.accelerator.device)
+    def _on_device(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.run.accelerator.device)
 
     def loss(self, views: list[tuple[Tensor, Tensor]], targets: Targets) -> Tensor:
         """The loss () of a batch: the student embeds the views, the objective compares them with the

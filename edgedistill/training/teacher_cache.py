@@ -4,24 +4,20 @@ folder, or by a cluster of Ray. All make shards of embeddings and of tokens; `tr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edgedistill import files, recipe
-from edgedistill.data.corpus import ALL, Corpus, CorpusPass, Share
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.corpus import ALL, CorpusPass, Share
 from edgedistill.data.token_cache import TokenPass
 from edgedistill.errors import UserError, require
-from edgedistill.runtime.bundle import SIDES
 from edgedistill.session import Session, progress_bar
-from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.encoder import TeacherEncoder, device_of, flush_denormals
 from edgedistill.training.initial_student import student_tokenizer
-from edgedistill.training.initial_student.prepared_student import corpora_of
-from edgedistill.training.inputs import pair_batches, tuple_batches
+from edgedistill.training.inputs import batches
+from edgedistill.training.inputs.stage_targets import embedded
 from edgedistill.training.open_recipe import Opened, Sources, open_recipe, open_sources
 
 ATTEMPTS = 10  # at a shard, by workers that died
@@ -30,48 +26,22 @@ ATTEMPTS = 10  # at a shard, by workers that died
 def passes(sources: Sources, session: Session) -> list[TeacherPass]:
     """The passes of teacher models over texts that the distillation stages need, each once. An assistant's
     embedding layer, which costs next to nothing, and files of embeddings are left to `train`."""
-    found = (
-        TeacherPass(model, texts, session, unit, name)
-        for model, texts, unit, name in _embedded(sources)
-        if isinstance(model, TeacherEncoder)
-    )
-    return list({each.folder: each for each in found}.values())
-
-
-def _embedded(sources: Sources) -> Iterator[tuple[Any, Corpus, bool, str]]:
-    """(teacher, texts, unit, name) of every pass, also of what is no model."""
     spec, texts, models = sources.spec, sources.texts, sources.models
     if texts is None or models is None:
-        return
-    if isinstance(texts, ParallelCorpus):
-        for match, side in pair_batches.embeddings_needed(spec):
-            if match.layer == "output":
-                model = pair_batches.embedding_model(match, models)
-                yield model, texts.side(side), False, f"{match.of}-{side}"
-    elif spec.targets is not None or any(stage.tuples is None for stage in spec.distilling):
-        blocks = targets.blocks_of(spec.targets) if spec.targets is not None else []
-        unit = not (isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw)
-        for of in [block.teacher for block in blocks] or [None]:
-            yield models.of(of), texts, unit, "teacher"
-    for stage, ahead in zip(spec.distilling, sources.stages, strict=True):
-        if ahead.tuples is not None:
-            for of in tuple_batches.teachers_of(stage):
-                for column, role in zip(ahead.tuples.columns, SIDES, strict=True):
-                    yield models.of(of).in_role(role), column, True, role
+        return []
+    sides = embedded(spec, texts, [stage.rows for stage in sources.stages])
+    found = (side.pass_of(models, session) for side in sides if side.match.layer == "output")
+    return list({each.folder: each for each in found if isinstance(each.teacher, TeacherEncoder)}.values())
 
 
 def token_passes(opened: Opened, session: Session) -> list[TokenPass]:
-    """What the student reads as tokens: the corpora of the recipe, then the tuples of its stages."""
-    spec, tokenizer = opened.spec, opened.student.limited_tokenizer
-    if isinstance(spec.student, recipe.TeacherItself):
+    """What the student reads as tokens: the texts of the recipe, then the tuples of its stages."""
+    if opened.texts is None or isinstance(opened.spec.student, recipe.TeacherItself):
         return []
-    of_stages = tokenizer.limited_to(spec.distilling)
-    found = [of_stages.tokens(each, session) for each in corpora_of(opened.texts)]
-    for stage, ahead in zip(spec.distilling, opened.stages, strict=True):
-        if ahead.tuples is not None:
-            limited = tokenizer.limited(stage.max_tokens)
-            found += tuple_batches.token_passes(ahead.tuples, limited, session)
-    return found
+    tokenizer = opened.student.limited_tokenizer.limited_to(opened.spec.distilling)
+    whole = [opened.texts, *(stage.rows for stage in opened.stages)]
+    found = (each for rows in whole for each in batches.token_passes(rows, tokenizer, session))
+    return list({each.folder: each for each in found}.values())
 
 
 def fill(

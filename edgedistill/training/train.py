@@ -20,7 +20,15 @@ from torch import Tensor, distributed
 from edgedistill import objectives, recipe, resolve
 from edgedistill.session import QUIET, Session, check_one_process, silent
 from edgedistill.teacher import encoder as teachers
-from edgedistill.training import checkpoint, open_recipe, processes, record, teacher_cache, training_data
+from edgedistill.training import (
+    checkpoint,
+    finetuning,
+    open_recipe,
+    processes,
+    record,
+    teacher_cache,
+    training_data,
+)
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.record import MetricsLog, progress_bar
@@ -47,11 +55,8 @@ def train(
     """
     if resume and out.exists():
         return resuming.finished(spec, out, session)
-    if spec.finetuning is not None:  # the one door to classifiers, which have a room beside the line
-        from edgedistill.classification import finetune
-
+    if spec.finetuning is not None:
         check_one_process("train of a recipe with a finetune stage")
-        return finetune.train(spec, out, session, resume)
     started = time.perf_counter()
     teachers.flush_denormals()
     accelerator = accelerator_for(spec, session.device)
@@ -65,7 +70,6 @@ def train(
             session = replace(session, log=silent, progress=False)
         with joined.first_alone(partial, resolve.unfinished_run(out)):
             opened = open_recipe.open_recipe(spec, session, partial)
-        assert opened.models is not None
         if joined.count > 1:
             share = joined.number, joined.count
             for each in [
@@ -74,7 +78,9 @@ def train(
             ]:
                 each.run(share)
             distributed.barrier()
-        taught = record.keep_teachers(spec, opened.models, partial)
+        taught = dict[str, Any]()
+        if opened.models is not None and (spec.distilling or spec.finetuning is None):
+            taught = {"teachers": record.keep_teachers(spec, opened.models, partial)}
         # The teacher embeds the texts, or its cache is read; its embeddings are reduced to targets, the texts
         # become tokens, and both are put into batches. What the student still lacks is fitted on them.
         with joined.first_alone(partial, resolve.unfinished_run(out)):
@@ -84,7 +90,7 @@ def train(
             resumed = checkpoint.newest(partial)
             running = RunInProgress(partial, accelerator, session, metrics, pause_at, resumed)
             selection = None
-            if spec.stages and spec.select is not None:
+            if spec.distilling and spec.select is not None:
                 selection = Selection(spec.select, student, session.data, partial)
             # Again: the first session of onnxruntime in a process may have changed it.
             teachers.flush_denormals()
@@ -96,11 +102,15 @@ def train(
                     stage.follow(float(take_step(stage)))
                 stage.hand_over()
             selected = selection.selected if selection is not None else None
+            labelled = dict[str, Any]()
+            if opened.labelled is not None:
+                labelled = finetuning.finetuned(opened.labelled, student, running)
         info = {
             **record.provenance(student, opened.texts, started),
             "stages": metrics.stages,
             "selected": selected,
-            "teachers": taught,
+            **taught,
+            **labelled,
         }
         if joined.number == 0:
             record.write_run(spec, student, partial, out, info)
@@ -122,9 +132,8 @@ def take_step(stage: StageInProgress) -> Tensor:
         torch.nn.utils.clip_grad_norm_(stage.module.parameters(), stage.spec.clip)
     for optimizer in stage.optimizers:
         optimizer.step()
-    if targets is not None:
-        # After the loss: a text is no negative of itself.
-        objectives.update_queues(stage.module.objective, targets)
+    # After the loss: a text is no negative of itself.
+    objectives.update_queues(stage.module.objective, targets)
     stage.step += 1
     return loss.detach()
 

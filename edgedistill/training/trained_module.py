@@ -58,16 +58,14 @@ class TrainedModule(nn.Module):
         self.processes = processes
         width = kinds.dims(student.module)
         dims = width if target_dims is None else target_dims
-        projected = student.drops_head and objectives.reads_teacher(stage.objective)
+        projected = student.drops_head and stage.reads_teacher
         self.projection = nn.Linear(width, dims) if projected and not self.only_embeddings else None
         self.rehearsal = Rehearsal(stage, student) if stage.rehearsal else None
         self.objective = objectives.build(stage.objective, dims, student.shape.get("blocks"), unit)
 
-    def forward(
-        self, views: list[tuple[Tensor, Tensor]], targets: Tensor | objectives.Ranking | None, step: int
-    ) -> Tensor:
-        """views: (ids, mask) of each view, (B, T) each; targets (B, d), of pairs (B, 2, d), of tuples a
-        ranking, or none. `step` decides what is rehearsed. Returns the loss ()."""
+    def forward(self, views: list[tuple[Tensor, Tensor]], targets: objectives.Targets, step: int) -> Tensor:
+        """views: (ids, mask) of each view, (B, T) each. `step` decides what is rehearsed. Returns the loss
+        ()."""
         student: Any = self.student
         embed = student.embedded if self.only_embeddings else student
         inner = own(student)

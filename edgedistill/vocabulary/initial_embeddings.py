@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill.data.bm25 import language_of, stemmer
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
 from edgedistill.data.token_cache import TokenPass
 from edgedistill.errors import UserError
 
@@ -128,7 +128,7 @@ def from_translations(
     tokenizer: PreTrainedTokenizerBase,
     teacher_tokenizer: PreTrainedTokenizerBase,
     table: Tensor,
-    pairs: ParallelCorpus,
+    pairs: Rows,
 ) -> Tensor:
     """Initial embeddings (V, w) float32 for tokens of other languages, from the teacher's tokens in their
     translations. `own` (V, w) are embeddings from the texts of the tokens themselves, and `table` (T, w) is
@@ -143,15 +143,15 @@ def from_translations(
     share.
     """
     rows, index = table.float().numpy(), pairs.index[: pairs.training_count]
-    teacher_counts = token_counts(pairs.source_side, teacher_tokenizer, len(rows))
+    teacher_counts = token_counts(pairs.sides[0], teacher_tokenizer, len(rows))
     source_counts, target_counts = (
-        token_counts(side, tokenizer, len(own)) for side in (pairs.source_side, pairs.target_side)
+        token_counts(side, tokenizer, len(own)) for side in (pairs.sides[0], pairs.sides[1])
     )
     teacher_pairs, target_pairs = teacher_counts[index[:, 0]], target_counts[index[:, 1]]
     start = associated_rows(
         own.float().numpy(), rows, teacher_pairs, source_counts[index[:, 0]], target_pairs
     )
-    trained = pairs.source_side.training_count
+    trained = pairs.sides[0].training_count
     texts = vstack([source_counts[:trained], target_pairs], format="csr")
     return torch.from_numpy(
         fitted_rows(start, rows, texts, vstack([teacher_counts[:trained], teacher_pairs], format="csr"))

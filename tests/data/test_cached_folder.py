@@ -12,7 +12,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import files, recipe
-from edgedistill.data import cached_folder, corpus, parallel_corpus, token_cache
+from edgedistill.data import cached_folder, corpus, token_cache
+from edgedistill.data import rows as training_rows
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 
@@ -39,7 +40,7 @@ def built(session: Session) -> corpus.Corpus:
 CACHES: dict[str, Callable[[Session], Any]] = {
     "corpora": built,
     "tokens": lambda session: token_cache.TokenPass(built(session), tokenizer(), 8, 0, session).open(),
-    "parallel": lambda session: parallel_corpus.build(
+    "parallel": lambda session: training_rows.build_pairs(
         recipe.Parallel.model_validate(
             {
                 "kind": "parallel",

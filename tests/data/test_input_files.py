@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from edgedistill import recipe
-from edgedistill.data import corpus, document_text, file_patterns, labelled_tasks, parallel_corpus, readers
+from edgedistill.data import corpus, document_text, file_patterns, labelled_tasks, readers
+from edgedistill.data import rows as training_rows
 from edgedistill.embed_file import TextFile
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import suite_files
@@ -204,7 +205,7 @@ def test_a_damaged_file_is_named_with_its_line(
 def pairs(path: Path) -> Any:
     part = {"files": [str(path)], "languages": ["en", "de"], "columns": ["text", "label"]}
     spec = recipe.Parallel.model_validate({"kind": "parallel", "pairs": [part]})
-    return parallel_corpus.build(spec, Session(cache_folder=path.parent / "cache"), 0)
+    return training_rows.build_pairs(spec, Session(cache_folder=path.parent / "cache"), 0)
 
 
 def given(path: Path) -> list[Any]:
@@ -247,7 +248,7 @@ ALL_READERS = READERS | {
     "pairs": pairs,
     "labels": lambda path: labelled_tasks.read_table(path, ["text"], "label", "task"),
     "suite": lambda path: list(
-        suite_files.jsonl(path) if "json" in path.name else suite_files.columns(path, ["text"])
+        suite_files.records(path) if "json" in path.name else suite_files.columns(path, ["text"])
     ),
     "precomputed": given,
 }

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from edgedistill import recipe
-from edgedistill.data import corpus, deduplicate, parallel_corpus
+from edgedistill.data import corpus, deduplicate
+from edgedistill.data import rows as training_rows
 from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import UserError
 from edgedistill.session import Session
@@ -42,13 +43,12 @@ def sources(folder: Path, corpus: dict[str, Any], **tuples: Any) -> TrainingSour
 
 def trained_and_held(of: TrainingSources) -> tuple[set[int], set[int], list[set[int]], set[int]]:
     """The keys of texts trained on, texts held out, each tuple trained on, queries held out."""
-    texts, tuples = of.texts, of.tuples("stages[0].tuples")
-    assert isinstance(texts, corpus.Corpus)
+    (texts,), tuples = of.texts.sides, of.tuples("stages[0].tuples")
     rows = [
-        {deduplicate.key(tuples.source_side[first]), *(deduplicate.key(tuples.target_side[n]) for n in rest)}
+        {deduplicate.key(tuples.sides[0][first]), *(deduplicate.key(tuples.sides[1][n]) for n in rest)}
         for first, *rest in tuples.index[: tuples.training_count].tolist()
     ]
-    queries = tuples.source_side.texts(np.unique(tuples.index[tuples.held_out, 0]))
+    queries = tuples.sides[0].texts(np.unique(tuples.index[tuples.held_out, 0]))
     own = [
         set(map(deduplicate.key, texts.texts(part))) for part in (range(texts.training_count), texts.held_out)
     ]
@@ -120,4 +120,4 @@ def test_texts_that_are_all_measured_are_refused(tmp_path: Path) -> None:
     spec = recipe.TupleFiles(files=["pairs.csv"], columns=["query", "text"], held_out=2)
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
     with pytest.raises(UserError, match="stages.0..tuples: nothing to train on: 2 source texts"):
-        parallel_corpus.build_tuples(spec, [], session, "stages[0].tuples", 0)
+        training_rows.build_tuples(spec, [], session, "stages[0].tuples", 0)

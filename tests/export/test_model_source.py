@@ -97,12 +97,6 @@ def unknown_module(folder: Path) -> None:
     files.write_json(folder / "modules.json", modules)
 
 
-def unknown_pooling(folder: Path) -> None:
-    files.write_json(
-        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, "pooling_mode_median": True}
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -126,7 +120,6 @@ def unknown_pooling(folder: Path) -> None:
             unknown_module,
             "module 1 is CNN; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind",
         ),
-        (unknown_pooling, "no setting 'pooling_mode_median'; did you mean '"),
         (lambda folder: (folder / "model.safetensors").unlink(), "a model without weights"),
         (
             lambda folder: files.write_json(folder / "manifest.json", {}),

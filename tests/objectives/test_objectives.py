@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from edgedistill import objectives, recipe
-from edgedistill.objectives import queue_cross_entropy, relational
+from edgedistill.objectives import Targets, queue_cross_entropy, relational
 from edgedistill.objectives.contrastive import ckd, info_nce
 from edgedistill.objectives.pairs import mcl
 from edgedistill.objectives.queue import Queue
@@ -20,6 +20,11 @@ from edgedistill.objectives.relational import congen
 
 S = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
 T = torch.tensor([[1.0, 0.0], [0.0, -1.0]])
+
+
+def to(*embeddings: Tensor) -> Targets:
+    """What a loss compares with: the teacher's embeddings of each column."""
+    return Targets(embeddings)
 
 
 def newest_first(queue: Queue) -> torch.Tensor:
@@ -42,11 +47,11 @@ def test_mse_by_hand() -> None:
 def test_mse_brings_unit_rows_to_numbers_around_one(asked: dict[str, object], expected: Tensor) -> None:
     assert objectives.of_unit_length(T.half().numpy()) and not objectives.of_unit_length(S.numpy())
     assert objectives.build(parsed({"kind": "mse", **asked}), 2, unit_length=True)(
-        [S], T
+        [S], to(T)
     ).item() == pytest.approx(expected.item())
-    assert objectives.build(parsed({"kind": "mse"}), 2)([S], T).item() == pytest.approx(mse(S, T).item()), (
-        "others stay as they are"
-    )
+    assert objectives.build(parsed({"kind": "mse"}), 2)([S], to(T)).item() == pytest.approx(
+        mse(S, T).item()
+    ), "others stay as they are"
 
 
 def test_mse_of_unit_rows_is_four_over_d_cosine() -> None:
@@ -102,7 +107,7 @@ def test_sum_weighs_its_terms() -> None:
             ],
         }
     )
-    assert objectives.build(spec, 2)([S], T).item() == pytest.approx(
+    assert objectives.build(spec, 2)([S], to(T)).item() == pytest.approx(
         0.6 + 5 * mse(S, T, unit_length=True).item()
     )
 
@@ -112,16 +117,16 @@ def test_matryoshka_by_hand() -> None:
     spec = parsed(
         {"kind": "matryoshka", "dims": [1, 2], "weights": [4.0, 1.0], "objective": {"kind": "cosine"}}
     )
-    assert objectives.build(spec, 2)([S], T).item() == pytest.approx(4 * 0.25 + 0.6)
-    assert objectives.matryoshka_dims(spec) == [1, 2]
+    assert objectives.build(spec, 2)([S], to(T)).item() == pytest.approx(4 * 0.25 + 0.6)
+    assert spec.cuts == [1, 2]
     # relations among texts follow the whole teacher
-    equal, both = parsed({"kind": "matryoshka", "dims": [1, 2], "objective": {"kind": "mcl"}}), T[:, None]
-    assert objectives.build(equal, 2)([S, S], both).item() == pytest.approx(
+    equal, both = parsed({"kind": "matryoshka", "dims": [1, 2], "objective": {"kind": "mcl"}}), T
+    assert objectives.build(equal, 2)([S, S], to(both)).item() == pytest.approx(
         mcl(S[:, :1], S[:, :1], T).item() + mcl(S, S, T).item()
     )
     inside = parsed({"kind": "sum", "terms": [{"weight": 3.0, "objective": spec.model_dump()}]})
-    assert objectives.build(inside, 2)([S], T).item() == pytest.approx(3 * (4 * 0.25 + 0.6))
-    assert objectives.matryoshka_dims(inside) == [1, 2]
+    assert objectives.build(inside, 2)([S], to(T)).item() == pytest.approx(3 * (4 * 0.25 + 0.6))
+    assert inside.cuts == [1, 2]
 
 
 def test_split_by_hand() -> None:
@@ -129,12 +134,12 @@ def test_split_by_hand() -> None:
     blocks = [(1, 0.75), (2, 0.25)]
     scale = torch.tensor([0.75, 0.25, 0.25]).sqrt()
     student, teacher = torch.tensor([[1.0, 0.6, 0.8]]), torch.tensor([[-1.0, 1.0, 0.0]])
-    squares = objectives.build(parsed({"kind": "mse"}), 3, blocks)([scale * student], scale * teacher)
+    squares = objectives.build(parsed({"kind": "mse"}), 3, blocks)([scale * student], to(scale * teacher))
     assert squares.item() == pytest.approx(0.75 * 4 + 0.25 * (0.16 + 0.64) / 2)
-    soft = objectives.build(parsed({"kind": "softcos"}), 3, blocks)([scale * student], scale * teacher)
+    soft = objectives.build(parsed({"kind": "softcos"}), 3, blocks)([scale * student], to(scale * teacher))
     assert soft.item() == pytest.approx(0.75 * 2 + 0.25 * (2 - math.sqrt(3.2)), abs=2e-3)
-    whole = objectives.build(parsed({"kind": "cosine"}), 3)([scale * student], scale * teacher)
-    parts = objectives.build(parsed({"kind": "cosine"}), 3, blocks)([scale * student], scale * teacher)
+    whole = objectives.build(parsed({"kind": "cosine"}), 3)([scale * student], to(scale * teacher))
+    parts = objectives.build(parsed({"kind": "cosine"}), 3, blocks)([scale * student], to(scale * teacher))
     assert parts.item() == pytest.approx(whole.item()) == pytest.approx((1 - (0.75 * -1 + 0.25 * 0.6)) / 2)
 
 
@@ -143,14 +148,14 @@ def test_queues_of_cut_and_split_objectives_hold_their_own_numbers() -> None:
     objective: Any = objectives.build(
         parsed({"kind": "matryoshka", "dims": [2, 6], "objective": {"kind": "ckd", "queue": 4}}), 6
     )
-    objectives.update_queues(objective, teacher)
+    objectives.update_queues(objective, to(teacher))
     for at, width in enumerate((2, 6)):
         expected = torch.nn.functional.normalize(teacher[:, :width], dim=-1).flip(0)[:4]
         assert torch.allclose(newest_first(objective.parts[at].part.queue), expected)
     split: Any = objectives.build(
         parsed({"kind": "congen", "queue": 5, "alpha": 1.0}), 6, [(4, 0.5), (2, 0.5)]
     )
-    objectives.fill_queues(split, teacher)
+    objectives.fill_queues(split, to(teacher))
     assert torch.allclose(
         newest_first(split.parts[1].part.queue),
         torch.nn.functional.normalize(teacher[:, 4:], dim=-1).flip(0),
@@ -263,21 +268,21 @@ def test_a_queue_of_none_stays_empty() -> None:
 
 
 def test_what_is_remembered_and_when() -> None:
-    """A batch is scored against the batches before it, and only training tells the queue."""
+    """A batch is scored to the batches before it, and only training tells the queue."""
     spec = parsed({"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "ckd", "queue": 8}}]})
     objective = objectives.build(spec, 4)
     teacher = unit(3, 4)
-    before = objective([teacher], teacher).item()
-    assert objective([teacher], teacher).item() == before
-    objectives.update_queues(objective, teacher)
-    assert objective([teacher], teacher).item() > before
+    before = objective([teacher], to(teacher)).item()
+    assert objective([teacher], to(teacher)).item() == before
+    objectives.update_queues(objective, to(teacher))
+    assert objective([teacher], to(teacher)).item() > before
     assert [name for name in objective.state_dict() if "ring" in name]
-    assert objectives.queue_prefill(spec) == 0
+    assert spec.prefilled == 0
     full = parsed({"kind": "congen", "queue": 5, "alpha": 1})
-    assert objectives.queue_prefill(full) == 5
+    assert full.prefilled == 5
     objective = objectives.build(full, 4)
-    objectives.fill_queues(objective, unit(5, 4))
-    objectives.update_queues(objective, unit(2, 4, seed=3))
+    objectives.fill_queues(objective, to(unit(5, 4)))
+    objectives.update_queues(objective, to(unit(2, 4, seed=3)))
     assert torch.allclose(newest_first(objective.queue)[:2], unit(2, 4, seed=3).flip(0))  # type: ignore[union-attr, operator]
 
 
@@ -312,8 +317,8 @@ def test_gradients(kind: str) -> None:
         torch.randn(4, 3, dtype=torch.float64, requires_grad=True),
         torch.randn(4, 3, dtype=torch.float64),
     )
-    objectives.update_queues(loss, torch.randn(6, 3, dtype=torch.float64))
-    assert torch.autograd.gradcheck(lambda s: loss([s, s * s], teacher), student)
+    objectives.update_queues(loss, to(torch.randn(6, 3, dtype=torch.float64)))
+    assert torch.autograd.gradcheck(lambda s: loss([s, s * s], to(teacher)), student)
 
 
 def test_every_kind_has_a_loss_that_notices() -> None:
@@ -324,20 +329,20 @@ def test_every_kind_has_a_loss_that_notices() -> None:
     assert {*SPECS, "sum", "matryoshka", *of_pairs, *of_tuples} == set(recipe.KINDS["objective"])
     for kind, options in SPECS.items():
         loss = objectives.build(parsed({"kind": kind, **options}), 4)
-        objectives.update_queues(loss, unit(6, 4, seed=3))
-        least = loss([teacher, teacher], teacher).item()
+        objectives.update_queues(loss, to(unit(6, 4, seed=3)))
+        least = loss([teacher, teacher], to(teacher)).item()
         if kind in ("mse", "cosine", "softcos", "dual_l2", "skd"):
             assert least == pytest.approx(0, abs=1e-6)
         moved = teacher.roll(1, 1)
-        assert loss([moved, moved], teacher).item() > least + 0.01
-        assert loss([teacher, moved], teacher).item() > least + 0.01 or kind in (
+        assert loss([moved, moved], to(teacher)).item() > least + 0.01
+        assert loss([teacher, moved], to(teacher)).item() > least + 0.01 or kind in (
             "mse",
             "cosine",
             "softcos",
             "ckd",
             "seed",
         )
-        assert math.isfinite(loss([torch.zeros_like(teacher)] * 2, teacher).item())
+        assert math.isfinite(loss([torch.zeros_like(teacher)] * 2, to(teacher)).item())
 
 
 def test_two_view_regression_by_hand() -> None:
@@ -358,14 +363,14 @@ def test_congen_with_alpha_one_is_blind_to_the_other_view() -> None:
     teacher, queue = unit(4, 3), unit(9, 3, seed=1)
     for alpha, same in ((1.0, True), (0.5, False)):
         loss = objectives.build(parsed({"kind": "congen", "queue": 9, "alpha": alpha}), 3)
-        objectives.fill_queues(loss, queue)
-        one, other = (loss([unit(4, 3, seed=2), unit(4, 3, seed=at)], teacher).item() for at in (3, 4))
+        objectives.fill_queues(loss, to(queue))
+        one, other = (loss([unit(4, 3, seed=2), unit(4, 3, seed=at)], to(teacher)).item() for at in (3, 4))
         assert (one == other) is same
 
 
 def test_congens_columns_are_the_queue_and_the_batch_and_the_queue_keeps_its_length() -> None:
     loss = objectives.build(parsed({"kind": "congen", "queue": 9, "alpha": 0.5}), 3)
-    objectives.fill_queues(loss, unit(9, 3, seed=1))
+    objectives.fill_queues(loss, to(unit(9, 3, seed=1)))
     queue = unit(9, 3, seed=1)
     for step in range(4):
         teacher, one, other = (unit(4, 3, seed=10 * step + at) for at in (2, 3, 4))
@@ -375,8 +380,8 @@ def test_congens_columns_are_the_queue_and_the_batch_and_the_queue_keeps_its_len
             0.5 * -(wanted * (view @ columns.T / 0.05).log_softmax(1)).sum(1).mean().item()
             for view in (one, other)
         )
-        assert loss([one, other], teacher).item() == pytest.approx(expected, rel=1e-4)
-        objectives.update_queues(loss, teacher)
+        assert loss([one, other], to(teacher)).item() == pytest.approx(expected, rel=1e-4)
+        objectives.update_queues(loss, to(teacher))
         queue = columns[4:]  # the batch's length of the oldest goes
         assert torch.allclose(newest_first(loss.queue).flip(0), queue, atol=1e-6)  # type: ignore[union-attr, operator]
 
@@ -417,9 +422,9 @@ def test_a_queue_in_bf16_gives_nearly_the_same_loss_and_gradient(kind: str) -> N
     views = [teacher + torch.randn(16, 64) for _ in range(2)]
     found = []
     for objective in (whole, half):
-        objectives.update_queues(objective, earlier)
+        objectives.update_queues(objective, to(earlier))
         one, other = (view.clone().requires_grad_() for view in views)
-        loss = objective([one, other], teacher)
+        loss = objective([one, other], to(teacher))
         found.append((loss.item(), torch.autograd.grad(loss, one)[0]))
     assert half.queue.ring.dtype == torch.bfloat16
     assert found[0][0] != found[1][0]
@@ -449,8 +454,8 @@ def test_congen_with_alpha_zero_is_blind_to_the_text_itself() -> None:
         objectives.build(parsed({"kind": "congen", "queue": 9, "alpha": alpha}), 6) for alpha in (0.0, 1.0)
     ]
     alone, control = built
-    assert alone([first, second], teacher).item() == pytest.approx(control([second], teacher).item())
-    assert alone([first, second], teacher).item() == pytest.approx(
-        alone([second.flip(0), second], teacher).item()
+    assert alone([first, second], to(teacher)).item() == pytest.approx(control([second], to(teacher)).item())
+    assert alone([first, second], to(teacher)).item() == pytest.approx(
+        alone([second.flip(0), second], to(teacher)).item()
     )
-    assert alone([first, second], teacher).item() != pytest.approx(control([first], teacher).item())
+    assert alone([first, second], to(teacher)).item() != pytest.approx(control([first], to(teacher)).item())

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy, mse_loss, normalize
 from edgedistill import objectives, recipe
 from edgedistill.errors import UserError
 from edgedistill.objectives import pairs
+from tests.objectives.test_objectives import to
 from tests.students.test_recurrent import made as student_of
 from tests.students.test_recurrent import some, tiny
 
@@ -45,7 +46,7 @@ def test_two_pairs_by_hand() -> None:
     by_hand = -(logs[0][0] + 0.5 * logs[0][1] + 0.5 * logs[1][0] + logs[1][1]) / 2
     assert pairs.mcl_ce(ONE, OTHER, TEACHER, 2.0).item() == pytest.approx(by_hand)
     both = objectives.build(spec(MSE), 2)
-    targets = torch.stack([TEACHER, ONE], 1)
+    targets = to(TEACHER, ONE)
     assert both([ONE, OTHER], targets).item() == pytest.approx(
         (1 + (2 - 3**0.5) ** 2) / 4 + (0 + 0 + 1 + 1) / 4
     )
@@ -57,7 +58,7 @@ def test_both_sides_matching_the_teacher_leave_nothing() -> None:
         0, abs=1e-15
     )  # lengths do not count
     assert pairs.mcl(teacher, teacher.flip(0), teacher).item() > 1e-2
-    source = torch.stack([teacher, teacher], 1)
+    source = to(teacher, teacher)
     assert objectives.build(spec(MSE), 5)([teacher, teacher], source).item() == 0
     assert objectives.build(spec(MSE), 5)([teacher, teacher + 1], source).item() == pytest.approx(1)
 
@@ -68,9 +69,7 @@ def test_the_teacher_is_the_optimum_of_mcl_but_not_of_cross_entropy() -> None:
     teacher = normalize(drawn(6, 5), dim=1)
     for kind, is_optimum in (("mcl", True), ("mcl_ce", False)):
         source, target = teacher.clone().requires_grad_(), teacher.clone().requires_grad_()
-        objectives.build(spec({"kind": kind}), 5)(
-            [source, target], torch.stack([teacher, teacher], 1)
-        ).backward()
+        objectives.build(spec({"kind": kind}), 5)([source, target], to(teacher, teacher)).backward()
         assert source.grad is not None
         assert (source.grad.norm().item() < 1e-9) == is_optimum
 
@@ -97,8 +96,8 @@ def test_other_formulas_for_the_same() -> None:
     orthogonal = torch.eye(5, 7, dtype=torch.float64)
     infonce = cross_entropy(20 * normalize(one, dim=1) @ normalize(other, dim=1).T, torch.arange(5))
     assert pairs.mcl_ce(one, other, orthogonal, 20.0).item() == pytest.approx(infonce.item())
-    targets = drawn(5, 2, 4, seed=3)
-    expected = mse_loss(one, targets[:, 0]) + mse_loss(other, targets[:, 1])
+    targets = to(*drawn(2, 5, 4, seed=3))
+    expected = mse_loss(one, targets.embeddings[0]) + mse_loss(other, targets.embeddings[1])
     assert objectives.build(spec(MSE), 4)([one, other], targets).item() == pytest.approx(expected.item())
 
 
@@ -111,7 +110,7 @@ def test_gradients(kind: str) -> None:
         drawn(3, 5, seed=2),
     )
     loss = objectives.build(spec({"kind": kind}), 5)
-    targets = torch.stack([teacher, teacher], 1)
+    targets = to(teacher, teacher)
     assert torch.autograd.gradcheck(lambda a, b: loss([a, b], targets), (one, other))
     value = loss([one, other], targets)
     value.backward()
@@ -130,26 +129,27 @@ def test_stage_four_is_the_sum_of_its_two_losses() -> None:
         ),
         6,
     )
-    targets = torch.stack([teacher, teacher], 1)
+    targets = to(teacher, teacher)
     expected = pairs.mcl(one, other, teacher) + mse_loss(one, teacher) + mse_loss(other, teacher)
     assert whole([one, other], targets).item() == pytest.approx(expected.item())
 
 
 def test_each_side_has_a_memory_of_its_own() -> None:
     both = objectives.build(spec({"kind": "each_side", "objective": {"kind": "ckd", "queue": 4}}), 3)
-    targets = drawn(2, 2, 3).float()
+    targets = to(*drawn(2, 2, 3).float())
     objectives.update_queues(both, targets)
     sides = [part.part.queue.vectors.flip(0) for part in both.parts]  # type: ignore[union-attr]
     for at, held in enumerate(sides):
-        assert torch.allclose(held, normalize(targets[:, at].flip(0), dim=1))
+        assert torch.allclose(held, normalize(targets.embeddings[at].flip(0), dim=1))
 
 
 def test_matryoshka_cuts_both_sides() -> None:
     inner = {"kind": "matryoshka", "dims": [2, 4], "objective": MSE}
-    one, other, targets = drawn(3, 4), drawn(3, 4, seed=1), drawn(3, 2, 4, seed=2)
+    one, other = drawn(3, 4), drawn(3, 4, seed=1)
+    targets = to(*drawn(2, 3, 4, seed=2))
     found = objectives.build(spec(inner), 4)([one, other], targets)
     expected = sum(
-        mse_loss(view[:, :cut], targets[:, at, :cut])
+        mse_loss(view[:, :cut], targets.embeddings[at][:, :cut])
         for at, view in enumerate((one, other))
         for cut in (2, 4)
     )
@@ -212,4 +212,4 @@ def test_mcl_ce_is_a_mean_a_sum_or_a_mean_over_pairs() -> None:
         {"name": "a", "objective": {"kind": "mcl_ce", "temperature": 0.5, "reduction": "sum"}}
     )
     built = objectives.build(stage.objective, TEACHER.shape[1])
-    assert built([ONE, OTHER], torch.stack([TEACHER, TEACHER], 1)).item() == pytest.approx(mean * rows)
+    assert built([ONE, OTHER], to(TEACHER, TEACHER)).item() == pytest.approx(mean * rows)

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from edgedistill import objectives
-from edgedistill.objectives.ranking import Ranking, listwise, margin_mse
-from tests.objectives.test_objectives import parsed, unit
+from edgedistill.objectives import Targets
+from edgedistill.objectives.ranking import listwise, margin_mse
+from tests.objectives.test_objectives import parsed, to, unit
 
 # Unit rows on a circle: cosines of the query with the three documents are 1, 0 and −1, of the second 0, 1, 0.
 QUERIES = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
@@ -16,8 +17,8 @@ COSINES = torch.tensor([[1.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
 NAN = math.nan
 
 
-def ranking(scores: list[list[float]], positives: tuple[int, int] = (0, 1)) -> Ranking:
-    return Ranking(torch.tensor(positives), scores=torch.tensor(scores))
+def ranking(scores: list[list[float]], positives: tuple[int, int] = (0, 1)) -> Targets:
+    return Targets(positives=torch.tensor(positives), scores=torch.tensor(scores))
 
 
 def divergence(wanted: list[float], found: list[float]) -> float:
@@ -64,7 +65,7 @@ def test_margin_mse_by_hand() -> None:
 def test_a_ranking_objective_has_a_gradient_and_notices(kind: str) -> None:
     queries, documents = unit(4, 5, seed=1).double().requires_grad_(), unit(6, 5, seed=2).double()
     scores = queries.detach() @ documents.T
-    given = Ranking(scores.argmax(1), scores=scores)
+    given = Targets(positives=scores.argmax(1), scores=scores)
     loss = objectives.build(parsed({"kind": kind}), 5)
     assert torch.autograd.gradcheck(lambda q: loss([q, documents], given), queries)
     assert loss([queries.roll(1, 0), documents], given).item() > loss([queries, documents], given).item()
@@ -72,25 +73,25 @@ def test_a_ranking_objective_has_a_gradient_and_notices(kind: str) -> None:
 
 def test_a_sum_joins_rankings_with_the_teachers_embeddings() -> None:
     queries, documents = unit(4, 5, seed=1), unit(6, 5, seed=2)
-    given = Ranking(torch.arange(4), unit(4, 5, seed=3), unit(6, 5, seed=4), torch.randn(4, 6))
+    given = Targets((unit(4, 5, seed=3), unit(6, 5, seed=4)), torch.arange(4), torch.randn(4, 6))
     both = {"kind": "each_side", "objective": {"kind": "cosine"}}
     terms = [{"weight": 2.0, "objective": both}, {"weight": 0.5, "objective": {"kind": "listwise"}}]
     loss = objectives.build(parsed({"kind": "sum", "terms": terms}), 5)
     cosine = objectives.build(parsed({"kind": "cosine"}), 5)
-    expected = 2 * (cosine([queries], given.queries) + cosine([documents], given.documents))
+    expected = 2 * (cosine([queries], to(given.embeddings[0])) + cosine([documents], to(given.embeddings[1])))
     expected = expected + 0.5 * listwise(queries, documents, given, 20.0, 20.0)
     assert loss([queries, documents], given).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_matryoshka_cuts_the_students_ranking_and_the_teachers_embeddings() -> None:
     queries, documents = unit(4, 6, seed=1), unit(5, 6, seed=2)
-    given = Ranking(torch.arange(4), unit(4, 6, seed=3), unit(5, 6, seed=4), torch.randn(4, 5))
+    given = Targets((unit(4, 6, seed=3), unit(5, 6, seed=4)), torch.arange(4), torch.randn(4, 5))
     spec = {"kind": "matryoshka", "dims": [3, 6], "objective": {"kind": "listwise"}}
     cut = [listwise(queries[:, :d], documents[:, :d], given, 20.0, 20.0).item() for d in (3, 6)]
     found = objectives.build(parsed(spec), 6)([queries, documents], given).item()
     assert found == pytest.approx(sum(cut), rel=1e-5)
     spec["objective"] = {"kind": "each_side", "objective": {"kind": "cosine"}}
     cosine = objectives.build(parsed({"kind": "cosine"}), 6)
-    sides = ((queries, given.queries), (documents, given.documents))
-    wanted = sum(cosine([one[:, :d]], other[:, :d]).item() for d in (3, 6) for one, other in sides)
+    sides = list(zip((queries, documents), given.embeddings, strict=True))
+    wanted = sum(cosine([one[:, :d]], to(other[:, :d])).item() for d in (3, 6) for one, other in sides)
     assert objectives.build(parsed(spec), 6)([queries, documents], given).item() == pytest.approx(wanted)

@@ -7,8 +7,7 @@ import re
 import api_page
 
 import edgedistill
-from edgedistill.classification.bundle import ClassifierBundle
-from edgedistill.runtime.bundle import PairBundle
+from edgedistill.runtime.bundle import ClassifierBundle, PairBundle
 
 TEXT = api_page.PAGE.read_text(encoding="utf-8")
 

@@ -18,9 +18,9 @@ import pytest
 
 import edgedistill
 from edgedistill import machine
-from edgedistill.classification.bundle import ClassifierBundle
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle
+from edgedistill.runtime.bundle import ClassifierBundle
 from tests.conftest import sentences
 from tests.runners import hostile
 from tests.runtime.conftest import rewrite

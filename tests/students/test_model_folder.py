@@ -419,231 +419,108 @@ DAMAGED: dict[str, Change] = {
         "cut": '{"a": ',
     }.items()
 }
-REFUSED: dict[str, tuple[Change, str]] = {
+DENSE = chain("Transformer", "Pooling", "Dense")
+PADDED = {"text": {"padding": "max_length"}}
+# Not read here, and sentence-transformers gives the same embeddings all the same.
+SAME: dict[str, Change] = {
+    "processing_kwargs": edit(OWN, processing_kwargs=PADDED),
+    "query_length": edit(OWN, query_length=8),
+    "Dense: rank": all_of(DENSE, dense(32, 4, rank=4)),
+    "Normalize: tokens": write("2_Normalize/config.json", {"module_input_name": "token_embeddings"}),
+}
+REFUSED: dict[str, tuple[Change, str]] = {  # what the refusal names
     **{
-        f"{key} {value!r}": (edit(OWN, **{key: value}), f"{OWN}: {key}: ")
+        f"{key} {value!r}": (edit(OWN, **{key: value}), key)
         for key, value in {
             "transformer_task": "fill-mask",
-            "module_output_name": "sentence_embedding",
             "modality_config": {"message": {"method": "forward", "method_output_name": "last_hidden_state"}},
-            "processing_kwargs": {"text": {"padding": "max_length"}},
-            "query_length": 8,
             "query_expansion": {"length": 8},
-            "model_args": {"variant": "fp16"},
             "tokenizer_args": {"truncation_side": "left"},
             "config_args": {"num_hidden_layers": 1},
             "tokenizer_name_or_path": "owner/name",
             "max_seq_length": "64",
-            "do_lower_case": "yes",
+            "max_length": 8,
         }.items()
     },
-    "a setting of tomorrow": (
-        edit(OWN, max_length=8),
-        f"{OWN}: no setting 'max_length'; did you mean 'max_seq_length'",
-    ),
-    "a pooling of tomorrow": (
-        edit(FLAGS, pooling_mode_median=True),
-        "no setting 'pooling_mode_median'; did you mean 'pooling_mode_mea",
-    ),
-    "a pooling mode of tomorrow": (
-        edit(FLAGS, pooling_mode="median"),
-        'pooling_mode: "median" is not supported here',
-    ),
-    "two poolings": (
-        chain("Transformer", "Pooling", "Pooling"),
-        "the modules Pooling, Pooling in this order",
-    ),
-    "Dense in front": (
-        chain("Transformer", "Dense", "Pooling"),
-        "the modules Dense, Pooling in this order; supported is one Pooling",
-    ),
-    "Dense behind Normalize": (
-        chain("Transformer", "Pooling", "Normalize", "Dense"),
-        "the modules Pooling, Normalize, Dense in this",
-    ),
-    "no pooling": (chain("Transformer", "Normalize"), "the modules Normalize in this order"),
-    "a Dense of another library": (
-        chain("Transformer", "pylate.models.Dense.Dense"),
-        r"module 1 is of another library \(pylate.models",
-    ),
-    "code of its own": (
-        chain("custom_st.Transformer", "Pooling"),
-        r"module 0 is of another library \(custom_st.Transformer\)",
-    ),
+    "a pooling of tomorrow": (edit(FLAGS, pooling_mode_median=True), "pooling_mode_median"),
+    "a pooling mode of tomorrow": (edit(FLAGS, pooling_mode="median"), "median"),
     **{
-        kind: (
-            chain("Transformer", "Pooling", kind),
-            f"module 2 is {kind}; supported are a Transformer, Pooling",
-        )
-        for kind in (
-            "LayerNorm",
-            "WeightedLayerPooling",
-            "CNN",
-            "LSTM",
-            "WordWeights",
-            "SpladePooling",
-            "MultiVectorMask",
+        f"{' '.join(kinds)}": (chain("Transformer", *kinds), f"the modules {', '.join(kinds)}")
+        for kinds in (
+            ("Pooling", "Pooling"),
+            ("Dense", "Pooling"),
+            ("Pooling", "Normalize", "Dense"),
+            ("Normalize",),
         )
     },
-    **{kind: (chain(kind, "Pooling"), f"model: .*{kind}.*; ") for kind in model_folder.OTHER_MODULES},
-    "no Pooling folder": (
-        lambda folder: shutil.rmtree(folder / "1_Pooling"),
-        "1_Pooling/config.json: not there, and modules.json names",
-    ),
+    "a Dense of another library": (chain("Transformer", "pylate.models.Dense.Dense"), "pylate.models"),
+    "code of its own": (chain("custom_st.Transformer", "Pooling"), "custom_st.Transformer"),
+    "LayerNorm": (chain("Transformer", "Pooling", "LayerNorm"), "module 2 is LayerNorm"),
+    **{kind: (chain(kind, "Pooling"), kind) for kind in model_folder.OTHER_MODULES},
+    "no Pooling folder": (lambda folder: shutil.rmtree(folder / "1_Pooling"), "1_Pooling/config.json"),
     "Dense without weights": (
-        all_of(
-            chain("Transformer", "Pooling", "Dense"),
-            write("2_Dense/config.json", {"in_features": 32, "out_features": 4}),
-        ),
-        "2_Dense: a Dense layer without weights",
+        all_of(DENSE, write("2_Dense/config.json", {"in_features": 32, "out_features": 4})),
+        "2_Dense",
     ),
-    "Dense of another width": (
-        all_of(chain("Transformer", "Pooling", "Dense"), dense(64, 4)),
-        "in_features 64, .* behind 32 dimensions",
-    ),
-    "Dense with other weights": (
-        all_of(
-            chain("Transformer", "Pooling", "Dense"),
-            dense(64, 4),
-            edit("2_Dense/config.json", in_features=32),
-        ),
-        r"2_Dense/model.safetensors: holds .*\(4, 64\).*, config.json asks for .*\(4, 32\)",
-    ),
+    "Dense of another width": (all_of(DENSE, dense(64, 4)), "2_Dense"),
+    "Dense: use_residual": (all_of(DENSE, dense(32, 4, use_residual=True)), "use_residual"),
+    "Dense: module_input_name": (all_of(DENSE, dense(32, 4, module_input_name="x")), "module_input_name"),
+    "Dense: another activation": (all_of(DENSE, dense(32, 4, activation_function="os.system")), "os.system"),
     **{
-        f"Dense: {key}": (
-            all_of(chain("Transformer", "Pooling", "Dense"), dense(32, 4, **{key: value})),
-            f"2_Dense/config.json: .*{key}",
-        )
-        for key, value in {
-            "use_residual": True,
-            "module_input_name": "token_embeddings",
-            "module_output_name": "x",
-            "rank": 4,
-        }.items()
-    },
-    "Dense: another activation": (
-        all_of(chain("Transformer", "Pooling", "Dense"), dense(32, 4, activation_function="os.system")),
-        '2_Dense/config.json: activation_function: "os.system" is not supported here; embed with '
-        "sentence-transformers",
-    ),
-    "Normalize: tokens": (
-        write("2_Normalize/config.json", {"module_input_name": "token_embeddings"}),
-        "module_input_name: ",
-    ),
-    **{
-        path: (path_of_pooling(path), "modules.json: module 1 has a path outside the model's folder")
+        path: (path_of_pooling(path), "module 1 has a path outside the model's folder")
         for path in ("../x", "/x", "C:\\x")
     },
-    "two modules of one name": (
-        write("modules.json", [{"path": "", "type": f"{ST}.Transformer", "name": ""}] * 2),
-        "module 1 is Transf",
-    ),
-    "a module without a path": (
-        write("modules.json", [{"type": f"{ST}.Transformer"}]),
-        "modules.json: not a list of modules, each",
-    ),
-    "a shard outside": (shard("../../weights.safetensors"), "names a path outside the model's folder"),
-    "a shard that is not there": (
-        shard("model-1.safetensors"),
-        "names model-1.safetensors, which is not there; download the whole model",
-    ),
-    "an adapter beside": (
-        write("adapter_config.json", {"base_model_name_or_path": "owner/base"}),
-        r"adapter \(LoRA\) of 'owner/base'",
-    ),
-    "an adapter alone": (
-        all_of(write("adapter_config.json", {}), lambda folder: (folder / "config.json").unlink()),
-        "an adapter .*; merge it with peft",
-    ),
-    "a sparse encoder": (
-        write(SETTINGS, {"model_type": "SparseEncoder"}),
-        'model_type: "SparseEncoder" is not supported',
-    ),
-    "truncate_dim": (write(SETTINGS, {"truncate_dim": -1}), "truncate_dim: -1 is not supported here"),
-    "prompts of another form": (
-        write(SETTINGS, {"prompts": ["a"]}),
-        'prompts: \\["a"\\] is not supported here',
-    ),
-    "a default prompt that is not there": (
-        write(SETTINGS, {"default_prompt_name": "qury"}),
-        "default_prompt_name: no prompt 'qury'",
-    ),
-    "requirements": (
-        write(SETTINGS, {"requirements": {"transformers": ">=99"}}),
-        "requirements: transformers>=99 is required",
-    ),
-    **{
-        method: (
-            edit("config.json", quantization_config={"quant_method": method}),
-            f"quantization_config: weights quantized by {method}",
-        )
-        for method in ("bitsandbytes", "gptq", "compressed-tensors")
-    },
-    "an architecture of tomorrow": (
-        edit("config.json", model_type="bert2027"),
-        "does not know its architecture .model_type 'bert2027'",
-    ),
+    "a module without a path": (write("modules.json", [{"type": f"{ST}.Transformer"}]), "modules.json"),
+    "a shard outside": (shard("../../weights.safetensors"), "a path outside the model's folder"),
+    "an adapter": (write("adapter_config.json", {"base_model_name_or_path": "owner/base"}), "owner/base"),
+    "a sparse encoder": (write(SETTINGS, {"model_type": "SparseEncoder"}), "SparseEncoder"),
+    "truncate_dim": (write(SETTINGS, {"truncate_dim": -1}), "truncate_dim"),
+    "prompts of another form": (write(SETTINGS, {"prompts": ["a"]}), "prompts"),
+    "a default prompt that is not there": (write(SETTINGS, {"default_prompt_name": "qury"}), "qury"),
+    "requirements": (write(SETTINGS, {"requirements": {"transformers": ">=99"}}), "requirements"),
+    "quantized": (edit("config.json", quantization_config={"quant_method": "gptq"}), "gptq"),
+    "an architecture of tomorrow": (edit("config.json", model_type="bert2027"), "bert2027"),
     "code in auto_map": (
         edit("config.json", model_type="bert2027", auto_map={"AutoModel": "owner/name--code.Model"}),
-        r"needs the Python code that comes with it \(auto_map\); read that code, and allow it with "
-        r"--trust-remote-code",
+        "--trust-remote-code",
     ),
-    "model2vec": (edit("config.json", model_type="model2vec"), "a table of static embeddings"),
-    "BigBird": (big_bird, "attention_type: block_sparse, which transformers gives up"),
-    "T5": (
-        write("config.json", transformers.T5Config(vocab_size=200).to_dict()),
-        "an encoder with a decoder, which does not embed by",
-    ),
-    "a token id above the table": (
-        vocabulary_above,
-        "token ids up to 278, the model's embedding table 278 rows",
-    ),
-    "token types": (types_of_one, r"gives the tokens of a text other types than 0 \(post_processor\)"),
+    "model2vec": (edit("config.json", model_type="model2vec"), "static embeddings"),
+    "BigBird": (big_bird, "block_sparse"),
+    "T5": (write("config.json", transformers.T5Config(vocab_size=200).to_dict()), "with a decoder"),
+    "a token id above the table": (vocabulary_above, "278"),
+    "token types": (types_of_one, "post_processor"),
     "split_special_tokens": (
         edit("tokenizer_config.json", split_special_tokens=True),
-        "split_special_tokens: true is not supported",
+        "split_special_tokens",
     ),
     "no unknown token": (
         edit("tokenizer.json", model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[NONE]"}),
-        "has no token for unknown characters: WordLevel error: ",
+        "unknown characters",
     ),
-    "another normalizer": (
-        edit("tokenizer.json", normalizer={"type": "NormalizerOfTomorrow"}),
-        "its tokenizer cannot be read: data did",
-    ),
-    "weights that are a pointer": (
-        write("model.safetensors", POINTER),
-        "model.safetensors is a pointer of Git LFS in place of the file; fetch it with git lfs pull",
-    ),
-    "sizes that are not those of the weights": (
-        edit("config.json", hidden_size=64),
-        "the sizes that config.json names are not those of the weights; correct config.json",
-    ),
-    "an activation that nobody knows": (
-        edit("config.json", hidden_act="xyz"),
-        "config.json names 'xyz', which transformers does not",
-    ),
-    "a mark in config.json": (
-        with_mark("config.json"),
-        "config.json: begins with a byte order mark, .*; save it as UTF-8 without",
-    ),
-    "no file of settings": (
-        lambda folder: (folder / "config.json").unlink(),
-        "no config.json, so not a model folder",
-    ),
+    "another normalizer": (edit("tokenizer.json", normalizer={"type": "NormalizerOfTomorrow"}), "tokenizer"),
+    "weights that are a pointer": (write("model.safetensors", POINTER), "git lfs pull"),
+    "sizes that are not those of the weights": (edit("config.json", hidden_size=64), "sizes"),
+    "an activation that nobody knows": (edit("config.json", hidden_act="xyz"), "xyz"),
+    "a mark in config.json": (with_mark("config.json"), "config.json"),
+    "no file of settings": (lambda folder: (folder / "config.json").unlink(), "config.json"),
 }
+
+
+@pytest.mark.parametrize("change", SAME.values(), ids=SAME)
+def test_what_changes_no_embedding_of_sentence_transformers_is_no_matter(
+    folder: Path, change: Change
+) -> None:
+    change(folder)
+    assert np.abs(teacher(folder).embed(TEXTS) - by_sentence_transformers(folder)).max() < 1e-5
 
 
 @pytest.mark.parametrize(("change", "says"), REFUSED.values(), ids=REFUSED)
 def test_what_is_not_honoured_is_refused_by_name(folder: Path, change: Change, says: str) -> None:
     change(folder)
-    with pytest.raises(UserError, match=says) as caught:
+    with pytest.raises(UserError) as caught:
         teacher(folder)
-    assert (
-        len(str(caught.value).splitlines()) == 1
-        and str(caught.value).startswith(str(folder))
-        and "; " in str(caught.value)
-    )
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(str(folder)) and says in line and "; " in line
 
 
 @pytest.mark.parametrize("change", DAMAGED.values(), ids=DAMAGED)
@@ -666,15 +543,6 @@ def test_attention_for_another_machine_is_the_same_attention(cased: Path, folder
         folder
     )
     assert np.abs(teacher(folder).embed(TEXTS) - teacher(cased).embed(TEXTS)).max() < 1e-6
-
-
-def test_every_setting_of_the_library_is_known() -> None:
-    """The library's own list of each module's settings; a new one is to be looked at."""
-    from sentence_transformers.base.modules import Dense, Normalize, Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    for module in (Transformer, Pooling, Dense, Normalize):
-        assert set(module.config_keys) <= model_folder.SETTINGS[module.__name__].keys()
 
 
 @pytest.mark.parametrize(

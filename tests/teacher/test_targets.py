@@ -14,6 +14,7 @@ from scipy.stats import spearmanr
 
 from edgedistill import files, recipe, resolve, run
 from edgedistill.data import corpus
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
@@ -34,8 +35,8 @@ from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.targets import check, fit
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import initial_weights
+from edgedistill.training.inputs.stage_targets import TargetReader
 from edgedistill.training.load_models import Models
-from edgedistill.training.training_data import target_embeddings
 from tests.conftest import World, sentences
 
 DRAW = np.random.default_rng(0)
@@ -313,14 +314,14 @@ def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
         texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
         loaded = encoder.TeacherEncoder(spec.teacher)
         student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data)
-        made = target_embeddings(
+        made = TargetReader(
             spec,
             Models(loaded),
-            texts,
+            Rows.of_texts(texts),
             student,
             Session(data=world.data, log=lambda line: None),
             tmp_path / align,
-        )
+        ).of_texts
         rows = np.arange(texts.training_count)
         own = student_embeddings.embed(student.module, loaded.tokenizer, texts.texts(rows), 32)
         found[align] = ((made[rows] * own).sum(1).mean(), gram(made[rows][:40])[np.triu_indices(40, 1)])

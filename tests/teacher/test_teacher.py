@@ -244,22 +244,6 @@ def test_the_run_of_a_reduced_teacher_is_known_by_its_maps(world: World, tmp_pat
     assert keys[0] != keys[1]
 
 
-@pytest.mark.parametrize("setting", [{"use_residual": True}, {"module_input_name": "token_embeddings"}])
-def test_a_dense_layer_of_another_form_is_refused(
-    world: World, tmp_path: Path, setting: dict[str, object]
-) -> None:
-    folder = tmp_path / "t"
-    shutil.copytree(world.teacher, folder)
-    files.write_json(folder / "2_Dense/config.json", {"in_features": 32, "out_features": 32, **setting})
-    chain = files.read_json(folder / "modules.json")
-    chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
-    files.write_json(folder / "modules.json", chain)
-    with pytest.raises(
-        UserError, match="2_Dense/config.json: .* is not supported here; embed with sentence-transformers"
-    ):
-        load(folder)
-
-
 def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "t"
     shutil.copytree(world.teacher, folder)

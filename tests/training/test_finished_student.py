@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from edgedistill import bundle_run, files, recipe, resolve, run
-from edgedistill.classification import classifier
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
@@ -301,7 +300,7 @@ def test_it_is_fine_tuned(world: World, sources: Path, tmp_path: Path) -> None:
     info = go(world, tmp_path / "a", student={"weights": str(sources / "bilstm-bundle")}, stages=[stage])
     assert info["weights"]["bundle"] == "bilstm-bundle" and info["task"]["dev"] is not None
     with torch.inference_mode():
-        assert classifier.read(run.open_run(tmp_path / "a")).out.out_features == 2
+        assert run.open_run(tmp_path / "a").classifier().out.out_features == 2
 
 
 def test_a_share_of_the_initial_weights_stays(world: World, sources: Path, tmp_path: Path) -> None:

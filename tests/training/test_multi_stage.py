@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from edgedistill import bundle_run, files, recipe, run
-from edgedistill.data import parallel_corpus
+from edgedistill.data import rows as training_rows
 from edgedistill.errors import UserError
 from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
@@ -25,10 +25,11 @@ from edgedistill.teacher import assistant, encoder, tokenizer_files
 from edgedistill.training import checkpoint, checks, student_embeddings, train
 from edgedistill.training.initial_student import finished_student, initial_weights
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
-from edgedistill.training.inputs import pair_batches
+from edgedistill.training.inputs.batches import of_stage
+from edgedistill.training.inputs.stage_targets import TargetReader
 from edgedistill.training.load_models import open_models
 from edgedistill.training.stage_in_progress import StageInProgress
-from edgedistill.training.stages import NumberedStage
+from edgedistill.training.stages import NumberedStage, distillation_stages
 from edgedistill.vocabulary import learn_tokenizer
 from tests.conftest import World, sentences
 from tests.vocabulary.test_trim_tokenizer import plain_model, unigram
@@ -183,13 +184,13 @@ def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(
         and isinstance(spec.student, recipe.Recurrent)
         and spec.student.unigram
     )
-    pairs = parallel_corpus.build(spec.corpus, Session(data=data), 0)
-    again = learn_tokenizer._train_unigram([pairs.source_side, pairs.target_side], spec.student.unigram)
+    pairs = training_rows.build_pairs(spec.corpus, Session(data=data), 0)
+    again = learn_tokenizer._train_unigram([pairs.sides[0], pairs.sides[1]], spec.student.unigram)
     assert again.backend_tokenizer.get_vocab() == words.get_vocab(), "the same texts give the same pieces"
     few = recipe.Unigram(vocabulary_size=200, lowercase=True)
     assert (
-        learn_tokenizer.learn_unigram([pairs.target_side], few, session=QUIET)("THE")["input_ids"]
-        == learn_tokenizer.learn_unigram([pairs.target_side], few, session=QUIET)("the")["input_ids"]
+        learn_tokenizer.learn_unigram([pairs.sides[1]], few, session=QUIET)("THE")["input_ids"]
+        == learn_tokenizer.learn_unigram([pairs.sides[1]], few, session=QUIET)("the")["input_ids"]
     )
 
 
@@ -198,40 +199,37 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     for both."""
     spec = four(world, data, taught)
     assert isinstance(spec.corpus, recipe.Parallel) and spec.assistant is not None
-    pairs = parallel_corpus.build(spec.corpus, Session(data=data), 0)
+    pairs = training_rows.build_pairs(spec.corpus, Session(data=data), 0)
     models = open_models(spec, Session(data=data))
     assert models.assistant is not None and isinstance(models.teacher, encoder.TeacherEncoder)
     words = models.assistant.tokenizer
     limited = StudentTokenizer(words, 32).limited_to(spec.distilling)
-    tokens = [
-        limited.tokens(side, Session(log=quiet)).open() for side in (pairs.source_side, pairs.target_side)
-    ]
-    targets_of = pair_batches.targets_of(pairs, models, Session(log=quiet))
+    tokens = [limited.tokens(side, Session(log=quiet)).open() for side in (pairs.sides[0], pairs.sides[1])]
+    reader = TargetReader(spec, models, pairs, None, Session(log=quiet), data)
     align, teach, contrast = (
-        replace(pair_batches.of_pairs(stage, pairs, tokens, 32), targets=targets_of(stage))
-        for stage in spec.distilling
+        replace(of_stage(stage, pairs, limited, Session(log=quiet)), targets=reader.of_stage(stage, pairs))
+        for stage in distillation_stages(spec)
     )
     rows = np.array([0, 5, 17])
     for batches in (align, teach, contrast):
         (one, _), (other, _) = batches.batch(rows, rows)[0]
-        for ids, side, corpus in ((one, 0, pairs.source_side), (other, 1, pairs.target_side)):
+        for ids, side, corpus in ((one, 0, pairs.sides[0]), (other, 1, pairs.sides[1])):
             texts = corpus.texts(pairs.index[rows, side])
             assert [row[row != 1].tolist() for row in ids] == [
                 each.tolist() for each in tokenizer_files.encode_ids(words, texts, 32)
             ]
     sources, targets = (
-        corpus.texts(pairs.index[rows, at])
-        for at, corpus in enumerate((pairs.source_side, pairs.target_side))
+        corpus.texts(pairs.index[rows, at]) for at, corpus in enumerate((pairs.sides[0], pairs.sides[1]))
     )
     layer = assistant.embedding_layer(models.assistant)
     for batches, reader in ((align, layer), (teach, models.assistant)):
-        expected = np.stack([reader.embed(sources, unit=False), reader.embed(targets, unit=False)], 1)
-        assert (
-            batches.targets is not None and np.abs(batches.targets[rows] - expected).max() < 2e-3
-        )  # kept in half precision
-    expected = models.teacher.embed(sources, unit=False)
-    assert contrast.targets is not None and np.abs(contrast.targets[rows] - expected[:, None]).max() < 5e-3
-    assert contrast.texts == pairs.sources[0]["trained"] < teach.texts == pairs.training_count
+        expected = [reader.embed(sources, unit=False), reader.embed(targets, unit=False)]
+        kept = np.stack(batches.compared(rows).embeddings)  # in half precision
+        assert np.abs(kept - np.stack(expected)).max() < 2e-3
+    of_both = contrast.compared(rows).embeddings
+    assert len(of_both) == 2
+    assert max(np.abs(each - models.teacher.embed(sources, unit=False)).max() for each in of_both) < 5e-3
+    assert len(contrast) == pairs.sources[0]["trained"] < len(teach) == pairs.training_count
     lengths = np.max(
         [side.lengths(pairs.index[: pairs.training_count, at]) for at, side in enumerate(tokens)],
         0,
@@ -370,11 +368,11 @@ def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: 
         name: each.model_copy(update={"max_tokens": 16})
         for name, each in (("teacher", spec.teacher), ("assistant", spec.assistant))
     }
-    pairs = parallel_corpus.build(spec.corpus, Session(data=data), 1)  # type: ignore[arg-type]
+    pairs = training_rows.build_pairs(spec.corpus, Session(data=data), 1)  # type: ignore[arg-type]
     found = cost.costs([again.model_copy(update=shorter)], Session(data=data, log=quiet))[0]
-    assert found["teacher_texts"] == len(pairs.source_side) + len(pairs.source_side) + len(
-        pairs.target_side
-    ), "cut elsewhere, they give other vectors"
+    assert found["teacher_texts"] == len(pairs.sides[0]) + len(pairs.sides[0]) + len(pairs.sides[1]), (
+        "cut elsewhere, they give other vectors"
+    )
 
 
 def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path: Path) -> None:

@@ -195,10 +195,11 @@ def test_an_embedder_is_a_function_of_batches_that_pickles(world: World, tmp_pat
     tiny = parsed(world)
     found = teacher_cache.fill(tiny, session(world, tmp_path))["passes"][0]
     hashes, rows = (np.load(Path(found["folder"], "00000", name)) for name in (HASHES, EMBEDDINGS))
-    texts = teacher_cache.open_sources(tiny, session(world, tmp_path)).texts
-    assert texts is not None
+    opened = teacher_cache.open_sources(tiny, session(world, tmp_path)).texts
+    assert opened is not None
+    (texts,) = opened.sides
     embedder = Embedder(tiny, "body", session=Session(device="cpu"))
-    batch = {"body": [f" {text}\n" for text in texts.between(0, SHARD)], "id": np.arange(SHARD)}  # type: ignore[union-attr]
+    batch = {"body": [f" {text}\n" for text in texts.between(0, SHARD)], "id": np.arange(SHARD)}
     embedder(batch)
     again = pickle.loads(pickle.dumps(embedder))(batch)
     assert list(again) == ["body", "id", "hash", "embedding"] and again["body"] == batch["body"]

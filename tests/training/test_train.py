@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file
 
 from edgedistill import recipe, resolve, run
-from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
 from edgedistill.session import QUIET, Session
@@ -693,7 +692,7 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
     """The teacher ends in a layer that scales to unit length: raw targets are what goes into it."""
     from edgedistill.data.training_sources import TrainingSources
     from edgedistill.teacher.embedder import open_teacher
-    from edgedistill.training.training_data import target_embeddings
+    from edgedistill.training.inputs.stage_targets import TargetReader
 
     for raw in (False, True):
         changes = {
@@ -704,13 +703,12 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
         assert spec.corpus is not None
         session = Session(data=world.data)
         texts = TrainingSources.of_recipe(spec, session).texts
-        assert not isinstance(texts, ParallelCorpus)
         teacher = open_teacher(spec.teacher, Session(data=world.data))
         assert isinstance(teacher, TeacherEncoder)
-        found = target_embeddings(spec, Models(teacher), texts, None, session, tmp_path / str(raw))[
+        found = TargetReader(spec, Models(teacher), texts, None, session, tmp_path / str(raw)).of_texts[
             np.arange(20)
         ]
-        expected = teacher.embed(texts.texts(np.arange(20)), "cpu", not raw)
+        expected = teacher.embed(texts.sides[0].texts(np.arange(20)), "cpu", not raw)
         assert np.allclose(found, expected, rtol=2e-3, atol=2e-3)
         lengths = np.linalg.norm(found, axis=1)
         assert (np.ptp(lengths) > 0.1) == raw

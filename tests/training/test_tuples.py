@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from edgedistill import recipe
-from edgedistill.data import corpus, made_tuples, parallel_corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data import corpus, made_tuples
+from edgedistill.data import rows as training_rows
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
 from edgedistill.session import Session
@@ -66,14 +67,14 @@ def test_queries_are_made_from_whole_training_texts(data: World) -> None:
     tuples = parsed.distilling[0].tuples
     assert isinstance(tuples, recipe.TupleCorpus)
     made = made_tuples.build(tuples, texts, 70, [], session(data), "stages[0].tuples", 0)
-    assert len(made.target_side) == 70 and 100 < len(made) <= 140
+    assert len(made.sides[1]) == 70 and 100 < len(made) <= 140
     whole = set(documents(80))
     for query, document in made.index:
-        text = made.target_side[int(document)]
-        assert made.source_side[int(query)] in text and text in whole
-    assert len(set(made.source_side.texts(range(len(made))))) == len(made)
+        text = made.sides[1][int(document)]
+        assert made.sides[0][int(query)] in text and text in whole
+    assert len(set(made.sides[0].texts(range(len(made))))) == len(made)
     held_out = {texts[int(row)] for row in texts.held_out}
-    assert not held_out & set(made.target_side.texts(range(70)))
+    assert not held_out & set(made.sides[1].texts(range(70)))
 
 
 def test_kinds_of_queries() -> None:
@@ -96,7 +97,7 @@ def test_a_batch_has_each_document_once(data: World, tmp_path: Path) -> None:
     table = {"files": ["clicks.tsv"], "columns": ["q", "answer"], "negatives": {"count": 3}}
     views, ranking = batch_of(data, spec(data, stage({"kind": "info_nce"}, table)), tmp_path / "a")
     assert len(views) == 2 and views[0][0].shape[0] == 8
-    assert ranking.queries is None and ranking.scores is None
+    assert ranking.embeddings == () and ranking.scores is None
     distinct = views[1][0].shape[0]
     assert distinct <= 8 * 4 and ranking.positives.max() < distinct
     assert len(np.unique(views[1][0], axis=0)) == distinct
@@ -129,7 +130,7 @@ def test_cosines_and_bm25_score_every_document(data: World, tmp_path: Path) -> N
         "terms": [{"weight": 1, "objective": each} for each in (COSINE, {"kind": "listwise"})],
     }
     _, dense = batch_of(data, spec(data, stage(objective, tuples)), tmp_path / "a")
-    assert dense.scores == pytest.approx(dense.queries @ dense.documents.T, abs=1e-5)
+    assert dense.scores == pytest.approx(dense.embeddings[0] @ dense.embeddings[1].T, abs=1e-5)
     tuples["scores"] = {"bm25": {"weight": 0.5}}
     _, both = batch_of(data, spec(data, stage(objective, tuples)), tmp_path / "b")
     own = np.arange(8), both.positives
@@ -139,7 +140,7 @@ def test_cosines_and_bm25_score_every_document(data: World, tmp_path: Path) -> N
     )
 
 
-def toy(count: int = 40) -> tuple[ParallelCorpus, list[Embedded]]:
+def toy(count: int = 40) -> tuple[Rows, list[Embedded]]:
     """Documents on a quarter circle, and one query per document at its own place."""
 
     class Rows:
@@ -152,7 +153,7 @@ def toy(count: int = 40) -> tuple[ParallelCorpus, list[Embedded]]:
     tuples = SimpleNamespace(
         fingerprint="toy", training_count=count, index=np.stack([np.arange(count)] * 2, 1)
     )
-    tuples.source_side, tuples.target_side = list(range(count)), SimpleNamespace(training_count=count)
+    tuples.sides = [list(range(count)), SimpleNamespace(training_count=count)]
     return tuples, [Embedded(Rows(), Rows(), {"toy": 1})]  # type: ignore[return-value, arg-type]
 
 
@@ -216,7 +217,7 @@ def test_targets_of_the_recipe_are_those_of_queries_and_documents(data: World, t
         student={**data.recipe()["student"], "width": 16},
     )
     views, ranking = batch_of(data, parsed, tmp_path / "a")
-    assert ranking.queries.shape == (8, 8) and ranking.documents.shape == (views[1][0].shape[0], 8)
+    assert [each.shape for each in ranking.embeddings] == [(8, 8), (views[1][0].shape[0], 8)]
 
 
 @pytest.mark.parametrize(
@@ -232,10 +233,10 @@ def test_rows_that_teach_nothing_are_left_out(tmp_path: Path, rows: list[str], f
     table = recipe.TupleFiles(files=["t.tsv"], columns=["a", "b", "c"])
     given = Session(data=tmp_path, cache_folder=tmp_path / "cache")
     if fact is None:
-        assert len(parallel_corpus.build_tuples(table, [], given, "stages[0].tuples", 0)) == 2
+        assert len(training_rows.build_tuples(table, [], given, "stages[0].tuples", 0)) == 2
         return
     with pytest.raises(UserError, match=fact):
-        parallel_corpus.build_tuples(table, [], given, "stages[0].tuples", 0)
+        training_rows.build_tuples(table, [], given, "stages[0].tuples", 0)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_scores_and_documents_that_rank_nothing(tmp_path: Path, rows: list[str],
     table = recipe.TupleFiles(files=["t.tsv"], columns=["a", "b"], scores=recipe.Scores(columns=["s"]))
     given = Session(data=tmp_path, cache_folder=tmp_path / "cache")
     with pytest.raises(UserError, match=fact):
-        parallel_corpus.build_tuples(table, [], given, "stages[0].tuples", 0)
+        training_rows.build_tuples(table, [], given, "stages[0].tuples", 0)
 
 
 def test_a_cross_encoder_scores_the_tuples_own_documents(data: World, tmp_path: Path) -> None:

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, parallel_corpus, token_cache
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data import corpus
+from edgedistill.data import rows as training_rows
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
-from edgedistill.training.inputs import text_batches
+from edgedistill.training.inputs import batches as training_batches
 from edgedistill.training.stages import NumberedStage
 from tests.conftest import World, make_tokenizer, sentences
 
@@ -30,7 +31,7 @@ def views(spec: Any, counts: list[int], seed: int = 0, rows: Any = None, passes:
     """The views of texts of so many words, which are their numbers."""
     texts = [" ".join(map(str, range(count))) for count in counts]
     rows = np.arange(len(counts)) if rows is None else np.array(rows)
-    return text_batches._without_words(spec, seed, texts, rows, np.full(len(counts), passes))
+    return training_batches._without_words(spec, seed, texts, rows, np.full(len(counts), passes))
 
 
 def flags(spec: Any, counts: list[int], seed: int = 0, passes: int = 0) -> list[list[bool]]:
@@ -108,13 +109,12 @@ def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any,
     tokenizer = StudentTokenizer(make_tokenizer(), most)
     view = {"name": "a", "objective": {"kind": "skd"}, "view": spec.model_dump(), "max_tokens": most}
     stage = NumberedStage(recipe.Stage.model_validate(view), 0, 5)
-    tokens = tokenizer.tokens(built, QUIET).open()
-    batches = text_batches.of_texts(stage, built, tokens, tokenizer)
+    batches = training_batches.of_stage(stage, Rows.of_texts(built), tokenizer, QUIET)
     rows = np.random.default_rng(0).permutation(len(built))
     passes = np.arange(len(rows)) % 3
     (plain, _), (ids, mask) = batches.batch(rows, passes)[0]
     texts = built.texts(rows)
-    left = text_batches._without_words(spec, 5, texts, rows, passes)
+    left = training_batches._without_words(spec, 5, texts, rows, passes)
     assert all(set(view.split()) <= set(text.split()) for view, text in zip(left, texts, strict=True))
     expected = tokenizer_files.encode_ids(tokenizer.tokenizer, left, most)
     assert [row[: int(n)].tolist() for row, n in zip(ids, mask.sum(1), strict=True)] == [
@@ -123,9 +123,9 @@ def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any,
     assert plain.tolist() != ids.tolist()
 
 
-def texts_of(made: ParallelCorpus) -> list[list[str]]:
+def texts_of(made: Rows) -> list[list[str]]:
     columns = enumerate(made.index.T)
-    return [made.columns[min(at, 1)].texts(rows) for at, rows in columns]
+    return [made.sides[min(at, 1)].texts(rows) for at, rows in columns]
 
 
 def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,17 +142,15 @@ def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch
     (tmp_path / "t.tsv").write_text("one\ttwo\tthree\n" + "\n".join(rows) + "\n", encoding="utf-8")
     (tmp_path / "leaks.tsv").write_text("x\ty\nno\ta leak\n", encoding="utf-8")
 
-    def build(limit: int | None = None, columns: tuple[str, ...] = ("one", "two", "three")) -> ParallelCorpus:
+    def build(limit: int | None = None, columns: tuple[str, ...] = ("one", "two", "three")) -> Rows:
         spec = recipe.TupleFiles(
             files=["*.tsv"] if columns[0] == "x" else ["t.tsv"], columns=[*columns], limit=limit
         )
-        return parallel_corpus.build_tuples(
-            spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].tuples", 0
-        )
+        return training_rows.build_tuples(spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].tuples", 0)
 
     made = build()
     assert texts_of(made) == [[f"{c} {n}" for n in (1, 5, 6)] for c in "abc"]
-    about = files.read_json(made.folder / "parallel.json")
+    about = files.read_json(made.sides[0].folder.parent / "parallel.json")
     assert (about["read"], about["leaked"], about["pairs"], about["trained"]) == (7, 2, 3, 3)
     assert texts_of(build(limit=2)) == [[f"{c} {n}" for n in (1, 5)] for c in "abc"]
     with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].tuples.columns"):
@@ -160,7 +158,7 @@ def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch
     (tmp_path / "t.txt").write_text("a\n", encoding="utf-8")
     table = recipe.TupleFiles(files=["t.txt"], columns=["one", "two"])
     with pytest.raises(UserError, match="a text file has no columns"):
-        parallel_corpus.build_tuples(table, [], Session(data=tmp_path), "stages[1].tuples", 0)
+        training_rows.build_tuples(table, [], Session(data=tmp_path), "stages[1].tuples", 0)
     (tmp_path / "leaks.tsv").write_text("x\ta 1\na leak\ta 5\na 6\t\n", encoding="utf-8")
     left_out = "1 with an empty text, 6 with an excluded text"
     with pytest.raises(UserError, match=rf"stages\[1\].tuples: no tuple is left of 7 read, {left_out}; "):
@@ -170,16 +168,11 @@ def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch
 def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
     built = corpus.build(recipe.Files(texts=["texts.txt"]), Session(data=world.data), 0)
     words = make_tokenizer()
-    cut = token_cache.TokenPass(built, words.backend_tokenizer, 48, 0, QUIET).open()
     stage = recipe.Stage.model_validate(
         {"name": "a", "objective": {"kind": "skd"}, "view": {"kind": "delete_one"}}
     )
-    made = text_batches.of_texts(
-        NumberedStage(stage, 0, 0),
-        built,
-        cut,
-        StudentTokenizer(words, 48),
-    )
+    limited = StudentTokenizer(words, 48)
+    made = training_batches.of_stage(NumberedStage(stage, 0, 0), Rows.of_texts(built), limited, QUIET)
     rows = np.arange(20)
     (own, _), (other, _) = made.batch(rows, np.zeros(20, int))[0]
     assert (

@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import csr_matrix, vstack
 
 from edgedistill import recipe
-from edgedistill.data import parallel_corpus
+from edgedistill.data import rows as training_rows
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher.embedder import open_teacher
@@ -27,9 +27,7 @@ STUDENT = {"kind": "recurrent", "layers": 2, "repeats": 1, "vocabulary_size": 60
 STAGES = [{"name": "teach", "objective": BOTH, "steps": 2, "batch": 8}]
 
 
-def opened(
-    world: World, folder: Path, of: str
-) -> tuple[recipe.Recipe, Any, parallel_corpus.ParallelCorpus, Any]:
+def opened(world: World, folder: Path, of: str) -> tuple[recipe.Recipe, Any, training_rows.Rows, Any]:
     """Recipe, teacher, pairs and the student's tokenizer."""
     spec = recipe.parse(
         written(world, "assistant", student={**STUDENT, "embeddings": {"of": of}}, stages=STAGES), "test"
@@ -37,7 +35,7 @@ def opened(
     assert isinstance(spec.corpus, recipe.Parallel)
     asked, pairs = (
         open_teacher(spec.teacher, Session(data=folder)),
-        parallel_corpus.build(spec.corpus, Session(data=folder), spec.seed),
+        training_rows.build_pairs(spec.corpus, Session(data=folder), spec.seed),
     )
     return spec, asked, pairs, student_tokenizer.build(spec, Models(asked), pairs, QUIET)
 
@@ -55,16 +53,16 @@ def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F81
     own = initial_embeddings.from_model(words, asked.tokenizer, known)
     index = pairs.index[: pairs.training_count]
     held = [
-        (pairs.source_side, asked.tokenizer, len(known), 0),
-        (pairs.source_side, words, len(own), 0),
-        (pairs.target_side, words, len(own), 1),
+        (pairs.sides[0], asked.tokenizer, len(known), 0),
+        (pairs.sides[0], words, len(own), 0),
+        (pairs.sides[1], words, len(own), 1),
     ]
     held_counts = [
         initial_embeddings.token_counts(side, each, pieces)[index[:, at]] for side, each, pieces, at in held
     ]
     found = torch.from_numpy(initial_embeddings.associated_rows(own.numpy(), known.numpy(), *held_counts))
     texts = [
-        (pairs.source_side[first], pairs.target_side[second])
+        (pairs.sides[0][first], pairs.sides[1][second])
         for first, second in pairs.index[: pairs.training_count]
     ]
     special = set(words.all_special_ids), set(asked.tokenizer.all_special_ids)

@@ -14,7 +14,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import bundle_run, objectives, recipe, run
+from edgedistill import bundle_run, recipe, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.runtime import prompts
@@ -164,7 +164,7 @@ def _head(module: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
     """Whether the recipe's targets are in another space than the finished student's embeddings, and are not
     fitted to these."""
-    if not any(objectives.reads_teacher(stage.objective) for stage in spec.distilling):
+    if not any(stage.reads_teacher for stage in spec.distilling):
         return False
     if isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.fits_student:
         return False

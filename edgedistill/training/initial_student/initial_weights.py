@@ -13,8 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files, recipe
 from edgedistill.data.cached_folder import cached_folder
-from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.runtime import prompts
 from edgedistill.session import Session
@@ -26,7 +25,6 @@ from edgedistill.training.initial_student import finished_student, weight_source
 from edgedistill.training.initial_student.prepared_student import (
     PreparedStudent,
     StudentTokenizer,
-    corpora_of,
     token_counts,
 )
 from edgedistill.training.initial_student.weight_source import WeightSource
@@ -43,7 +41,7 @@ def build(
     models: Models,
     tokenizer: PreTrainedTokenizerBase,
     session: Session,
-    texts: Corpus | ParallelCorpus | None = None,
+    texts: Rows | None = None,
     fitted: bool = True,
 ) -> PreparedStudent:
     """The recipe's student before its first step; the same recipe gives the same weights.
@@ -75,7 +73,7 @@ def _new_student(
     tokenizer: PreTrainedTokenizerBase,
     dims: int,
     session: Session,
-    texts: Corpus | ParallelCorpus | None,
+    texts: Rows | None,
     fitted: bool,
 ) -> PreparedStudent:
     """A student whose shape the recipe describes."""
@@ -84,7 +82,7 @@ def _new_student(
     assert isinstance(student, recipe.BuiltStudent)
     if isinstance(student, recipe.Bert | recipe.Recurrent):
         source = weight_source.find(student, models, tokenizer)
-    pairs = texts if isinstance(texts, ParallelCorpus) and student.embeddings.of == "translations" else None
+    pairs = texts if student.embeddings.of == "translations" else None
     embeddings = _token_embeddings(spec, models, tokenizer, source, session, pairs, fitted)
     weights, batch = corpus_sample(spec, tokenizer, texts, session)
     start = Start(tokenizer, dims, embeddings, token_weights=weights, batch=batch, shape_only=not fitted)
@@ -120,7 +118,7 @@ def _limited_to_trained_positions(
 def corpus_sample(
     spec: recipe.Recipe,
     tokenizer: PreTrainedTokenizerBase,
-    texts: Corpus | ParallelCorpus | None,
+    texts: Rows | None,
     session: Session,
 ) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
     """What a table and narrow layers are fitted to: (the weight of each token, (V,) float64; (ids, mask),
@@ -134,14 +132,13 @@ def corpus_sample(
     weighted = student.embeddings.weighting != "none"
     if texts is None or not (weighted or (isinstance(student, recipe.Bert) and student.reduced)):
         return None, None
-    limited = StudentTokenizer(tokenizer, student.max_tokens).limited_to(spec.stages)
-    corpora = corpora_of(texts)
-    tokens = [limited.tokens(each, session).open() for each in corpora]
-    rows = corpora[0].spread(SAMPLE, 0, corpora[0].training_count)
+    limited = StudentTokenizer(tokenizer, student.max_tokens).limited_to(spec.distilling)
+    tokens = [limited.tokens(each, session).open() for each in texts.sides]
+    rows = texts.sides[0].spread(SAMPLE, 0, texts.sides[0].training_count)
     ids, mask = tokens[0].batch(rows, SAMPLE_TOKENS)
     weights = None
     if weighted:
-        counts = token_counts(tokens, corpora, len(tokenizer))
+        counts = token_counts(tokens, texts.sides, len(tokenizer))
         weights = torch.from_numpy((counts + 1.0) ** student.embeddings.count_exponent)
     return weights, (torch.from_numpy(ids), torch.from_numpy(mask))
 
@@ -152,7 +149,7 @@ def _token_embeddings(
     tokenizer: PreTrainedTokenizerBase,
     source: WeightSource | None,
     session: Session,
-    pairs: ParallelCorpus | None,
+    pairs: Rows | None,
     fitted: bool,
 ) -> Tensor | None:
     """Rows (V, w) for the tokens of the student's tokenizer, or None where the table is randomly initialized.

@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache, TokenPass
 from edgedistill.run import Run, Shaped
 from edgedistill.runtime.prompts import Prompts
@@ -54,9 +53,7 @@ class StudentTokenizer:
         """The same with a lower limit, or as it is where the limit is not lower."""
         return replace(self, max_tokens=min(self.max_tokens, max_tokens))
 
-    def limited_to(
-        self, stages: list[recipe.Stage] | list[recipe.Stage | recipe.Finetune]
-    ) -> StudentTokenizer:
+    def limited_to(self, stages: list[recipe.Stage]) -> StudentTokenizer:
         """The same with the highest limit of these stages, or as it is where there are none."""
         return self.limited(max((stage.max_tokens for stage in stages), default=self.max_tokens))
 
@@ -93,13 +90,6 @@ class PreparedStudent(Shaped):
     def limited_tokenizer(self) -> StudentTokenizer:
         """The tokenizer with the student's limit and prompts."""
         return StudentTokenizer(self.tokenizer, self.max_tokens, self.prompts)
-
-
-def corpora_of(texts: Corpus | ParallelCorpus | None) -> list[Corpus]:
-    """The texts that a student reads: of pairs both sides, of no corpus none."""
-    if isinstance(texts, ParallelCorpus):
-        return texts.columns
-    return [] if texts is None else [texts]
 
 
 def token_counts(tokens: Sequence[TokenCache], corpora: Sequence[Corpus], vocabulary: int) -> np.ndarray:

@@ -10,11 +10,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, recipe, resolve, run
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.teacher import tokenizer_files
-from edgedistill.training.initial_student.prepared_student import corpora_of
 from edgedistill.training.load_models import Models, with_weights
 from edgedistill.vocabulary import learn_tokenizer, trim_tokenizer
 
@@ -29,7 +28,7 @@ OF_THE_CORPUS = {
 def build(
     spec: recipe.Recipe,
     models: Models,
-    texts: Corpus | ParallelCorpus | None,
+    texts: Rows | None,
     session: Session,
     folder: Path | None = None,
 ) -> PreTrainedTokenizerBase:
@@ -48,7 +47,7 @@ def build(
         tokenizer = models.finished.tokenizer()
     else:
         assert isinstance(student, recipe.BuiltStudent)
-        tokenizer, trimming = _new(student, models, corpora_of(texts), session)
+        tokenizer, trimming = _new(student, models, [] if texts is None else texts.sides, session)
     tokenizer = tokenizer_files.from_the_start(tokenizer)
     if kept:
         with files.new_folder(kept) as temporary:

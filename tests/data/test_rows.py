@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from edgedistill import files, recipe
-from edgedistill.data import parallel_corpus
-from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data import rows as training_rows
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 
@@ -29,13 +29,13 @@ def write(folder: Path, name: str, rows: list[tuple[str, ...]]) -> None:
     (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
 
 
-def build(folder: Path, pairs: list[dict[str, Any]], **more: Any) -> ParallelCorpus:
+def build(folder: Path, pairs: list[dict[str, Any]], **more: Any) -> Rows:
     spec = recipe.Parallel.model_validate({"kind": "parallel", "pairs": pairs, **more})
-    return parallel_corpus.build(spec, Session(data=folder), 0)
+    return training_rows.build_pairs(spec, Session(data=folder), 0)
 
 
-def pairs_of(made: ParallelCorpus, start: int = 0, end: int | None = None) -> list[tuple[str, str]]:
-    return [(made.source_side[int(a)], made.target_side[int(b)]) for a, b in made.index[start:end]]
+def pairs_of(made: Rows, start: int = 0, end: int | None = None) -> list[tuple[str, str]]:
+    return [(made.sides[0][int(a)], made.sides[1][int(b)]) for a, b in made.index[start:end]]
 
 
 def test_named_and_numbered_columns_scores_and_the_rows_of_every_text(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_named_and_numbered_columns_scores_and_the_rows_of_every_text(tmp_path: 
         ("One.", "Un."),
     ]
     assert pairs_of(made) == expected
-    assert made.source_side.texts(range(len(made.source_side))) == [
+    assert made.sides[0].texts(range(len(made.sides[0]))) == [
         "Hello there",
         "One.",
         "hello there",
@@ -90,8 +90,8 @@ def test_named_and_numbered_columns_scores_and_the_rows_of_every_text(tmp_path: 
         ("en-es", ["en", "es"], 2),
         ("en-fr", ["en", "fr"], 1),
     ]
-    assert made.training_pairs(["en-es", "en-fr"]).tolist() == [[2, 2], [3, 0], [1, 3]]
-    assert made.training_pairs(None).tolist() == made.index.tolist()
+    assert made.training_rows(["en-es", "en-fr"]).tolist() == [[2, 2], [3, 0], [1, 3]]
+    assert made.training_rows(None).tolist() == made.index.tolist()
 
 
 def test_pairs_are_distinct_but_for_case_and_without_excluded_texts_on_either_side(tmp_path: Path) -> None:
@@ -134,13 +134,13 @@ def test_held_out_texts_take_all_their_translations_along(tmp_path: Path) -> Non
         text for text, _ in trained
     }
     assert trained == [pair for pair in kept if pair in set(trained)]  # in the order they were read
-    assert made.source_side.training_count == len(made.source_side) - 10
-    both = [made.source_side, made.target_side]
+    assert made.sides[0].training_count == len(made.sides[0]) - 10
+    both = [made.sides[0], made.sides[1]]
     for side, texts in enumerate(both):
         assert sorted(texts.texts(range(len(texts)))) == sorted({pair[side] for pair in kept})
         assert set(texts.texts(range(texts.training_count))) == {pair[side] for pair in trained}
         assert made.index[: made.training_count, side].max() < texts.training_count
-    assert made.target_side.training_count < len(made.target_side)
+    assert made.sides[1].training_count < len(made.sides[1])
     assert sum(source["trained"] for source in made.sources) == made.training_count
 
 
@@ -168,13 +168,14 @@ def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -
     write(tmp_path, "a.tsv", [("en", "de"), *rows(60)])
     part = [{"files": ["a.tsv"], "columns": ["en", "de"]}]
     one, again, other = build(tmp_path, part), build(tmp_path, part), build(tmp_path, part, held_out=3)
-    assert one.folder == again.folder and one.fingerprint == again.fingerprint != other.fingerprint
-    assert build(tmp_path, part, licences={"a.tsv": "CC0"}).folder == one.folder
+    assert one.fingerprint == again.fingerprint != other.fingerprint
+    folder = one.sides[0].folder.parent
+    assert build(tmp_path, part, licences={"a.tsv": "CC0"}).sides[0].folder.parent == folder
     swapped = [(de, en) for en, de in rows(60)]
     write(tmp_path, "a.tsv", [("en", "de"), *swapped])
     assert build(tmp_path, part).fingerprint != one.fingerprint
     assert not [
-        path for path in one.folder.iterdir() if path.name.startswith(("spool", "buckets", "same", "rows"))
+        path for path in folder.iterdir() if path.name.startswith(("spool", "buckets", "same", "rows"))
     ]
 
 
@@ -282,7 +283,7 @@ def test_a_hub_data_set_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(
         UserError, match=r"corpus.pairs\[0\].dataset: 'owner/name' at 'main', split 'train': .*doesn't exist"
     ):
-        parallel_corpus.build(hub(monkeypatch, load), Session(), 0)
+        training_rows.build_pairs(hub(monkeypatch, load), Session(), 0)
 
 
 def test_a_hub_data_set_by_nested_column(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,20 +292,20 @@ def test_a_hub_data_set_by_nested_column(monkeypatch: pytest.MonkeyPatch) -> Non
         {"id": 2, "translation": {"en": "No translation.", "de": None}},
     ]
     spec = hub(monkeypatch, lambda *asked, **options: rows)
-    assert pairs_of(parallel_corpus.build(spec, Session(), 0)) == [("Hello.", "Hallo.")]
+    assert pairs_of(training_rows.build_pairs(spec, Session(), 0)) == [("Hello.", "Hallo.")]
     for odd, message in (
         ({"en": "Hello."}, r"owner/name: no column 'translation.de'.*corpus.pairs\[0\].columns"),
         ({"en": "Hello.", "de": 3}, "owner/name: row 3: column 'translation.de' holds int, not text"),
     ):
         spec = hub(monkeypatch, lambda *asked, odd=odd, **options: [*rows, {"translation": odd}])
         with pytest.raises(UserError, match=message):
-            parallel_corpus.build(spec, Session(), odd.get("de", 1))
+            training_rows.build_pairs(spec, Session(), odd.get("de", 1))
 
 
 def test_splits_agree_with_a_plain_reading() -> None:
     """Texts are numbered by first occurrence, held-out ones behind."""
     texts = np.array([7, 4, 7, 9, 4, 1], np.uint64)
     _, first, text_of = np.unique(texts, return_index=True, return_inverse=True)
-    side = parallel_corpus._numbered(first, text_of, np.arange(4) == 1)  # 4 is held out
+    side = training_rows._numbered(first, text_of, np.arange(4) == 1)  # 4 is held out
     assert side.rows.tolist() == [0, 3, 0, 1, 3, 2] and side.first.tolist() == [0, 3, 5, 1]
     assert side.training_count == 3

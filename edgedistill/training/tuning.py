@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from edgedistill import files, recipe
-from edgedistill.classification.classifier import Classifier
-from edgedistill.classification.labelled_rows import LabelledTokens, TrainingRows, digest
+from edgedistill.students.classifier import Classifier
 from edgedistill.training import checkpoint
 from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import LOWEST
 from edgedistill.training.inputs.batch_order import BatchOrder
+from edgedistill.training.inputs.labelled_rows import LabelledTokens, TrainingRows, digest
 from edgedistill.training.optimizers import FUSED, learning_rate_factor
 from edgedistill.training.stage_in_progress import RunInProgress
 from edgedistill.training.stages import NumberedStage, check_loss, check_weights, steps

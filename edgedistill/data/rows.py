@@ -1,5 +1,5 @@
-"""Parallel corpora: texts that belong together, deduplicated, split and kept on disk. A row is a pair of a
-text and its translation, or a tuple of a query and documents: one that answers it, and others that do not.
+"""Rows of k text columns: texts, texts and their translations, or a query and documents, one that answers it
+and others that do not; deduplicated, split and kept on disk.
 
 The distinct texts of the first column form a corpus, those of all other columns another one, so that a
 teacher embeds a source text once, however many languages it was translated to; row i of the index names its
@@ -26,56 +26,61 @@ from edgedistill.data.deduplicate import Row, Spool
 from edgedistill.errors import UserError, counted
 from edgedistill.session import Session
 
-FORMAT = 3  # part of every cache key: raise it when what is written changes
+FORMAT = 4  # part of every cache key: raise it when what is written changes
 SIDES = ("first", "second")  # folder names
+ROLES_OF_SIDES = ("query", "document")
 
 
-class ParallelCorpus:
-    """The distinct texts of both sides, and rows that name one of the first and one or more of the second;
-    rows 0 … training_count − 1 are for training, the rest are held out.
+class Rows:
+    """The distinct texts of the first column and of all others, the `sides`, and rows that name one of the
+    first and any number of the second; rows 0 … training_count − 1 are for training, the rest are held out.
 
-    `index` (n, 1 + m) int64 holds for each row its text in the first of the `columns`, and its m texts in the
-    second; `scores` (n, m) float32 those of a tuple's documents, where its table has scores. `sources` holds
-    name, part of the recipe, languages, pairs and training pairs of each table.
+    `index` (n, k) int64 holds for each row its texts in their sides; `scores` (n, k − 1) float32 those of a
+    query's documents, where its table has scores. `sources` holds name and number of each source, and of
+    `translated` texts their part of the recipe, languages and training pairs.
     """
 
-    def __init__(self, folder: Path) -> None:
-        meta = files.read_json(folder / "parallel.json")
-        self.folder = folder
-        self.columns = [Corpus(folder / name) for name in SIDES]
+    def __init__(self, sides: list[Corpus], index: np.ndarray, meta: dict[str, Any]) -> None:
+        self.sides, self.index = sides, index
         self.fingerprint: str = meta["fingerprint"]
         self.sources: list[dict[str, Any]] = meta["sources"]
         self.training_count: int = meta["trained"]
-        flat = mapped(folder / "index.bin", np.int64)
-        self.index = flat.reshape(meta["pairs"], -1)
+        self.translated: bool = meta.get("translated", False)
         self.scores: np.ndarray | None = None
+
+    @classmethod
+    def open(cls, folder: Path) -> Rows:
+        """The rows that were written to a folder."""
+        meta = files.read_json(folder / "parallel.json")
+        index = mapped(folder / "index.bin", np.int64).reshape(meta["pairs"], -1)
+        rows = cls([Corpus(folder / name) for name in SIDES], index, meta)
         if (folder / "scores.bin").exists():
-            self.scores = np.fromfile(folder / "scores.bin", np.float32).reshape(meta["pairs"], -1)
+            rows.scores = np.fromfile(folder / "scores.bin", np.float32).reshape(meta["pairs"], -1)
+        return rows
+
+    @classmethod
+    def of_texts(cls, texts: Corpus) -> Rows:
+        """Rows of one column."""
+        index = np.arange(len(texts))[:, None]
+        counts = {"trained": texts.training_count, "sources": texts.sources}
+        return cls([texts], index, {"fingerprint": texts.fingerprint, **counts})
 
     def __len__(self) -> int:
         return len(self.index)
 
     @property
-    def source_side(self) -> Corpus:
-        """The source texts of pairs, the queries of tuples."""
-        return self.columns[0]
-
-    @property
-    def target_side(self) -> Corpus:
-        """The target texts of pairs, the documents of tuples."""
-        return self.columns[1]
+    def roles(self) -> tuple[str, ...]:
+        """What the texts of each side are."""
+        alike = self.translated or len(self.sides) == 1
+        return ("text",) * len(self.sides) if alike else ROLES_OF_SIDES
 
     @property
     def held_out(self) -> np.ndarray:
         """The held-out rows, (n,) int64."""
         return np.arange(self.training_count, len(self))
 
-    def side(self, name: str) -> Corpus:
-        """The corpus of one side of pairs, `source` or `target`."""
-        return {"source": self.source_side, "target": self.target_side}[name]
-
-    def training_pairs(self, parts: list[str] | None) -> np.ndarray:
-        """The `index` rows (m, 2) of the training pairs of those parts of the recipe; None: of all parts."""
+    def training_rows(self, parts: list[str] | None = None) -> np.ndarray:
+        """The `index` rows (m, k) to train on, of those parts of the recipe; None: of all parts."""
         if parts is None:
             return self.index[: self.training_count]
         offsets = accumulate((source["trained"] for source in self.sources), initial=0)
@@ -99,7 +104,7 @@ class Table(NamedTuple):
     languages: tuple[str, str] = ("", "")
 
 
-class _Rows(NamedTuple):
+class _Made(NamedTuple):
     """What a parallel corpus is made of, as the recipe describes it at `place`; `what` is the word for a
     row."""
 
@@ -115,9 +120,7 @@ class _Rows(NamedTuple):
     scores: int = 0  # how many cells at the end of a row are no texts but the scores of its documents
 
 
-def build(
-    spec: recipe.Parallel, session: Session, seed: int, measured: Set[int] = frozenset()
-) -> ParallelCorpus:
+def build_pairs(spec: recipe.Parallel, session: Session, seed: int, measured: Set[int] = frozenset()) -> Rows:
     """Open the pairs that a recipe describes; build them first where the cache has none of the same content,
     options and seed. No row to train on has a text whose key is `measured`.
 
@@ -134,7 +137,7 @@ def build(
     entries = range(len(spec.pairs))
     tables = [table for entry in entries for table in _pair_tables(spec, entry, session.data)]
     excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
-    rows = _Rows("pair", "corpus", tables, excluded, usable, Counter(), spec.limit, spec.held_out, measured)
+    rows = _Made("pair", "corpus", tables, excluded, usable, Counter(), spec.limit, spec.held_out, measured)
     options = {"spec": spec.model_dump(mode="json", exclude={"seed", "licences"})}
     return _cached(rows, options, session, seed)
 
@@ -146,7 +149,7 @@ def build_tuples(
     place: str,
     seed: int,
     measured: Set[int] = frozenset(),
-) -> ParallelCorpus:
+) -> Rows:
     """Open the tuples that a stage's table holds; build them first where the cache has none of the same
     content, options and seed.
 
@@ -173,19 +176,19 @@ def build_tuples(
     tables = _tuple_tables(spec, [*spec.columns, *scores], session.data, place)
     excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
     sizes = spec.limit, spec.held_out, measured, len(scores)
-    rows = _Rows("tuple", place, tables, excluded, usable, left_out, *sizes)
+    rows = _Made("tuple", place, tables, excluded, usable, left_out, *sizes)
     read = {"kind", "columns", "limit", "held_out", "dataset", "config", "split", "revision"}
     options = {"spec": spec.model_dump(mode="json", include=read), "scores": scores}
     found = _cached(rows, options, session, seed)
     for reason, count in left_out.items():
         session.log(f"{place}: {count:,} tuples {reason} are left out")
-    if len(found.target_side) == 1:
+    if len(found.sides[1]) == 1:
         fact = f"all {len(found):,} tuples have the same document"
         raise UserError(f"{place}: {fact}, and there is nothing to rank; add tuples with others")
     return found
 
 
-def _cached(rows: _Rows, options: dict[str, Any], session: Session, seed: int) -> ParallelCorpus:
+def _cached(rows: _Made, options: dict[str, Any], session: Session, seed: int) -> Rows:
     """The corpus of these rows. `options` are the part of the cache's key that the recipe decides."""
     content = [
         [table.content_id for table in rows.tables],
@@ -213,7 +216,7 @@ def _cached(rows: _Rows, options: dict[str, Any], session: Session, seed: int) -
             f"{meta['leaked']:,} excluded, {meta['pairs'] - meta['trained']:,} held out"
         )
 
-    return ParallelCorpus(cached_folder(folder, write, session.log))
+    return Rows.open(cached_folder(folder, write, session.log))
 
 
 def languages(spec: recipe.Parallel) -> list[str]:
@@ -289,7 +292,7 @@ class _Side(NamedTuple):
     training_count: int
 
 
-def _write(rows: _Rows, spool: Spool, kept: np.ndarray, seed: int, folder: Path) -> dict[str, Any]:
+def _write(rows: _Made, spool: Spool, kept: np.ndarray, seed: int, folder: Path) -> dict[str, Any]:
     """Write the corpus of each side, index.bin with the training rows first, and scores.bin. Returns the
     content of parallel.json. kept (n,): the lines of the spool that are the rows."""
     digests, held, keys = _digests(spool, kept, rows.scores), np.zeros(len(kept), bool), None
@@ -325,6 +328,7 @@ def _write(rows: _Rows, spool: Spool, kept: np.ndarray, seed: int, folder: Path)
         "leaked": leaked,
         "pairs": len(kept),
         "trained": len(kept) - int(held.sum()),
+        "translated": rows.what == "pair",
         "sources": [
             {
                 "name": table.name,
@@ -375,7 +379,7 @@ def _digests(
     return np.array(found, np.uint64).reshape(-1, columns)
 
 
-def _scores(spool: Spool, kept: np.ndarray, rows: _Rows) -> np.ndarray:
+def _scores(spool: Spool, kept: np.ndarray, rows: _Made) -> np.ndarray:
     """The scores at the ends of the kept rows, (n, m) float32. Raises UserError for one that is no finite
     number, and where all are the same."""
     cells = [line.decode("utf-8").split("\t")[-rows.scores :] for line in spool.lines(kept)]
@@ -393,7 +397,7 @@ def _scores(spool: Spool, kept: np.ndarray, rows: _Rows) -> np.ndarray:
     return found
 
 
-def _drawn(digests: np.ndarray, keys: np.ndarray, rows: _Rows, seed: int) -> np.ndarray:
+def _drawn(digests: np.ndarray, keys: np.ndarray, rows: _Made, seed: int) -> np.ndarray:
     """Draw the held-out texts of the first column, (n,) digests and keys. Texts that only letters tell apart
     go together. Returns which rows have one, (n,) bool."""
     _, first, text_of = np.unique(digests, return_index=True, return_inverse=True)

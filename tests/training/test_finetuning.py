@@ -16,9 +16,7 @@ from safetensors.torch import load_file
 
 import edgedistill
 from edgedistill import files, machine, recipe, run
-from edgedistill.classification import classifier, labelled_rows, transfer_set, tuning
-from edgedistill.classification.classifier import Classifier, pair_features
-from edgedistill.data import labelled_tasks
+from edgedistill.data import labelled_tasks, transfer_set
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, scoring, speed
 from edgedistill.evaluation.suites import labelled_task, pair_classification
@@ -27,7 +25,10 @@ from edgedistill.planning import cost
 from edgedistill.runtime import verify
 from edgedistill.runtime.manifest import digest
 from edgedistill.session import Session
-from edgedistill.training import train
+from edgedistill.students import classifier
+from edgedistill.students.classifier import Classifier, pair_features
+from edgedistill.training import train, tuning
+from edgedistill.training.inputs import labelled_rows
 from edgedistill.training.optimizers import learning_rate_factor
 from edgedistill.training.stage_in_progress import StageInProgress
 from tests.conftest import World, sentences
@@ -664,7 +665,7 @@ def test_the_bundle_says_what_torch_says(tuned: Path, name: str) -> None:
     )
     labels, probabilities = opened.classify(items)
     trained = run.open_run(tuned / "runs" / name)
-    module = classifier.read(trained)
+    module = trained.classifier()
     tokens = labelled_rows.ItemTokens(
         [(item,) if isinstance(item, str) else item for item in items],
         trained.tokenizer(),

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper
 from onnx.utils import Extractor
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from edgedistill import files
-from edgedistill.run import AGAIN, HEAD_SHAPE, HEAD_WEIGHTS, Run
 from edgedistill.runtime.manifest import INPUTS
-from edgedistill.students import finite_weights, graph, head, kinds
+from edgedistill.students import graph, head
 from edgedistill.students.graph_writer import GraphWriter
-from edgedistill.students.model_folder import opening
 
 
 class Classifier(nn.Module):
@@ -47,23 +41,6 @@ class Classifier(nn.Module):
             assert ids_2 is not None and mask_2 is not None
             x = pair_features(x, self.encoder(ids_2, mask_2))
         return self.out(self.dropout(self.hidden(self.dropout(x)).relu()))
-
-
-def head_shape(run: Run) -> dict[str, Any]:
-    """{labels, pair, hidden} of a classifier's run."""
-    return dict(files.read_json(run.folder / HEAD_SHAPE))
-
-
-def read(run: Run) -> Classifier:
-    """The student of a run with its classifier head, in eval mode. Raises UserError for weights that cannot
-    be computed with."""
-    student, weights = run.student(), run.folder / HEAD_WEIGHTS
-    with opening(weights, "does not open", AGAIN):
-        shape = head_shape(run)
-        labels, dims = len(shape["labels"]), kinds.dims(student)
-        module = Classifier(student, dims, labels, shape["pair"], shape["hidden"])
-        module.load_state_dict(load_file(weights), strict=False)
-    return finite_weights.checked(module, weights).eval()
 
 
 def pair_features(u: Tensor, v: Tensor) -> Tensor:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill.classification.classifier import Classifier
 from edgedistill.data.labelled_tasks import Item
 from edgedistill.evaluation.suites import labelled_task
 from edgedistill.runtime import batching
+from edgedistill.students.classifier import Classifier
 from edgedistill.teacher import tokenizer_files
 
 TOKENS_PER_BATCH = 4_096  # padding included, where nothing is trained

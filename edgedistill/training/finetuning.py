@@ -1,12 +1,10 @@
-"""recipe -> run, where the last stage fine-tunes on a labelled task. The line trains the student; then a
-classifier head is trained behind it, and the student with it.
+"""The last stage of a recipe that fine-tunes on a labelled task: a classifier head is trained behind the
+student, and the student with it.
 """
 
 from __future__ import annotations
 
-import shutil
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +12,26 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import files, recipe, resolve, run
-from edgedistill.classification import classifier, transfer_set, tuning
-from edgedistill.classification.classifier import Classifier
-from edgedistill.classification.labelled_rows import (
+from edgedistill import files, recipe, run
+from edgedistill.data import labelled_tasks, transfer_set
+from edgedistill.data.labelled_tasks import LabelledRows, LabelledTask
+from edgedistill.errors import UserError
+from edgedistill.session import Session
+from edgedistill.students import classifier, kinds
+from edgedistill.students.classifier import Classifier
+from edgedistill.training import checkpoint, tuning
+from edgedistill.training.initial_student import finished_student
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
+from edgedistill.training.inputs.labelled_rows import (
     ItemTokens,
     LabelledTokens,
     TrainingRows,
     digest,
     logits,
 )
-from edgedistill.data import labelled_tasks
-from edgedistill.data.labelled_tasks import LabelledRows, LabelledTask
-from edgedistill.errors import Problems, UserError
-from edgedistill.session import Session
-from edgedistill.students import kinds
-from edgedistill.teacher import tokenizer_files
-from edgedistill.training import checkpoint, record
-from edgedistill.training import open_recipe as line_recipes
-from edgedistill.training import resume as resuming
-from edgedistill.training import train as line
-from edgedistill.training.initial_student import finished_student
-from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.open_recipe import Opened
-from edgedistill.training.record import MetricsLog, progress_bar
 from edgedistill.training.stage_in_progress import RunInProgress
 from edgedistill.training.stages import NumberedStage, stage_seed, steps
 from edgedistill.training.trained_module import use_plain_attention
-
-# Entries of run.json that the stages before decide.
-FROM_THE_LINE = ("corpus", "selected", "teachers", "weights", "earlier")
 
 
 @dataclass(frozen=True)
@@ -72,6 +60,17 @@ class LabelledStage:
         rates = len(tuning.learning_rates(self.spec))
         return steps(self.spec, self.rows) * self.spec.batch * len(self.spec.task.texts) * rates
 
+    def started(self) -> PreparedStudent | None:
+        """The student of the run `start`."""
+        start = self.start
+        if start is None:
+            return None
+        whole = start.model_folder if start.kind == "teacher" else None
+        earlier = finished_student.earlier(start)
+        return PreparedStudent(
+            start.student(), start.shape, start.tokenizer(), earlier=earlier, model_folder=whole
+        )
+
     def new_classifier(self, student: torch.nn.Module) -> Classifier:
         """A randomly initialized head for the task behind a student."""
         spec, pair = self.spec, len(self.spec.task.texts) == 2
@@ -80,36 +79,7 @@ class LabelledStage:
         )
 
 
-def open_recipe(
-    spec: recipe.Recipe, session: Session, folder: Path | None = None
-) -> tuple[Opened, LabelledStage]:
-    """Return what the line opens of a recipe without its fine-tuning stage, and that stage.
-
-    The folder is that of the unfinished run, as for the line's `open_recipe`. Raises one UserError with all
-    problems of the task and of the stages before it.
-    """
-    problems, labelled, opened = Problems(), None, None
-    stages = spec.distilling
-    corpus = spec.corpus if spec.reads_corpus else None
-    before = spec.model_copy(update={"stages": stages, "corpus": corpus})
-    with problems.collect():
-        labelled = _open_stage(spec, session)
-    if spec.finetuning is not None and spec.finetuning.start is None:
-        with problems.collect():
-            opened = line_recipes.open_recipe(before, session, folder)
-    problems.raise_any()
-    assert labelled is not None
-    if opened is None:
-        assert labelled.start is not None
-        opened = Opened(before, None, None, [], _started(labelled.start))
-    elif spec.student.kind == "teacher":
-        tokenizer = tokenizer_files.from_the_start(opened.student.tokenizer)
-        opened = replace(opened, student=replace(opened.student, tokenizer=tokenizer))
-    _mask_token(labelled, opened.student.tokenizer)
-    return opened, labelled
-
-
-def _open_stage(spec: recipe.Recipe, session: Session) -> LabelledStage:
+def open_stage(spec: recipe.Recipe, session: Session) -> LabelledStage:
     """Raises UserError where something that the stage names is missing or does not fit: rows, a start, the
     task's teacher, a tagger, a batch."""
     assert spec.finetuning is not None
@@ -152,7 +122,7 @@ def _open_teacher(spec: recipe.TaskTeacher, task: LabelledTask, place: str) -> r
             f"{place}: {spec.run} was not fine-tuned and has no labels; give a run whose last stage is "
             "finetune"
         )
-    pair = classifier.head_shape(opened)["pair"]
+    pair = opened.head_shape["pair"]
     if opened.labels != task.labels or pair != (len(task.train.items[0]) == 2):
         of_run = f"{', '.join(opened.labels)} for {'pairs' if pair else 'texts'}"
         raise UserError(
@@ -169,7 +139,7 @@ def _check_batch(stage: NumberedStage[recipe.Finetune], rows: int) -> None:
         )
 
 
-def _mask_token(labelled: LabelledStage, tokenizer: PreTrainedTokenizerBase) -> str:
+def mask_token(labelled: LabelledStage, tokenizer: PreTrainedTokenizerBase) -> str:
     """What replaces a masked word. Raises UserError where words are masked and the tokenizer has no mask
     token."""
     augment, mask = labelled.spec.augment, tokenizer.mask_token
@@ -193,67 +163,10 @@ def _started(start: run.Run) -> PreparedStudent:
     )
 
 
-def train(spec: recipe.Recipe, out: Path, session: Session, resume: bool = False) -> dict[str, Any]:
-    """Train a recipe's classifier and write the run folder `out` atomically. Returns the content of run.json.
-
-    The stages before the last one are the line's: they are trained as a recipe of their own, into a run
-    within the unfinished one, and resumed there. Where the last stage was killed, the logits of the task's
-    teacher and the learning rates that are done are kept. Parameters and errors are those of the line's
-    `train`.
-    """
-    started = time.perf_counter()
-    with resuming.unfinished(spec, out, resume) as partial:
-        opened, labelled = open_recipe(spec, session, None if spec.distilling else partial)
-        (partial / "metrics.jsonl").unlink(missing_ok=True)  # what a killed fine-tuning has measured
-        student, info = opened.student, dict[str, Any]()
-        if spec.distilling:
-            student, info = _distilled(opened.spec, partial, session)
-        elif not (partial / "tokenizer").exists():
-            with files.new_folder(partial / "tokenizer") as temporary:
-                tokenizer_files.save_tokenizer(student.tokenizer, temporary)
-        accelerator = line.accelerator_for(spec, session.device)
-        session = replace(session, device=accelerator.device.type)
-        with progress_bar(session.progress) as bar:
-            metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
-            metrics.stages = list(info.get("stages", []))
-            running = RunInProgress(partial, accelerator, session, metrics)
-            module, task = _finetuned(labelled, student, running)
-        info = {
-            "selected": None,
-            **record.provenance(student, None, started),
-            **{name: info[name] for name in FROM_THE_LINE if name in info},
-            "parameters": classifier.parameters(kinds.parameters(student.module), module),
-            "stages": metrics.stages,
-            "task": task,
-        }
-        record.write_run(spec, student, partial, out, info)
-        session.log(f"{out}: {info['parameters']['total']:,} parameters")
-    return info
-
-
-def _distilled(
-    spec: recipe.Recipe, partial: Path, session: Session
-) -> tuple[PreparedStudent, dict[str, Any]]:
-    """Return the student that the stages before have trained, and run.json of its run. That run lies among
-    the checkpoints, because an unfinished run that has these is kept on an error."""
-    folder = partial / "checkpoints" / "distilled"
-    found = line.train(
-        spec, folder, session, resume=folder.exists() or resolve.unfinished_run(folder).exists()
-    )
-    for name in ("tokenizer", "targets"):
-        if (folder / name).exists():
-            shutil.copytree(folder / name, partial / name, dirs_exist_ok=True)
-    if (folder / "metrics.jsonl").exists():
-        shutil.copy(folder / "metrics.jsonl", partial)
-    distilled = run.open_run(folder)
-    return PreparedStudent.of(distilled), found
-
-
-def _finetuned(
-    labelled: LabelledStage, student: PreparedStudent, running: RunInProgress
-) -> tuple[Classifier, dict[str, Any]]:
-    """Return the trained classifier and the entry `task` of run.json, and write the files that make a run a
-    classifier's. The test split is measured here, once, and nowhere else."""
+def finetuned(labelled: LabelledStage, student: PreparedStudent, running: RunInProgress) -> dict[str, Any]:
+    """Train the classifier, and write the files that make a run a classifier's. Returns the entries
+    `parameters` and `task` of run.json. The test split is measured here, once, and nowhere else."""
+    student.module.requires_grad_(True)
     task, device = labelled.task, running.accelerator.device
     rows = _training_rows(labelled, student, running)
     _check_batch(labelled.stage, len(rows.tokens))
@@ -273,7 +186,7 @@ def _finetuned(
     for name, scores in (("dev", loop.best["dev"]), ("test", test)):
         if scores is not None:
             running.session.log(f"{name}: accuracy {scores['accuracy']:.4f}, F1 {scores['f1']:.4f}")
-    return module, {
+    found = {
         "labels": task.labels,
         "rows": {name: labelled_tasks.summary(part) for name, part in parts.items()},
         "augmented": len(rows.tokens) - len(task.train.labels),
@@ -283,6 +196,8 @@ def _finetuned(
         "dev": loop.best["dev"],
         "test": test,
     }
+    counts = classifier.parameters(kinds.parameters(student.module), module)
+    return {"parameters": counts, "task": found}
 
 
 def _write_classifier(folder: Path, module: Classifier, labels: list[str]) -> None:
@@ -302,7 +217,7 @@ def _training_rows(labelled: LabelledStage, student: PreparedStudent, running: R
     spec, items = labelled.spec, list(labelled.task.train.items)
     labels, of_teacher = labelled.task.label_ids(labelled.task.train), None
     if spec.augment is not None and labelled.tagger is not None:
-        mask, before = _mask_token(labelled, student.tokenizer), len(items)
+        mask, before = mask_token(labelled, student.tokenizer), len(items)
         items += transfer_set.transfer_set(spec.augment, items, mask, labelled.stage.seed, labelled.tagger)
         running.session.log(
             f"{labelled.stage.place}.augment: {len(items) - before:,} new items from {before:,}"
@@ -310,7 +225,7 @@ def _training_rows(labelled: LabelledStage, student: PreparedStudent, running: R
     if labelled.teacher is not None:
         teacher, device = labelled.teacher, running.accelerator.device
         tokens = ItemTokens(items, teacher.tokenizer(), teacher.prompt, teacher.max_tokens)
-        module = classifier.read(teacher)
+        module = teacher.classifier()
         kept = running.folder / checkpoint.FOLDER / f"logits-{digest(module, [tokens])[:24]}.npy"
         if not kept.exists():
             running.session.log(f"{labelled.stage.place}.teacher: logits of {len(items):,} items")

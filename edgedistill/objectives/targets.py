@@ -1,0 +1,30 @@
+"""What the embeddings of a batch are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Targets(NamedTuple):
+    """What a batch is compared with; what its stage's objective does not read is empty or None.
+
+    `embeddings` are the teacher's of each column, (B, e), of all documents of a ranking (M, e). `positives`
+    (B,) holds for each query the document that answers it, `answers` (B, M) bool which other ones are known
+    to, where any are; `scores` (B, M) are the teacher's or the user's, NaN where there are none. They are
+    arrays until they are on the student's device.
+    """
+
+    embeddings: tuple[Any, ...] = ()
+    positives: Any = None
+    scores: Any = None
+    answers: Any = None
+
+    def map(self, of: Callable[[Any], Any]) -> Targets:
+        """The same of every array."""
+        rest = (None if each is None else of(each) for each in self[1:])
+        return Targets(tuple(map(of, self.embeddings)), *rest)
+
+    def embeddings_map(self, of: Callable[[Any], Any]) -> Targets:
+        """The same of the embeddings; scores have no dimensions."""
+        return self._replace(embeddings=tuple(map(of, self.embeddings)))

@@ -1,0 +1,238 @@
+"""What the rows of a stage are compared with: the embeddings of its teachers or its assistant, reduced where
+the recipe's `targets` say so, and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from edgedistill import recipe
+from edgedistill.data.corpus import Corpus
+from edgedistill.data.rows import Rows
+from edgedistill.errors import UserError
+from edgedistill.objectives import Targets
+from edgedistill.session import Session
+from edgedistill.students.output import own, read_maps
+from edgedistill.teacher import assistant, targets, tuple_scores
+from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
+from edgedistill.teacher.targets import EmbeddingRows
+from edgedistill.teacher.tuple_scores import Embedded, ScoredTuples
+from edgedistill.training import student_embeddings
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
+from edgedistill.training.inputs import batch_order
+from edgedistill.training.load_models import Models
+from edgedistill.training.stages import NumberedStage
+
+
+@dataclass(frozen=True)
+class StageTargets:
+    """What the rows of a stage are compared with; what its objective does not read is left out.
+
+    `embeddings` are those that each column is to match, and the column whose texts they are of. `similar_by`
+    are those of the documents by which similar tuples are found.
+    """
+
+    embeddings: Sequence[tuple[EmbeddingRows, int]] = ()
+    scored: ScoredTuples | None = None
+    similar_by: EmbeddingRows | None = None
+
+    @property
+    def dims(self) -> int | None:
+        """Those of the embeddings; None where there are none."""
+        return self.embeddings[0][0].dims if self.embeddings else None
+
+    def of(self, rows: np.ndarray, texts: Sequence[np.ndarray]) -> Targets:
+        """What a batch of these rows, with these texts in their sides, is compared with."""
+        found = Targets(tuple(each[texts[column]] for each, column in self.embeddings))
+        if self.scored is None:
+            return found
+        return Targets(found.embeddings, *self.scored.ranking(rows, texts[1]))
+
+    def similar(self, stage: recipe.Stage, seed: int) -> batch_order.Groups | None:
+        """Groups of tuples whose positives are similar, those of one document side by side; None where they
+        are drawn at random."""
+        if self.similar_by is None or self.scored is None:
+            return None
+        positives = self.scored.index[:, 1]
+        documents = int(positives.max()) + 1
+        found = batch_order.similar_texts(stage, self.similar_by, documents, seed)
+        return found._replace(clusters=found.clusters[positives] * documents + positives)
+
+
+class Side(NamedTuple):
+    """A side of rows, and who embeds it: one of the recipe's teachers (None: its own), or the assistant."""
+
+    rows: Rows
+    number: int
+    teacher: recipe.Teacher | None = None
+    match: recipe.Match = recipe.Match()
+    raw: bool = False
+
+    @property
+    def corpus(self) -> Corpus:
+        return self.rows.sides[self.number]
+
+    def model(self, models: Models) -> Embeds:
+        """The model that embeds it."""
+        if self.match.of == "teacher":
+            return models.of(self.teacher).in_role(self.rows.roles[self.number])
+        assert models.assistant is not None, "the recipe's own checks guarantee it"
+        output = self.match.layer == "output"
+        return models.assistant if output else assistant.embedding_layer(models.assistant)
+
+    def pass_of(self, models: Models, session: Session) -> TeacherPass:
+        """The pass over it. Translations are matched as the model embeds them, not at unit length, as in the
+        paper of multi-stage distillation."""
+        name = self.rows.roles[self.number]
+        if self.rows.translated:
+            name = f"{self.match.of}-{('source', 'target')[self.number]}"
+        elif name == "text":
+            name = "teacher"
+        model = self.model(models)
+        unit = not (model.keeps_lengths and (self.rows.translated or self.raw))
+        return TeacherPass(model, self.corpus, session, unit, name)
+
+
+def matched(stage: recipe.Stage, rows: Rows) -> list[Side]:
+    """The embeddings that the columns of a stage are to match, in their order: each its own, or of
+    translations all those of the source text."""
+    if not stage.reads_teacher:
+        return []
+    match = stage.match or recipe.Match()
+    source = rows.translated and match.language == "source"
+    match = match.model_copy(update={"language": "source"})
+    return [Side(rows, 0 if source else side, None, match) for side in range(len(rows.sides))]
+
+
+def needs_cosines(stage: recipe.Stage) -> bool:
+    """Whether a stage over tuples needs the teacher's cosines of queries and documents: as scores, or to draw
+    negatives by them."""
+    if stage.tuples is None:
+        return False
+    scored = stage.reads_scores and not stage.tuples.scores.of_the_tuple
+    return scored or stage.tuples.negatives is not None
+
+
+def embedded(spec: recipe.Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterator[Side]:
+    """Every side that a recipe's stages, with these rows, and its `targets` need embedded."""
+    blocks, raw = [], False
+    if spec.targets is not None:
+        blocks, raw = targets.blocks_of(spec.targets), spec.targets.raw
+    yield from (Side(texts, 0, block.teacher, raw=raw) for block in blocks)
+    for stage, rows in zip(spec.distilling, stages, strict=True):
+        for side in matched(stage, rows):
+            if side.rows is not texts or not blocks:
+                yield from [side._replace(teacher=block.teacher) for block in blocks] or [side]
+        if stage.tuples is not None:
+            scoring = [*([None] if needs_cosines(stage) else []), *stage.tuples.scores.teachers]
+            yield from (Side(rows, side, of) for of in scoring for side in range(len(rows.sides)))
+            if stage.group is not None:
+                yield Side(rows, 1)
+
+
+class TargetReader:
+    """Opens what the stages of a recipe are compared with; teachers embed what is needed for it and not
+    cached.
+
+    The maps of the recipe's `targets` are fitted to its own texts, some also to the embeddings of `student`
+    before its first step, and kept in `folder`, the unfinished run's.
+    """
+
+    def __init__(
+        self,
+        spec: recipe.Recipe,
+        models: Models,
+        texts: Rows,
+        student: PreparedStudent | None,
+        session: Session,
+        folder: Path,
+    ) -> None:
+        self.spec, self.models, self.texts, self.student = spec, models, texts, student
+        self.session, self.folder = session, folder
+        self._opened = dict[Path, EmbeddingRows]()
+
+    def _open(self, side: Side) -> EmbeddingRows:
+        found = side.pass_of(self.models, self.session)
+        if found.folder not in self._opened:
+            self._opened[found.folder] = found.open()
+        return self._opened[found.folder]
+
+    @cached_property
+    def of_texts(self) -> EmbeddingRows:
+        """What the recipe's own texts are to match. Fits the maps of `targets`."""
+        spec, raw = self.spec, self.spec.targets is not None and self.spec.targets.raw
+
+        def of_student(rows: np.ndarray) -> np.ndarray:
+            assert self.student is not None, "the recipe's own checks guarantee it"
+            module, texts = own(self.student.module).eval(), self.texts.sides[0].texts(rows)
+            return student_embeddings.embed(module, self.student.tokenizer, texts, self.student.max_tokens)
+
+        def of_teacher(which: recipe.Teacher | None) -> EmbeddingRows:
+            return self._open(Side(self.texts, 0, which, raw=raw))
+
+        if spec.targets is None:
+            return of_teacher(None)
+        data = targets.FittingData(of_teacher, self.texts.training_count, of_student, spec.seed)
+        return targets.load_or_fit(spec.targets, data, self.folder / "targets", self.session.log)
+
+    def _reduced(self, side: Side) -> EmbeddingRows:
+        """What the recipe's `targets` make of the embeddings of a side."""
+        if self.spec.targets is None:
+            return self._open(side)
+        of_texts, blocks = self.of_texts, targets.blocks_of(self.spec.targets)
+        if side.rows is self.texts:
+            return of_texts
+        rows = [self._open(side._replace(teacher=block.teacher)) for block in blocks]
+        return targets.StudentTargets(blocks, read_maps(self.folder / "targets"), rows)
+
+    def of_stage(self, stage: NumberedStage[recipe.Stage], rows: Rows) -> StageTargets:
+        """What the rows of a stage are compared with."""
+        spec = stage.spec
+        embeddings = [(self._reduced(side), side.number) for side in matched(spec, rows)]
+        if spec.tuples is None:
+            return StageTargets(embeddings)
+        teachers = list[Embedded]()
+        for of in [None, *spec.tuples.scores.teachers] if needs_cosines(spec) else []:
+            query, document = (Side(rows, side, of) for side in (0, 1))
+            identity = {
+                role: side.model(self.models).identity()
+                for role, side in zip(rows.roles, (query, document), strict=True)
+            }
+            teachers.append(Embedded(self._open(query), self._open(document), identity))
+        place = f"{stage.place}.tuples"
+        scored = tuple_scores.build(
+            spec.tuples, rows, teachers, spec.reads_scores, self.session, place, self.spec.seed
+        )
+        similar_by = self._open(Side(rows, 1)) if spec.group is not None else None
+        return StageTargets(embeddings, scored, similar_by)
+
+
+def check_tokenizers(spec: recipe.Recipe, models: Models, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise UserError where student and assistant must share their tokens and do not.
+
+    They must where the student starts from the assistant's layers, and where embedding layers are matched:
+    these are means over tokens.
+    """
+    if models.assistant is None:
+        return
+    other = models.assistant.tokenizer
+    if not tokenizer.get_vocab().keys() <= other.get_vocab().keys():
+        fact = "cut texts into other tokens"
+    elif other("")["input_ids"] and len(tokenizer("")["input_ids"]) != len(other("")["input_ids"]):
+        fact = "put other special tokens around them"
+    else:
+        return
+    way_out = f"student and assistant {fact}; set student.tokenizer: assistant"
+    if getattr(spec.student, "weights", None) == "assistant":
+        raise UserError(f"student.weights: the assistant's layers read the assistant's own tokens, {way_out}")
+    for number, stage in enumerate(spec.distilling):
+        if stage.only_embeddings:
+            raise UserError(
+                f"stages[{number}].match: embedding layers are compared over the same tokens, {way_out}"
+            )
