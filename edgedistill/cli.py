@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import re
 import shlex
@@ -987,11 +988,11 @@ def serve(
     workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each.", MOST_THREADS),
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
-    batch_tokens: int = _number(4096, "Estimated tokens of a batch."),
+    batch_tokens: int = _number(256, "Estimated tokens of a batch."),
     max_body_mb: int = _number(8, "Megabytes of a request's body, else 413."),
     max_texts: int = _number(2048, "Texts of a request, else 400."),
     max_chars: int = _number(100_000, "Characters of a text, else 400."),
-    queue_texts: int = _number(2048, "Texts that may wait, else 429."),
+    queue_seconds: int = _number(30, "How long what waits may take, at the measured rate, else 429."),
     timeout: int = _number(60, "Seconds to answer a request, else 503."),
     header_timeout: int = _number(10, "Seconds for the headers of a request, and of an idle connection."),
     stop_timeout: int = _number(30, "Seconds to finish what waits after SIGTERM."),
@@ -1006,7 +1007,7 @@ def serve(
     from edgedistill.serving import server
 
     limits = server.Limits(
-        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_texts, batch_tokens),
+        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_seconds, batch_tokens),
         *(timeout, header_timeout, stop_timeout, tuple(cors or ()), api_key),
     )
     session = Session(device=device, log=typer.echo, threads=threads)
@@ -1030,8 +1031,8 @@ def mobile(
     """Make a package for Android and iOS from a bundle.
 
     Its graph takes texts and returns embeddings. It is written only if the tokenizer in the graph gives the
-    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format, the operators for a reduced
-    build of onnxruntime and what NNAPI and CoreML could run come with it.
+    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format and the operators for a
+    reduced build of onnxruntime come with it.
     """
     if (out / "mobile.json").exists():  # what is not a package is never replaced
         files.refuse_existing(str(out), "--out", overwrite)
@@ -1103,6 +1104,9 @@ def main() -> None:
         each or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
         for each in (sys.stdin, sys.stdout, sys.stderr)
     )
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal shows what it can; what is stored is UTF-8
+        encoding = None if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="replace" if encoding is None else "strict")
     try:
         with _traceback_on_demand(), border(), _written_stdout():
             try:

@@ -6,15 +6,15 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from edgedistill import bundle_run, recipe, resolve, run
-from edgedistill.adapting.plan import Request, planned, timed
+from edgedistill.adapting.plan import Request, planned, resumed, timed
 from edgedistill.data.training_sources import TrainingSources
-from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer
-from edgedistill.fitting import judge, queries, texts
+from edgedistill.fitting import judge, queries
 from edgedistill.fitting.judge import Judge
 from edgedistill.precisions import known_precisions
 from edgedistill.runtime import bundle
@@ -30,8 +30,8 @@ EXPORT_S, LATER = 20.0, 0.04  # seconds, and a share of the minutes, that are ke
 
 
 def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
-    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds,
-    before, after, teacher, better, verdict, search, table}.
+    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, data,
+    seconds, before, after, teacher, better, verdict, search, table}.
 
     Where training has brought nothing, the student as it was is exported. With `resume`, an interrupted
     adaptation goes on. Raises UserError for an unknown student or precision, too few texts, a student without
@@ -39,14 +39,14 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     """
     started = time.perf_counter()
     flush_denormals()
-    session = replace(session, device=device_of(session.device))
+    session = replace(session, data=session.data or Path(), device=device_of(session.device))
     precisions = known_precisions(request.precisions)
     source = bundle_run.open_finished(request.student, "adapt")
     folder, partial = request.run, resolve.unfinished_run(request.run)
     if not (folder.exists() if resume else request.overwrite):
         resuming.check_unfinished(folder, resume, "replace it with --overwrite")
     if resume:
-        spec = _resumed(request, session)
+        spec = resumed(request, source, (folder if folder.exists() else partial) / "recipe.yaml", session)
     else:
         spec = planned(request, source, session)
         for earlier in (folder, partial) if request.overwrite else ():
@@ -87,6 +87,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         "bundle": str(request.out),
         "texts": info["corpus"]["texts"],
         "steps": sum(stage["steps"] for stage in info["stages"]),
+        "data": str(session.data),
         "seconds": round(time.perf_counter() - started, 1),
         **measured,
         "better": better,
@@ -94,24 +95,6 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         "search": found,
         "table": f"{judge.table(measured, found, len(measuring.texts))}\n{verdict}",
     }
-
-
-def _resumed(request: Request, session: Session) -> recipe.Recipe:
-    """The recipe of the run that goes on. Raises UserError where it is of another student or other texts."""
-    partial = resolve.unfinished_run(request.run)
-    folder = request.run if request.run.exists() else partial
-    spec = recipe.read(str(folder / "recipe.yaml"))
-    section = texts.parsed(texts.files_section(request.texts, request.column, session.data))
-    earlier = spec.corpus.texts if isinstance(spec.corpus, recipe.Files) else []
-    named = spec.student.weights if isinstance(spec.student, recipe.Finished) else ""
-    for what, one, other in (
-        ("student", named, request.student),
-        ("--texts", earlier, section.texts if isinstance(section, recipe.Files) else []),
-    ):
-        if one != other:
-            fact = f"it was begun with {one}, not {other}"
-            raise UserError(f"{folder}: {what}: {fact}; give the same, or another --out")
-    return spec
 
 
 def _judge(spec: recipe.Recipe, session: Session) -> Judge:
@@ -126,7 +109,7 @@ def _judge(spec: recipe.Recipe, session: Session) -> Judge:
 
 def _keep_start(request: Request, spec: recipe.Recipe, session: Session) -> None:
     """Put the student as it was in the place of the run that has brought nothing."""
-    described = spec.model_dump(mode="json", exclude_defaults=True)
+    described = spec.model_dump(by_alias=True, exclude_defaults=True)
     stage, *_ = described["stages"]
     stage.pop("minutes", None)
     start = recipe.parse({**described, "stages": [{**stage, "steps": 0}]}, "adapt")
@@ -136,12 +119,13 @@ def _keep_start(request: Request, spec: recipe.Recipe, session: Session) -> None
 
 def usage(found: dict[str, Any]) -> str:
     """What to do with an adapted student, in lines: the result of `adapt` has its bundle and its recipe."""
+    again = f"edgedistill train {found['recipe']} --data {found['data']} --out runs/again"
     return (
         f"{found['bundle']}  the bundle:\n"
         "    import edgedistill\n"
         f'    encoder = edgedistill.load("{found["bundle"]}")\n'
         '    embeddings = encoder.encode(["A text.", "Another one."])\n'
-        f"{found['recipe']}  its recipe: edgedistill train {found['recipe']} --out runs/again"
+        f"{found['recipe']}  its recipe: {again}"
     )
 
 

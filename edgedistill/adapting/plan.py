@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import recipe, run
+from edgedistill import files, recipe, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.fitting import queries, shapes, texts
@@ -91,7 +91,7 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
     if not finished_student.needs_new_head(spec, source, whole.dims):
         return spec
     session.log(f"{request.student} keeps its own space: the teacher's embeddings are rotated to it")
-    described = spec.model_dump(mode="json", exclude_defaults=True)
+    described = spec.model_dump(by_alias=True, exclude_defaults=True)
     described["corpus"]["documentation_texts"] = texts.LEAST_GENERAL
     return recipe.parse({**described, "targets": shapes.targets(source, whole.dims)}, "adapt")
 
@@ -119,13 +119,34 @@ def _most_rows(
 
 def timed(spec: recipe.Recipe, seconds: float, session: Session) -> recipe.Recipe:
     """The recipe with so many seconds for training."""
-    described = spec.model_dump(mode="json", exclude_defaults=True)
+    described = spec.model_dump(by_alias=True, exclude_defaults=True)
     shares = [1.0 if len(spec.stages) == 1 else 1 / (1 + queries.PAIR_SHARE)]
     shares += [1 - shares[0]] * (len(spec.stages) - 1)
     for stage, share in zip(described["stages"], shares, strict=True):
         stage["minutes"] = share * max(1.0, seconds) / 60
     session.log(f"{duration(max(1.0, seconds))} for training")
     return recipe.parse(described, "adapt")
+
+
+def resumed(request: Request, source: run.Run, file: Path, session: Session) -> recipe.Recipe:
+    """The recipe of an adaptation that was interrupted, with all that the request decides as it asks now: a
+    run's recipe records no folders, and `train` goes on with the same recipe only. Raises UserError where
+    pairs were asked for and are not now, or the other way round."""
+    planned = recipe.read(file).model_dump(mode="json", by_alias=True)
+    texts_stage, *behind = planned["stages"]
+    if bool(behind) != (request.pairs is not None):
+        fact = f"planned {'with' if behind else 'without'} --pairs"
+        raise UserError(f"{file.parent}: {fact}; resume it so, give another --out, or add --overwrite")
+    if request.pairs is not None:
+        pairs = queries.relative(request.pairs, session).section
+        behind[0]["tuples"] |= {key: pairs[key] for key in ("files", "columns")}
+    if request.steps is not None:
+        texts_stage["steps"] = min(texts_stage["steps"], request.steps)
+    planned["teacher"]["model"] = recorded.teacher(source.recipe, request.teacher, request.student).model
+    section = texts.files_section(request.texts, request.column, session.data)
+    planned["corpus"] |= {"column": "text", **section}
+    planned["student"]["weights"] = request.student
+    return recipe.parse(planned, str(file))
 
 
 def tokens_to_read(words: np.ndarray, student: int, teacher: int) -> int:
@@ -182,7 +203,7 @@ def adaptation_recipe(
         student["max_tokens"] = tokens
     described = {
         "name": request.out.name,
-        "about": f"{request.student}, adapted to its user's texts.",
+        "about": f"{files.portable(request.student)}, adapted to its user's texts.",
         "teacher": teacher.model_dump(exclude_defaults=True),
         "corpus": corpus,
         "student": student,

@@ -34,7 +34,6 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 
 NAME = "mine"
 ATTEMPTS = 4  # to measure a p50 within the budget
-BUNDLE, RUN = "bundle", "run"
 FIRST_SHARE = 0.45  # of the time for training: for the first measurement of each candidate
 STEPS_SHARE = 4  # of `steps`, one such part for each of them
 LONGER = "-longer"  # the name of the best candidate's second, longer training
@@ -48,6 +47,8 @@ def fit(request: FitRequest, out: Path, session: Session, resume: bool = False) 
     CheckFailed where no candidate passes its checks.
     """
     started = time.monotonic()
+    request = replace(request, data=request.data or Path())
+    session = replace(session, data=request.data)
     _check_request(request)
     _check_folder(out, resume)
     new = record.read(out) is None
@@ -113,10 +114,7 @@ def _find(request: FitRequest, out: Path, session: Session, started: float) -> d
         "search": queries.compared(at_work.queries, _encoders(at_work, won), "after", session),
         "teacher": state.teacher_measures,
         "start": state.start.measures if state.start is not None else None,
-        "recipe": str(out / record.RECIPE),
-        "bundle": str(out / BUNDLE),
-        "run": str(out / RUN),
-        "page": str(out / record.PAGE),
+        **record.PLACES,
         "budget": asdict(request.budget),
         "held_out": len(at_work.judge.texts),
         "texts": state.texts,
@@ -126,7 +124,7 @@ def _find(request: FitRequest, out: Path, session: Session, started: float) -> d
     }
     record.write_page(state, request.budget, out, done)
     files.write_json(out / record.RESULT, done)
-    return done
+    return record.result(out) or done
 
 
 # ---- training
@@ -189,7 +187,7 @@ def choose(fit: Fit) -> dict[str, Any]:
     for candidate in _ranked(fit.state):
         named = _named(candidate)
         _write_recipe(fit, candidate, named)
-        with files.new_folder(fit.folder / RUN) as folder:
+        with files.new_folder(fit.folder / record.RUN) as folder:
             shutil.copytree(fit.folder / record.TRIALS / candidate.name, folder, dirs_exist_ok=True)
             files.write_text(folder / "recipe.yaml", recipe.dump(recipe.parse(named, record.RECIPE)))
         fits = fit.state.cost(candidate.shape).fitting(fit.request.budget)
@@ -213,22 +211,19 @@ def _ranked(state: State) -> Iterator[Candidate]:
 
 def _named(candidate: Candidate) -> dict[str, Any]:
     """The recipe of a candidate that was trained, with the steps that it took in place of its minutes."""
-    taken, stages = candidate.steps, list[dict[str, Any]]()
-    for stage in reversed(candidate.recipe["stages"]):
-        first = len(stages) == len(candidate.recipe["stages"]) - 1
-        steps = taken if first else min(taken, stage["steps"])
-        stages.insert(0, {**{key: stage[key] for key in stage if key != "minutes"}, "steps": steps})
-        taken -= steps
+    stages = [
+        {**{key: stage[key] for key in stage if key != "minutes"}, "steps": steps}
+        for stage, steps in zip(candidate.recipe["stages"], candidate.taken, strict=True)
+    ]
     return {**candidate.recipe, "name": NAME, "stages": stages}
 
 
 def _write_recipe(fit: Fit, candidate: Candidate, named: dict[str, Any]) -> None:
     """Write mine.yaml: the candidate's own recipe, and how it came about."""
-    data = f" --data {fit.request.data}" if fit.request.data is not None else ""
     head = (
         f"# Found by edgedistill fit: {candidate.name} in {candidate.precision}, the best of "
         f"{len(fit.state.candidates)} candidates of at most {fit.request.budget}.\n"
-        f"# About the same student again: edgedistill train {record.RECIPE}{data}\n"
+        f"# About the same student again: edgedistill train {record.RECIPE} --data {fit.request.data}\n"
     )
     body = yaml.safe_dump(named, sort_keys=False, default_flow_style=None)
     files.write_text(fit.folder / record.RECIPE, head + body)
@@ -238,8 +233,8 @@ def _certified(fit: Fit, candidate: Candidate, precision: str) -> dict[str, Any]
     """Export, check and measure a candidate in a precision. Raises CheckFailed with the numbers where it does
     not pass.
     """
-    budget, folder = fit.request.budget, fit.folder / BUNDLE
-    bundle_writer.export(fit.folder / RUN, [precision], folder, fit.session.log)
+    budget, folder = fit.request.budget, fit.folder / record.BUNDLE
+    bundle_writer.export(fit.folder / record.RUN, [precision], folder, fit.session.log)
     verify.verify(str(folder))
     opened = bundle.load(folder, precision=precision, threads=1)
     graph_bytes = opened.graph_file.stat().st_size
@@ -276,7 +271,7 @@ def _certified(fit: Fit, candidate: Candidate, precision: str) -> dict[str, Any]
 
 def _encoders(fit: Fit, won: dict[str, Any]) -> dict[str, scoring.Encoder]:
     """What search is compared of: the teacher, the best start and the winner."""
-    opened = bundle.load(fit.folder / BUNDLE, precision=won["precision"])
+    opened = bundle.load(fit.folder / record.BUNDLE, precision=won["precision"])
     encoders = {"teacher": fit.judge.by_teacher}
     if (start := fit.state.start) is not None and start.name != won["candidate"]:
         student = PreparedStudent.of(run.open_run(fit.folder / record.TRIALS / start.name))

@@ -76,10 +76,10 @@ class Fit:
     @cached_property
     def teacher(self) -> TeacherEncoder:
         """A model or a finished run, in the dtype that was chosen when the fit began."""
-        if self.state.teacher is None:
-            chosen = load_models.quickest(self.request.teacher, self.session)
-            self.record(teacher=chosen.model_dump(exclude_defaults=True))
         session = replace(self.session, device="cpu")
+        if self.state.teacher is None:
+            chosen = load_models.quickest(self.request.teacher, session)
+            self.record(teacher=chosen.model_dump(exclude_defaults=True))
         opened = open_teacher(recipe.Teacher(**self.state.teacher or {}), session)
         return load_models.with_weights(opened, "--teacher")
 
@@ -174,9 +174,9 @@ class Fit:
         self.record()
         return cost
 
-    def trained(self, name: str, recipe_: dict[str, Any]) -> tuple[PreparedStudent, int]:
-        """The student of a recipe, trained in the folder of its trial, and the steps it took. One that was
-        killed goes on."""
+    def trained(self, name: str, recipe_: dict[str, Any]) -> tuple[PreparedStudent, list[int]]:
+        """The student of a recipe, trained in the folder of its trial, and the steps of each stage. One that
+        was killed goes on."""
         out = self.folder / record.TRIALS / name
         spec = recipe.parse({**recipe_, "name": name}, name)
         partial = resolve.unfinished_run(out)
@@ -184,14 +184,14 @@ class Fit:
             shutil.rmtree(partial, ignore_errors=True)
         resume = out.exists() or partial.exists()
         info = train.train(spec, out, replace(self.session, log=silent), resume)
-        return PreparedStudent.of(run.open_run(out)), sum(stage["steps"] for stage in info["stages"])
+        return PreparedStudent.of(run.open_run(out)), [stage["steps"] for stage in info["stages"]]
 
     def measure(self, candidate: Candidate) -> None:
         """Train a candidate, measure it and record it. What cannot be trained is recorded with its
         problem."""
         started = time.monotonic()
         try:
-            student, candidate.steps = self.trained(candidate.name, candidate.recipe)
+            student, candidate.taken = self.trained(candidate.name, candidate.recipe)
             candidate.measures = self.judge.measures(encoder(student, candidate.precision))
         except UserError as error:
             candidate.problem = error.problems[0]

@@ -7,7 +7,6 @@ among the others. A user's own queries are to find their answers.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgedistill import recipe
-from edgedistill.data import made_tuples, rows
+from edgedistill.data import file_patterns, made_tuples, rows
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
@@ -71,7 +70,7 @@ def counted(pairs: Pairs, session: Session) -> Pairs:
     if pairs.query_column == pairs.text_column:
         fact = f"{pairs.text_column!r} is the column of queries too"
         raise UserError(f"--text-column: {fact}; name that of the texts which answer them")
-    found = replace(pairs, file=pairs.file if session.data is not None else os.path.abspath(pairs.file))
+    found = relative(pairs, session)
     whole = found.read(session)
     queries = len(whole.sides[0])
     if queries < FEWEST_PAIRS:
@@ -79,6 +78,12 @@ def counted(pairs: Pairs, session: Session) -> Pairs:
     kept = held_out(queries, 5)
     session.log(f"{len(whole):,} pairs of {queries:,} queries, {kept:,} of them held out")
     return replace(found, held_out=kept, rows=round(len(whole) * (1 - kept / queries)))
+
+
+def relative(pairs: Pairs, session: Session) -> Pairs:
+    """The pairs, of a file by its path from the data folder where it is below that."""
+    (file,), _ = file_patterns.given([pairs.file], session.data, "--pairs")
+    return replace(pairs, file=file)
 
 
 def held_out(count: int, least: int) -> int:

@@ -3,6 +3,7 @@ things are found, so that a killed fit goes on where it was; and the page that s
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,8 @@ from edgedistill.fitting.shapes import Shape
 
 STATE, RESULT, RECIPE, PAGE = "state.json", "fit.json", "mine.yaml", "fit.html"
 TRIALS, VOCABULARIES = "trials", "vocabularies"  # the folders of the candidates' runs, of their tokenizers
+BUNDLE, RUN = "bundle", "run"
+PLACES = {"recipe": RECIPE, "bundle": BUNDLE, "run": RUN, "page": PAGE}  # of a result, in its folder
 TEMPLATE = Path(__file__).with_name("fit.html")
 
 Space = Literal["own", "teacher"]
@@ -45,17 +48,19 @@ class FitRequest:
     data: Path | None = field(default=None, compare=False)
 
     def settings(self) -> dict[str, Any]:
-        """The request as plain data."""
-        settings: dict[str, Any] = TypeAdapter(FitRequest).dump_python(self, mode="json", exclude={"data"})
-        return settings
+        """The request as plain data, its places as they were given: another process goes on from it."""
+        found: dict[str, Any] = json.loads(
+            json.dumps(TypeAdapter(FitRequest).dump_python(self, exclude={"data"}))
+        )
+        return found
 
 
 @dataclass
 class Candidate:
     """A student that was measured, or is to be: as it starts, or after a training.
 
-    `seconds` are of all of it, `setup_s` those before its first step and after its last. `problem` says why
-    it has no measures.
+    `taken` are the steps of each stage, `seconds` are of all of it, `setup_s` those before its first step
+    and after its last. `problem` says why it has no measures.
     """
 
     name: str
@@ -63,10 +68,14 @@ class Candidate:
     recipe: dict[str, Any]
     precision: str
     measures: Measures = field(default_factory=dict)
-    steps: int = 0
+    taken: list[int] = field(default_factory=list)
     seconds: float = 0.0
     setup_s: float = 0.0
     problem: str = ""
+
+    @property
+    def steps(self) -> int:
+        return sum(self.taken)
 
 
 @dataclass
@@ -118,9 +127,11 @@ def read(folder: Path) -> State | None:
 
 
 def result(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished fit, None where it is not finished."""
+    """The result of a finished fit, with the places of what it made; None where it is not finished."""
     path = folder / RESULT
-    return dict(files.read_json(path)) if path.exists() else None
+    if not path.exists():
+        return None
+    return {**files.read_json(path), **{key: str(folder / name) for key, name in PLACES.items()}}
 
 
 # ---- what the page and fit.json hold

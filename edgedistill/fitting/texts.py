@@ -67,8 +67,7 @@ def section(texts: Sequence[str], column: str, data: Path | None) -> dict[str, A
 
 
 def files_section(patterns: list[str], column: str, data: Path | None) -> dict[str, Any]:
-    """The corpus of all texts of some files. Without a data folder the globs become absolute, so that the
-    recipe needs none."""
+    """The corpus of all texts of some files, relative to the data folder where they are below that."""
     patterns, paths = file_patterns.given(patterns, data, "--texts")
     named = {} if column == "text" else {"column": column}
     unit = {"unit": "auto"} if any(map(readers.is_wrapped, paths)) else {}

@@ -12,6 +12,7 @@ from edgedistill.recipe.section import (
     MOST_LAYERS,
     WIDEST,
     Head,
+    Location,
     Pooling,
     Section,
 )
@@ -193,7 +194,7 @@ class BuiltStudent(Section):
 class Transformer(BuiltStudent):
     """A transformer student: its layers come from a source, and its table may be factorized."""
 
-    weights: str
+    weights: Location
     revision: str | None = Field(None, description="Commit, tag or branch where `weights` is a hub id.")
     bottleneck: int | None = Field(
         None,
@@ -223,7 +224,7 @@ class Bert(Transformer):
     any other."""
 
     kind: Literal["bert"]
-    weights: str = Field(
+    weights: Location = Field(
         "random",
         description="Initial weights: random, teacher, assistant, packaged:NAME, a model or run folder, or a "
         "hub id. Layers of BERT, "
@@ -306,7 +307,7 @@ class Recurrent(Transformer):
     (Ding et al. 2022)."""
 
     kind: Literal["recurrent"]
-    weights: str = Field(
+    weights: Location = Field(
         "teacher",
         description="Initial weights: assistant (the default where the recipe has one), teacher, a model or "
         "run folder, or a hub id.",
@@ -385,7 +386,7 @@ class Finished(Section):
     may be left out."""
 
     kind: Literal["finished"] = "finished"
-    weights: str = Field(
+    weights: Location = Field(
         description="A shipped bundle such as nano, the folder of a bundle, or the folder of a run."
     )
     dropout: Annotated[

@@ -181,7 +181,8 @@ def _entry(
     else:
         folder = opened if isinstance(opened, Path) else opened.folder
         stated, sha256 = stated_licence(folder), files.sha256_folder(folder, resolve.MODEL_FILES)
-    return {"name": name, "revision": revision, "licence": licence or stated, "sha256": sha256}
+    named = None if name is None else files.portable(name)
+    return {"name": named, "revision": revision, "licence": licence or stated, "sha256": sha256}
 
 
 def stated_licence(folder: Path) -> str | None:

@@ -36,6 +36,13 @@ def index(database, encoder, texts):
         database.executemany("INSERT INTO vectors VALUES (?, vec_int8(?))", enumerate(map(bytes, rows), 1))
 
 
+def paragraphs(file):
+    try:
+        return re.split(r"\n\s*\n", file.read_text("utf-8"))
+    except UnicodeDecodeError:
+        return print(f"skipped: {file} is not UTF-8", file=sys.stderr) or []
+
+
 def find(database, encoder, query, k=10):
     """The k best (score, name, text), by z-scores of cosine and BM25 among the candidates of both indexes."""
     asked = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query)) or '""'
@@ -53,8 +60,7 @@ if __name__ == "__main__":
     sqlite_vec.load(database)
     if verb == "index":
         files = [file for file in sorted(Path(given).rglob("*")) if file.suffix in (".txt", ".md")]
-        parts = ((str(file), re.split(r"\n\s*\n", file.read_text("utf-8"))) for file in files)
-        found = [(name, text) for name, texts in parts for text in texts if text.strip()]
+        found = [(str(file), text) for file in files for text in paragraphs(file) if text.strip()]
         index(database, encoder, found or sys.exit(f"{given}: no texts in .txt and .md files; name another"))
     for score, name, text in find(database, encoder, given) if verb == "find" else ():
         print(f"{score:5.2f}  {name}: {' '.join(text.split())[:80]}")

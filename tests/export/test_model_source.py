@@ -115,6 +115,16 @@ def unknown_module(folder: Path) -> None:
             ),
             "an encoder with a decoder, T5ForConditionalGeneration (model_type t5)",
         ),
+        (
+            lambda folder: edit(folder / "config.json", model_type="t5", architectures=["T5EncoderModel"]),
+            "an encoder of an architecture that is not supported yet (T5EncoderModel (model_type t5))",
+        ),
+        (
+            lambda folder: edit(
+                folder / "config.json", model_type="gemma3_text", use_bidirectional_attention=True
+            ),
+            "an encoder of an architecture that is not supported yet (",
+        ),
         (without_tokenizer, "a model without a tokenizer (none of tokenizer.json, "),
         (
             unknown_module,

@@ -266,7 +266,7 @@ def test_the_package_names_what_it_ships() -> None:
     )
     exported = package["exports"]["."]
     named = {*package["bin"].values(), *(Path(place).name for place in exported.values())}
-    assert named | {"core"} == set(package["files"])
+    assert named | {"core", "telemetry.js"} == set(package["files"])
     assert all((NODE / name).exists() for name in package["files"])
     code, types = ((NODE / name).read_text(encoding="utf-8") for name in ("index.js", "index.d.ts"))
     (listed,) = re.findall(r"^export \{ (.*) \};$", code, re.MULTILINE)

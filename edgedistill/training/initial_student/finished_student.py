@@ -183,7 +183,7 @@ def _space(spec: recipe.Recipe) -> dict[str, Any] | None:
         if not rebuilt and targets.reduce.kind != "none":
             return None
         teacher = targets.teacher or teacher
-    return teacher.model_dump(include=SAME_SPACE)
+    return teacher.model_dump(mode="json", include=SAME_SPACE)
 
 
 def fit_head(
@@ -289,12 +289,11 @@ def earlier(source: run.Run) -> list[dict[str, Any]]:
     teacher = _Teacher(
         name=str(named.embeddings or named.model), revision=named.revision, licence=named.licence
     )
+    stages = [stage.model_dump(mode="json") for stage in spec.stages]
     last = _Training(
         recipe=spec.name,
         teachers=read.teachers or [teacher],
         sources=[each.model_copy(update={"licence": licences.get(each.name)}) for each in read.sources],
-        tuples=[
-            _Tuples(**each) for each in recipe.tuple_sources([stage.model_dump() for stage in spec.stages])
-        ],
+        tuples=[_Tuples(**each) for each in recipe.tuple_sources(stages)],
     )
     return [each.model_dump() for each in [*read.earlier, last]]
