@@ -310,10 +310,7 @@ def test_pairs_are_trained_on_and_held_out_by_query(
     assert set(own["ndcg_at_10"]) == {"before", "after", "teacher"}
     assert all(0 <= each <= 1 for each in own["ndcg_at_10"].values())
     assert own["bm25"] > 0.1, "words of the text itself find it"
-    assert (
-        "5 queries, too few to tell, of the held-out pairs" in found["table"]
-        and "with BM25" in found["table"]
-    )
+    assert "too few to tell" in found["table"] and "with BM25" in found["table"]
 
 
 NONE_LEFT = "--pairs: no tuple is left of 30 read, 30 with {}; add tables, or check {}"

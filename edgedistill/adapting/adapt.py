@@ -67,7 +67,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     info = train.train(spec, folder, session, resume)
     trained = PreparedStudent.of(run.open_run(folder))
     after = measuring.measures(judge.encoder(trained, precisions[0]))
-    better = judge.is_better(after, before)
+    better = judge.is_better(after, before, teacher)
     if not better:
         _keep_start(request, spec, session)
     session.log(f"{folder}: exporting {', '.join(precisions)}")
@@ -80,7 +80,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     asked = {name: each for name, each in measuring.asked.items() if name in queries.TITLES}
     found = queries.compared(asked, encoders, "after", session)
     measured = {"before": before, "after": after, "teacher": teacher}
-    verdict = judge.verdict(before, after)
+    verdict = judge.verdict(before, after, teacher)
     return {
         "recipe": str(folder / "recipe.yaml"),
         "run": str(folder),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -201,12 +200,16 @@ def choose(fit: Fit) -> dict[str, Any]:
     raise CheckFailed(failed, {"problems": problems})
 
 
-def _ranked(state: State) -> Iterator[Candidate]:
-    """The measured candidates, the best first; a start comes before what is hardly better than it."""
-    start, ranked = state.start, state.measured
-    if start is not None and not judge.is_better(ranked[0].measures, start.measures):
-        ranked = [start, *(each for each in ranked if each is not start)]
-    yield from ranked
+def _ranked(state: State) -> list[Candidate]:
+    """The measured candidates, the best first; those that are no better than the start come behind it."""
+    start, teacher = state.start, state.teacher_measures or {}
+    if start is None:
+        return state.measured
+
+    def is_behind(candidate: Candidate) -> bool:
+        return candidate is not start and not judge.is_better(candidate.measures, start.measures, teacher)
+
+    return sorted(state.measured, key=lambda each: (is_behind(each), -each.measures["score"]))
 
 
 def _named(candidate: Candidate) -> dict[str, Any]:
@@ -288,12 +291,12 @@ def verdict(state: State, chosen: Candidate) -> str:
         return (
             "trained from the teacher's own weights: no shipped student knows the texts and fits the budget"
         )
-    best = next((each for each in state.measured if each.steps), None)
-    if not chosen.steps and best is None:
+    trained = [each for each in _ranked(state) if each.steps]
+    if not trained:
         return f"{chosen.name} as it ships: nothing could be trained"
-    after = chosen if chosen.steps else best
-    assert after is not None
-    return f"{after.name} beside {state.start.name}: {judge.verdict(state.start.measures, after.measures)}"
+    after = chosen if chosen.steps else trained[0]
+    said = judge.verdict(state.start.measures, after.measures, state.teacher_measures or {})
+    return f"{after.name} beside {state.start.name}: {said}"
 
 
 def summary(done: dict[str, Any]) -> str:

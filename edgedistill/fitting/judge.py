@@ -49,6 +49,7 @@ TITLES = {
     "search": "nDCG@10 of general sentences",
 }
 RESOLUTION = 0.001  # of the score: less is no difference
+FORGOTTEN = 0.02  # of the general half, that a better student may have lost
 
 Measures = dict[str, float]  # by the names of TITLES, and `score`, all from 0 to 1
 
@@ -90,21 +91,29 @@ class Judge:
 
 def score(measures: Measures) -> float:
     """The mean of the user's half and the general one."""
-    halves = ([measures[name] for name in half if name in measures] for half in (USER, GENERAL))
-    return float(np.mean([np.mean(half) for half in halves]))
+    return (_half(measures, USER) + _half(measures, GENERAL)) / 2
 
 
-def is_better(after: Measures, before: Measures) -> bool:
-    """Whether a training has brought anything."""
-    return after["score"] > before["score"] + RESOLUTION
+def _half(measures: Measures, names: tuple[str, ...]) -> float:
+    return float(np.mean([measures[name] for name in names if name in measures]))
 
 
-def verdict(before: Measures, after: Measures) -> str:
+def is_better(after: Measures, before: Measures, teacher: Measures) -> bool:
+    """Whether a training has brought anything: a higher score, and little of general texts is forgotten. As
+    little as the teacher knows of them a student may know, unless that is worse in everything."""
+    least = _half(before, GENERAL)
+    if not weaker_teacher(teacher, before):
+        least = min(least, _half(teacher, GENERAL))
+    remembers = _half(after, GENERAL) >= least - FORGOTTEN
+    return remembers and after["score"] > before["score"] + RESOLUTION
+
+
+def verdict(before: Measures, after: Measures, teacher: Measures) -> str:
     """One line: what a training has brought on the user's texts, and what it cost on general ones."""
     user = next(name for name in ("own", "made", "agreement") if name in after)
     unit = "agreement with the teacher" if user == "agreement" else "nDCG"
     gain = {name: 100 * (after[name] - before[name]) for name in after if name in before}
-    word = "better" if is_better(after, before) else "no better than the start, which is exported"
+    word = "better" if is_better(after, before, teacher) else "no better than the start, which is exported"
     general = f"{gain['similarity']:+.1f} similarity"
     general += f" and {gain['search']:+.1f} nDCG" if "search" in gain else ""
     return f"{word}: {gain[user]:+.1f} {unit} on your texts, {general} on general ones".replace("-", "−")

@@ -76,7 +76,7 @@ class Fit:
     @cached_property
     def teacher(self) -> TeacherEncoder:
         """A model or a finished run, in the dtype that was chosen when the fit began."""
-        session = replace(self.session, device="cpu")
+        session = replace(self.session, data=self.request.data)
         if self.state.teacher is None:
             chosen = load_models.quickest(self.request.teacher, session)
             self.record(teacher=chosen.model_dump(exclude_defaults=True))

@@ -51,9 +51,20 @@ def test_the_score_has_two_halves() -> None:
 def test_the_verdict_has_both_numbers() -> None:
     before = {"agreement": 0.4, "made": 0.60, "similarity": 0.80, "search": 0.50, "score": 0.6}
     after = {"agreement": 0.5, "made": 0.68, "similarity": 0.791, "search": 0.50, "score": 0.65}
-    better = judge.verdict(before, after)
+    better = judge.verdict(before, after, before)
     assert better == "better: +8.0 nDCG on your texts, −0.9 similarity and +0.0 nDCG on general ones"
-    assert judge.verdict(after, before).startswith("no better than the start, which is exported: −8.0")
+    assert judge.verdict(after, before, before).startswith(
+        "no better than the start, which is exported: −8.0"
+    )
+
+
+def test_what_forgets_general_texts_is_not_better() -> None:
+    before = {"agreement": 0.4, "made": 0.60, "similarity": 0.80, "search": 0.50, "score": 0.575}
+    after = {"agreement": 0.9, "made": 0.70, "similarity": 0.60, "search": 0.40, "score": 0.65}
+    general = {"agreement": 1.0, "made": 0.7, "similarity": 0.82, "search": 0.60, "score": 0.78}
+    assert not judge.is_better(after, before, general)
+    assert judge.is_better(after, before, {**general, "similarity": 0.6, "search": 0.4}), "as its teacher"
+    assert not judge.is_better(after, before, {**general, "made": 0.5, "similarity": 0.6, "search": 0.4})
 
 
 def test_general_queries_are_trained_on_nowhere(tmp_path: Path) -> None:

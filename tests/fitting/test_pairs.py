@@ -50,7 +50,9 @@ def test_candidates_train_on_pairs_behind_the_texts(world: World, tmp_path: Path
     assert own["queries"] == 6 and "before" not in own["ndcg_at_10"], "no shipped student fits"
     opened = bundle.load(folder / "bundle", precision=done["winner"]["precision"])
     again = retrieval.score(
-        queries.asked(fit.texts.build(state.corpus or {}, Session(), 0), 44, pairs.read(Session()))["own"],
+        queries.asked(fit.texts.build(state.corpus or {}, Session(), 0), 44, state.pairs.read(Session()))[
+            "own"
+        ],
         scoring.Encoder.of(opened),
     )["ndcg_at_10"]
     assert own["ndcg_at_10"]["after"] > 0.3, "words of the text itself find it"

@@ -104,14 +104,14 @@ def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path: Path) 
 def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     asked = request(world, texts=("a/*.txt",))
-    with pytest.raises(UserError, match=r"^--texts: no file matches '/.*/a/\*.txt'; check the pattern$"):
+    with pytest.raises(UserError, match=r"^--texts: no file matches .*a/\*.txt"):
         section(asked)
-    with pytest.raises(UserError, match=r"^--texts: '/.*' is a folder without texts"):
+    with pytest.raises(UserError, match=r"^--texts: .* is a folder without texts"):
         section(request(world, texts=(".",)))
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "some.txt").write_text("A line.\nAnother.\n", encoding="utf-8")
-    assert section(asked) == {"texts": [str(tmp_path / "a" / "*.txt")]}  # so that the recipe needs no --data
-    assert texts.read(section(request(world, texts=("a",))), 2, Session()).texts([0, 1]) == [
+    assert section(asked) == {"texts": ["a/*.txt"]}, "relative to where it runs"
+    assert texts.read(section(request(world, texts=("a",))), 2, Session(data=Path())).texts([0, 1]) == [
         "A line.",
         "Another.",
     ]
