@@ -1,4 +1,4 @@
-"""Make edgedistill/mobile/adversarial_texts.json.xz: 10,000 texts on which tokenizers differ.
+"""Make edgedistill/device/adversarial_texts.json.xz: 10,000 texts on which tokenizers differ.
 
 python bench/adversarial_texts.py [--out FILE]
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 
-from edgedistill.mobile.tokenizer_equality import LINES, SPECIAL, TEXTS, WORD
+from edgedistill.device.tokenizer_equality import LINES, SPECIAL, TEXTS, WORD
 
 SEED = 20_260_101
 

@@ -36,6 +36,7 @@ EDGE = [
     "search_files",
     "resolve",
     "serving",
+    "device",
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
 TORCH += ["teacher", "vocabulary", "training", "export", "mobile", "fitting"]
@@ -60,6 +61,7 @@ ROOMS = [
         "vocabulary",
         "training",
         "export",
+        "device",
         "mobile",
         "planning",
         "fitting",
@@ -341,7 +343,7 @@ def test_every_suite_is_read() -> None:
 def test_every_runner_is_found() -> None:
     """By the README of its folder, which one of a single file does without; `fit` times students in the
     web's."""
-    assert set(files.shipped("runner")) == {"mobile", "node", "server", "sqlite", "static", "web"}
+    assert set(files.shipped("runner")) == {"core", "mobile", "node", "server", "sqlite", "static", "web"}
 
 
 def test_the_recipes_schema_is_in_step() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 
 from edgedistill import files
+from edgedistill.device.tokenizer_equality import TextTokenizer, first_difference
 from edgedistill.errors import CheckFailed, UserError, quote, require
 from edgedistill.mobile.string_graph import (
     EXTENSIONS,
@@ -24,7 +25,6 @@ from edgedistill.mobile.string_graph import (
     open_session,
     strings,
 )
-from edgedistill.mobile.tokenizer_equality import TextTokenizer, first_difference
 from edgedistill.mobile.tokenizer_graph import INPUT, ids_by, joined, tokenizer_graph
 from edgedistill.runtime import bundle as bundles
 from edgedistill.runtime.onnx_session import open_in_memory
@@ -58,7 +58,7 @@ def write(
     bundle's.
     """
     require("onnxruntime_extensions", "edgedistill mobile", "mobile")
-    files.check_replaces(out, MANIFEST, "a mobile package")
+    files.check_free(out, "name", True, MANIFEST, "a mobile package")
     opened = bundles.load(bundle, precision)
     if opened.labels:
         raise UserError(

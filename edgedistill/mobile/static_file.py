@@ -18,9 +18,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from edgedistill import bundle_run, files
+from edgedistill.device.tokenizer_equality import LINES, TextTokenizer, changed_characters, first_difference
 from edgedistill.errors import CheckFailed, UserError, quote
 from edgedistill.export import parity
-from edgedistill.mobile.tokenizer_equality import LINES, TextTokenizer, changed_characters, first_difference
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import eight_bits, w4
 from edgedistill.runtime.golden_file import Golden
@@ -42,7 +42,7 @@ def write(name: str, precision: str | None, out: Path, log: Log, lines: int = LI
     hold, by their names, and for a precision of PQ codes; CheckFailed where the file gives other token ids or
     embeddings.
     """
-    files.check_replaces(out, FILE, f"a folder with {FILE}")
+    files.check_free(out, "name", True, FILE, f"a folder with {FILE}")
     if precision not in (None, "w4", "w8"):
         raise UserError(f"--precision {precision}: {FILE} has rows in 4 or 8 bits; choose w4 or w8")
     run = bundle_run.open_finished(name, "--static")

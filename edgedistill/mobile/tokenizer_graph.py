@@ -14,8 +14,8 @@ from typing import Any
 import onnx
 from onnx import TensorProto, compose, helper
 
+from edgedistill.device.tokenizer_equality import TextTokenizer, changed_characters, regex_class
 from edgedistill.mobile.string_graph import EXTENSIONS, NoSuchGraph, StringGraph, open_session, strings
-from edgedistill.mobile.tokenizer_equality import TextTokenizer, changed_characters, regex_class
 
 INPUT = "texts"
 # the characters of the longest word that BertTokenizer looks up; tokenizers' own default too

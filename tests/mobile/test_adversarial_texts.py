@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("onnxruntime_extensions", reason="needs edgedistill[mobile]")
 
-from edgedistill.mobile.tokenizer_equality import LINES, SPECIAL, TEXTS, WORD, adversarial_texts
+from edgedistill.device.tokenizer_equality import LINES, SPECIAL, TEXTS, WORD, adversarial_texts
 
 
 def test_ten_thousand_texts_each_time_the_same() -> None:

@@ -204,7 +204,7 @@ def test_four_bit_tensors_are_refused(folder: Path, tmp_path: Path) -> None:
 
 def test_what_is_no_package_is_not_replaced(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
-    with pytest.raises(UserError, match="already exists and is not a mobile package"):
+    with pytest.raises(UserError, match="exists already and is not a mobile package"):
         package.write(folder, tmp_path / "notes", "fp32", quiet)
     with pytest.raises(UserError, match="no precision"):
         package.write(folder, tmp_path / "p", "int3", quiet)

@@ -79,7 +79,7 @@ def test_the_command(tmp_path: Path) -> None:
     for options, expected in (
         (
             ["--static", "mine"],
-            "mine: already exists and is not a folder with student.bin; choose another name",
+            "mine: exists already and is not a folder with student.bin",
         ),
         (["--static", "x", "--out", "y"], "--static x: writes no bundle; leave --out out"),
         (["--static", "x", "--precision", "int8"], "--precision int8: student.bin has rows in 4 or 8 bits"),

@@ -10,8 +10,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 pytest.importorskip("onnxruntime_extensions", reason="needs edgedistill[mobile]")
 
+from edgedistill.device.tokenizer_equality import TextTokenizer, changed_characters, first_difference
 from edgedistill.mobile.string_graph import NoSuchGraph, StringGraph, open_session, strings
-from edgedistill.mobile.tokenizer_equality import TextTokenizer, changed_characters, first_difference
 from edgedistill.mobile.tokenizer_graph import ids_by, tokenizer_graph, tokenizer_model
 
 WordPiece = Callable[..., Tokenizer]

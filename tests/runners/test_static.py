@@ -23,9 +23,9 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from edgedistill import load
+from edgedistill.device.tokenizer_equality import adversarial_texts, changed_characters
 from edgedistill.export import bundle_writer
 from edgedistill.mobile import static_file
-from edgedistill.mobile.tokenizer_equality import adversarial_texts, changed_characters
 from edgedistill.runtime import golden_file
 from tests.conftest import sentences
 from tests.export.test_export import make_run
