@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sqlite3
 import struct
 import zlib
 from collections.abc import Callable
@@ -19,17 +20,18 @@ from tokenizers import Tokenizer
 
 from edgedistill import load
 from edgedistill.device import student_file, tokenizer_tables
-from edgedistill.device.tokenizer_equality import adversarial_texts
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.compact import compact
 from tests.conftest import sentences
+from tests.device.adversarial import adversarial_texts
 from tests.export.test_export import SIZES, make_run
 from tests.runners.core.student import COMPILER, CORE, CoreError, CoreStudent, library, run
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 TORTURE, CALLER = (Path(__file__).parent / "core" / name for name in ("torture.c", "student.mjs"))
+WARNINGS = ["-Wall", "-Wextra", "-pedantic"]
 PLAIN = sentences(60)
 PLAIN_TAIL = {"head": None, "tanh": False}
 LEXICAL = {"lexical": 0.3, "head": {"dims": 32, "bias": True}}
@@ -284,6 +286,88 @@ def test_webassembly_is_built_to_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "edgedistill.wasm").read_bytes() == (CORE / "edgedistill.wasm").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("compiler", "emulator", "instructions"),
+    [
+        (str(COMPILER), "qemu-x86_64-static -cpu core2duo", "sse2"),
+        (str(COMPILER), "qemu-x86_64-static -cpu Haswell", "avx2"),
+        ("aarch64-linux-gnu-gcc", "qemu-aarch64-static -cpu cortex-a53", "neon"),
+        ("aarch64-linux-gnu-gcc", "qemu-aarch64-static -cpu max", "dotprod"),
+        ("arm-linux-gnueabihf-gcc", "qemu-arm-static", "scalar"),
+        ("riscv64-linux-gnu-gcc", "qemu-riscv64-static", "scalar"),
+    ],
+)
+def test_other_processors(
+    compiler: str, emulator: str, instructions: str, exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    if not shutil.which(compiler) or not shutil.which(emulator.split()[0]):
+        pytest.skip(f"needs {compiler} and {emulator.split()[0]}")
+    program, file = tmp_path / "bench", tmp_path / "student.bin"
+    sources = [CORE / "bench.c", CORE / "edgedistill.c"]
+    warnings = run(compiler, *WARNINGS, "-std=c99", "-O2", "-static", *sources, "-o", program, "-lm")
+    for name in ("narrow", "bilstm"):
+        file.write_bytes(file_of(f"{exported(name)}:int8"))
+        found = json.loads(run(*emulator.split(), program, file, "0").splitlines()[-1])
+        assert found["instructions"] == instructions and found["worst"] >= found["least"]
+        assert [each["tokens"] for each in found["latency"]] == [4, 8, 16, 32]
+    assert warnings == ""
+
+
+@pytest.mark.skipif(not Path("/usr/include/sqlite3ext.h").exists(), reason="needs SQLite's headers")
+def test_in_sql(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
+    file, extension = tmp_path / "student.bin", tmp_path / "edgedistill.so"
+    file.write_bytes(file_of(exported("static")))
+    sources = [CORE / "sqlite" / "edgedistill_sqlite.c", CORE / "edgedistill.c"]
+    assert run(COMPILER, *WARNINGS, "-shared", "-fPIC", f"-I{CORE}", *sources, "-o", extension, "-lm") == ""
+    database = sqlite3.connect(":memory:")
+    database.enable_load_extension(True)
+    database.load_extension(str(extension))
+    with pytest.raises(sqlite3.OperationalError, match="no student"):
+        database.execute("select embed('a')").fetchone()
+    assert database.execute("select embed_open(?)", [str(file)]).fetchone() == (24,)
+    student = CoreStudent(core, file.read_bytes())
+    rows = student.embed(PLAIN[:2])
+    found = database.execute(
+        "select embed(?1), embed(?1, 'int8'), embed_document(?1, 'bits'), embed(null)", PLAIN[:1]
+    )
+    blobs = [rows[0].tobytes(), compact(rows, "int8")[0].tobytes(), compact(rows, "binary")[0].tobytes()]
+    assert found.fetchone() == (*blobs, None)
+    (cosine,) = database.execute("select cosine(embed_query(?), embed(?))", PLAIN[:2]).fetchone()
+    assert cosine == pytest.approx(float(rows[0] @ rows[1]), abs=1e-6)
+    for call, fact in {
+        "embed('a', 'w4')": "precision",
+        "embed_open('/nowhere')": "nowhere: not readable",
+    }.items():
+        with pytest.raises(sqlite3.OperationalError, match=fact):
+            database.execute(f"select {call}").fetchone()
+    student.close()
+
+
+HEADERS = next(iter(sorted(Path("/usr/lib/jvm").glob("*/include/jni.h"))), None)
+
+
+@pytest.mark.skipif(HEADERS is None or not shutil.which("javac"), reason="needs a JDK")
+def test_on_the_jvm(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
+    assert HEADERS is not None
+    file, places = (
+        tmp_path / "student.bin",
+        [f"-I{each}" for each in (HEADERS.parent, HEADERS.parent / "linux", CORE)],
+    )
+    file.write_bytes(file_of(exported("static")))
+    sources = [CORE / "jvm" / "jni.c", CORE / "edgedistill.c"]
+    library_ = tmp_path / "libedgedistill.so"
+    assert run(COMPILER, *WARNINGS, "-shared", "-fPIC", *places, *sources, "-o", library_, "-lm") == ""
+    run("javac", "-d", tmp_path, CORE / "jvm" / "Student.java", TORTURE.with_name("Caller.java"))
+    options = [f"-Djava.library.path={tmp_path}", "-cp", tmp_path]
+    lines = run("java", *options, "Caller", file, PLAIN[0]).splitlines()
+    student = CoreStudent(core, file.read_bytes())
+    assert json.loads(lines[0]) == student.tokenize(PLAIN[0])
+    assert json.loads(lines[1]) == pytest.approx(student.embed(PLAIN[:1])[0].tolist(), abs=1e-5)
+    assert json.loads(lines[2]) == pytest.approx(student.check(), abs=1e-6)
+    assert lines[3].startswith("not a student")
+    student.close()
+
+
 def test_what_the_file_has_no_place_for_is_named(exported: Callable[..., Path], tmp_path: Path) -> None:
     folder = tmp_path / "other"
     shutil.copytree(exported("static"), folder)
@@ -296,7 +380,7 @@ def test_what_the_file_has_no_place_for_is_named(exported: Callable[..., Path], 
     }
     for fact, change in changes.items():
         found = tokenizer_tables.read(
-            Tokenizer.from_file(str(folder / "tokenizer.json")), words | change, 200, 32
+            Tokenizer.from_file(str(folder / "tokenizer.json")), words | change, 200
         )
         assert isinstance(found, list) and any(fact in each for each in found)
     with pytest.raises(UserError, match="two encoders"):
