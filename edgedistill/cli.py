@@ -208,7 +208,7 @@ Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names o
 
 
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
-HYBRID_WEIGHT = "Weight of BM25 beside the cosines, as z-scores; by default 0.5."
+HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2."
 Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
 PairTable = Annotated[
     str | None,
@@ -436,8 +436,8 @@ def cache(
     spec, share = recipe.read(name, changes or []), _share(only)
     if engine not in (engines := ("local", "ray")):
         raise UserError(f"--engine: {unknown_name('engine', engine, engines)}")
-    if parquet is not None and parquet.exists():
-        raise UserError(f"--parquet {parquet}: exists already; choose another folder, or delete it")
+    if parquet is not None:
+        files.check_free(parquet, "--parquet")
     preflight.check_all([spec], data)
     _require_torch("cache", spec)
     from edgedistill.training import teacher_cache
@@ -547,8 +547,8 @@ def adapt(
         *(tuple(listed(precision)), overwrite, own),
     )
     for folder in (out, request.run):
-        if not resume and folder.exists():
-            files.refuse_existing(str(folder), "--out", overwrite)
+        if not resume:
+            files.check_free(folder, "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
         found = adapting.adapt(request, _session(data, device, remote_code), resume)
     text = f"{found['table']}\n{adapting.usage(found)}"
@@ -669,8 +669,7 @@ def export(
             raise UserError(f"--core {core}: writes no bundle; leave {' and '.join(unused)} out")
         from edgedistill import device
 
-        if (core / device.FILE).exists():  # what is no such folder is never replaced
-            files.refuse_existing(str(core), "--core", overwrite)
+        files.check_free(core, "--core", overwrite, device.FILE, f"a folder with {device.FILE}")
         named = source if precisions == DEFAULT else f"{source}:{','.join(precisions)}"
         found = device.write(named, core, log)
         print_result(
@@ -684,8 +683,7 @@ def export(
             f"--documents {documents}: writes a pair of encoders; add --out, the folder of the pair"
         )
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
-    if (out / "manifest.json").exists():  # what is not a bundle is never replaced
-        files.refuse_existing(str(out), "--out", overwrite)
+    files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
     _require_torch(
         "export, which also joins and compares the encoders of a pair," if documents else "export", source
     )
@@ -729,7 +727,7 @@ def bench(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter measurements.")] = False,
     hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too: z-scores, added.")
+        bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too.")
     ] = False,
     hybrid_weight: Annotated[
         float | None,
@@ -778,7 +776,7 @@ def bench(
     """
     for option, file in (("--out", out), ("--html", html), ("--png", png)):
         if file is not None and file.is_file():
-            files.refuse_existing(f"{option} {file}", option, overwrite)
+            files.check_free(file, option, overwrite)
     show = None if as_json or markdown else typer.echo
     given = {"--compare": compare, "--from": drawn}
     if unmeasured := next((name for name, value in given.items() if value is not None), None):
@@ -906,9 +904,9 @@ def search(
     """Find the texts of files that answer a question.
 
     Ranks paragraphs, lines and rows by meaning, their cosine to the question (at most 1), and with the extra
-    `search` also by the words that they share with it, BM25. The best are shown, however low both are, in at
-    most three lines each; --json has whole texts, and the score that joins both. Embeddings are kept in the
-    cache: only what has changed is embedded again.
+    `search` also by the share of its words that they have, BM25; one score joins both. The best are shown in
+    at most three lines each, and it is said where none is close; --json has whole texts. Embeddings are kept
+    in the cache: only what has changed is embedded again.
     """
     from edgedistill import search_files
     from edgedistill.data import bm25
@@ -916,13 +914,14 @@ def search(
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
     words = [] if " " in question else list(takewhile(_is_word, reversed(paths or [])))[::-1]
-    if os.path.exists(question) or not paths or words == paths:
+    misspelt = search_files.missing(words[0]) if words else ""
+    if os.path.exists(question) or not paths or (words == paths and "mean" not in misspelt):
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
     if words:
         whole = shlex.quote(" ".join([*words, question]))
-        raise UserError(f"{words[0]}: no such file or folder; if it is of the question, quote it: {whole}")
+        raise UserError(f"{words[0]}: {misspelt}; if it is of the question, quote it: {whole}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     found = search_files.search(opened, request, _session(quiet=as_json))
     log(f"ranked by {found['ranked_by']}")

@@ -44,7 +44,7 @@ def write(name: str, out: Path, log: Log) -> dict[str, Any]:
     Returns {name, precision, size_bytes}. Raises UserError for a bundle that the core has no place for, by
     the name of what it lacks.
     """
-    files.check_replaces(out, FILE, f"a folder with {FILE}")
+    files.check_free(out, "name", True, FILE, f"a folder with {FILE}")
     with bundle.load(name, threads=1) as opened:
         data = content(opened)
     source = files.shipped_folder("runner") / "core"

@@ -122,15 +122,7 @@ def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str =
             f"{source}: {found}, and only encoders can {purpose}; give a sentence encoder such as "
             "packaged:all-MiniLM-L6-v2"
         )
-    if not opened.chain and pooling is None:
-        raise UserError(
-            f"{source}: a plain model does not define its pooling; add --pooling (mean, cls, cls_pooler, max "
-            "or last)"
-        )
-    if opened.chain and pooling is not None:
-        raise UserError(
-            f"{source}: a sentence-transformers model brings its own pooling; leave --pooling out"
-        )
+    model_folder.check_pooling(opened, pooling, source, "--pooling")
 
 
 def _named(config: dict[str, Any]) -> str:

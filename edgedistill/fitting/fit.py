@@ -81,7 +81,7 @@ def _check_folder(out: Path, resume: bool) -> None:
     if resume:
         raise UserError(f"{out}: nothing to resume; leave --resume out")
     if out.exists() and not (out.is_dir() and {each.name for each in out.iterdir()} <= {files.LOCK}):
-        raise UserError(f"{out}: exists already and is not a fit; give another --out")
+        files.check_free(out, mark=record.STATE, what="a fit")
 
 
 def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started: float) -> dict[str, Any]:

@@ -71,7 +71,8 @@ def by_roles(teacher: TeacherEncoder, session: Session) -> Encoder:
 
         return encode
 
-    return Encoder(*map(in_role, ROLES))
+    text, query, document = map(in_role, ROLES)
+    return Encoder(text, query, document)
 
 
 def held_out(
@@ -95,4 +96,5 @@ def encoder(student: PreparedStudent, precision: str) -> Encoder:
         reader = plain._replace(prompt=student.prompts.of(role))
         return lambda texts: embeddings(model, reader.token_ids(texts))
 
-    return Encoder(*map(in_role, ROLES))
+    text, query, document = map(in_role, ROLES)
+    return Encoder(text, query, document)

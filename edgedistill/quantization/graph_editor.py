@@ -12,6 +12,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from edgedistill.runtime import similarity
+
 MICROSOFT = "com.microsoft"
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 RECURRENT = ("LSTM", "GRU", "RNN")  # precisions store their weights; the recurrence runs in float32
@@ -181,7 +183,8 @@ def not_finite(model: onnx.ModelProto) -> str | None:
         if constant.data_type not in FLOATS:
             continue
         array = numpy_helper.to_array(constant)
-        if not np.isfinite(array).all() and not (array.size == 1 and array.item() == -np.inf):
-            at = tuple(int(each[0]) for each in np.nonzero(~np.isfinite(array)))
-            return f"{constant.name} holds {array[at]}" + (f" in row {at[0]}" if array.ndim > 1 else "")
+        is_mask = array.size == 1 and array.item() == -np.inf
+        if not is_mask and (at := similarity.not_finite(np.atleast_1d(array))) is not None:
+            value = array.reshape(-1)[~np.isfinite(array.reshape(-1))][0]
+            return f"{constant.name} holds {value}" + (f" in row {at}" if array.ndim > 1 else "")
     return None

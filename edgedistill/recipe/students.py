@@ -140,7 +140,7 @@ class BuiltStudent(Section):
         "of the initial table to two fifths where a code stands for three dimensions, and double the codes' "
         "size.",
     )
-    tokenizer: str = Field(
+    tokenizer: Location = Field(
         "teacher",
         description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run "
         "folder, or a hub id.",

@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from edgedistill import files
 from edgedistill.recipe.section import Location, Pooling, Revision, Section
 
 
@@ -78,5 +77,6 @@ class Teacher(Section):
     @property
     def name(self) -> str:
         """How records name it: the model with its revision, or the file of its embeddings."""
-        named = files.portable(self.embeddings or str(self.model))
-        return named if self.embeddings or self.revision is None else f"{named}@{self.revision}"
+        return self.embeddings or (
+            f"{self.model}@{self.revision}" if self.revision is not None else str(self.model)
+        )

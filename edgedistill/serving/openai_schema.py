@@ -174,17 +174,18 @@ class RequestReader:
             )
 
 
-def response(model: str, asked: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
+def response(bundle: Bundle, asked: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
     """OpenAI's answer: (n, d) float32 embeddings, in the type asked for, as lists of numbers; float32 also
     as base64 of their little-endian bytes."""
-    rows = compact(cut(embeddings, asked.dim), DTYPES[asked.dtype])
+    rows = compact(cut(embeddings, asked.dim), DTYPES[asked.dtype], bundle.calibration)
     if asked.dtype == "binary":
         rows = (rows ^ 128).view(np.int8)  # 128 less
     given = [base64.b64encode(row).decode() for row in rows.astype("<f4")] if asked.base64 else rows
     data = [{"object": "embedding", "index": at, "embedding": each} for at, each in enumerate(given)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return orjson.dumps(
-        {"object": "list", "data": data, "model": model, "usage": usage}, option=orjson.OPT_SERIALIZE_NUMPY
+        {"object": "list", "data": data, "model": bundle.manifest["name"], "usage": usage},
+        option=orjson.OPT_SERIALIZE_NUMPY,
     )
 
 

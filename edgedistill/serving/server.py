@@ -212,7 +212,7 @@ class EmbeddingServer:
                 asked = self.reader.read(body)
                 body.clear()
                 embeddings, tokens = await self._embed(request, asked)
-                return openai_schema.response(self.name, asked, embeddings, tokens)
+                return openai_schema.response(self.reader.bundle, asked, embeddings, tokens)
         except QueueFull as full:
             raise busy(f"texts of {full.waiting_s:.0f} s are waiting", full.retry_after_s) from None
 

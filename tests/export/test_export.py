@@ -497,7 +497,7 @@ def test_only_a_bundle_is_replaced(tmp_path: Path) -> None:
     (out / "thesis.txt").write_text("years of work")
     assert (
         refused(tmp_path, source, ["fp32"], UserError)
-        == f"{out}: already exists and is not a bundle; choose another name"
+        == f"{out}: exists already and is not a bundle; choose another name"
     )
 
 

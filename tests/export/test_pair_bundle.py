@@ -274,7 +274,7 @@ def test_documents_by_both(folder: Path, tmp_path: Path) -> None:
     assert np.allclose(opened.of("document").encode_ids(ids), wanted, atol=1e-6), "as the server asks"
     assert np.array_equal(
         opened.encode_document(TEXTS, precision="binary"),
-        np.packbits(opened.encode_document(TEXTS) > 0, axis=1),
+        np.packbits(document.calibration.centred(opened.encode_document(TEXTS)) > 0, axis=1),
     )
     (about,) = (target.documents for target in bench.targets(str(out)))
     assert about is not None and about["name"] == "documents + queries"

@@ -108,7 +108,7 @@ def test_other_settings_are_refused(finished: Finished, world: World) -> None:
 def test_folders_that_are_no_fit(world: World, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="mine: exists already and is not a fit; give another --out"):
+    with pytest.raises(UserError, match="mine: exists already and is not a fit"):
         fit.fit(request(world), tmp_path / "mine", Session())
     with pytest.raises(UserError, match="new: nothing to resume; leave --resume out"):
         fit.fit(request(world), tmp_path / "new", Session(), resume=True)

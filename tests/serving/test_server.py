@@ -348,10 +348,11 @@ def test_embeddings_in_fewer_bytes_as_other_services_have_them(served: Served) -
     from sentence_transformers.util.quantization import quantize_embeddings
 
     rows = served.bundle.encode(TEXTS)
+    centred = served.bundle.calibration.centred(rows)
     expected = {
         "float": rows,
         "int8": served.bundle.encode(TEXTS, precision="int8"),
-        **{dtype: quantize_embeddings(rows, dtype) for dtype in ("ubinary", "binary")},
+        **{dtype: quantize_embeddings(centred, dtype) for dtype in ("ubinary", "binary")},
     }
     for dtype, values in expected.items():
         for dim in (24, 8):

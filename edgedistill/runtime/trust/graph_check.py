@@ -16,7 +16,7 @@ from typing import Any
 
 from edgedistill.errors import CheckFailed
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.runtime.trust.operators import ALLOWED, full_name
+from edgedistill.runtime.trust.operators import ALLOWED
 
 MOST_FIELDS, MOST_NODES = 200_000, 20_000  # a traced encoder of 24 layers has some 30,000 and 5,000
 ORT_FORMAT = b"ORTM"  # bytes 4 to 8 of a file that onnxruntime reads past this check
@@ -70,7 +70,8 @@ def _read(data: Any, message: str, at: int, end: int, left: Iterator[int]) -> di
         if name is None:
             in_this_file = message == "tensor" and (field, wire_type, value) == (DATA_LOCATION, VARINT, 0)
             if field not in skipped and not in_this_file:
-                raise ValueError(f"field {field} of a {message} at byte {at}, {_NOT_NEEDED}")
+                needed = "such as weights in another file, which no bundle needs"
+                raise ValueError(f"field {field} of a {message} at byte {at}, {needed}")
         elif wire_type != BYTES:
             raise ValueError(f"not an ONNX graph ({name} of another type at byte {at})")
         elif name not in ("operator", "domain"):
@@ -89,7 +90,8 @@ def _read(data: Any, message: str, at: int, end: int, left: Iterator[int]) -> di
 def _check_operator(domain: str, kind: str) -> None:
     domain = "" if domain == "ai.onnx" else domain
     if (domain, kind) not in ALLOWED:
-        raise ValueError(f"an operator that a bundle may not use ({full_name(domain, kind)[:100]!a})")
+        name = f"{domain}.{kind}" if domain else kind
+        raise ValueError(f"an operator that a bundle may not use ({name[:100]!a})")
 
 
 def span(data: Any, wire_type: int, at: int, end: int) -> tuple[int, int]:
@@ -116,6 +118,3 @@ def number(data: Any, at: int, end: int) -> tuple[int, int]:
         if byte < 128:
             return number, at + place + 1
     raise ValueError(f"not an ONNX graph (a number without an end at byte {at})")
-
-
-_NOT_NEEDED = "such as weights in another file, which no bundle needs"

@@ -14,7 +14,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import bundle_run, recipe, run
+from edgedistill import bundle_run, files, recipe, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.runtime import prompts
@@ -286,9 +286,8 @@ def earlier(source: run.Run) -> list[dict[str, Any]]:
         raise UserError(f"{source.folder}: {fact}; {GET_AGAIN}") from None
     spec = source.recipe
     named, licences = spec.teacher, getattr(spec.corpus, "licences", {})
-    teacher = _Teacher(
-        name=str(named.embeddings or named.model), revision=named.revision, licence=named.licence
-    )
+    model = files.portable(str(named.embeddings or named.model))
+    teacher = _Teacher(name=model, revision=named.revision, licence=named.licence)
     stages = [stage.model_dump(mode="json") for stage in spec.stages]
     last = _Training(
         recipe=spec.name,
