@@ -280,10 +280,9 @@ def test_webassembly_is_the_same(name: str, core: Any, tmp_path: Path) -> None:
 def test_webassembly_is_built_to_the_same_bytes(tmp_path: Path) -> None:
     if "clang version 14." not in run("clang", "--version"):
         pytest.skip("edgedistill.wasm is clang 14's")
-    for path in CORE.iterdir():
-        shutil.copy(path, tmp_path)
-    run("make", "-B", "-C", tmp_path, "edgedistill.wasm")
-    assert (tmp_path / "edgedistill.wasm").read_bytes() == (CORE / "edgedistill.wasm").read_bytes()
+    shutil.copytree(CORE, tmp_path / "core")
+    run("make", "-B", "-C", tmp_path / "core", "edgedistill.wasm")
+    assert (tmp_path / "core" / "edgedistill.wasm").read_bytes() == (CORE / "edgedistill.wasm").read_bytes()
 
 
 @pytest.mark.parametrize(

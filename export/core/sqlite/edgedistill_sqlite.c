@@ -55,11 +55,17 @@ static void embed(sqlite3_context *c, int count, sqlite3_value **values, int rol
     opened *o = (opened *)sqlite3_user_data(c);
     const char *text = (const char *)sqlite3_value_text(values[0]);
     const char *precision = count > 1 ? (const char *)sqlite3_value_text(values[1]) : "float32";
-    if (!o->student) return fail(c, "embed", "no student; select embed_open('student.bin') first");
-    if (!text) return;
+    if (!o->student) {
+        fail(c, "embed", "no student; select embed_open('student.bin') first");
+        return;
+    }
+    if (!text) return; /* NULL */
     size_t dims = ed_size(o->student), length = (size_t)sqlite3_value_bytes(values[0]);
     int bytes = precision && !strcmp(precision, "int8"), bits = precision && !strcmp(precision, "bits");
-    if (!bytes && !bits && (!precision || strcmp(precision, "float32"))) return fail(c, "embed", "precision: float32, int8 or bits");
+    if (!bytes && !bits && (!precision || strcmp(precision, "float32"))) {
+        fail(c, "embed", "precision: float32, int8 or bits");
+        return;
+    }
     float *row = (float *)malloc(dims * (sizeof *row + 1));
     const char *error = row ? ed_embed(o->student, text, length, role, row) : "not enough memory";
     void *compact = row ? row + dims : NULL;
@@ -80,7 +86,10 @@ static void cosine(sqlite3_context *c, int count, sqlite3_value **values) {
     double sum = 0;
     (void)count;
     if (!a || !b) return;
-    if (size != sqlite3_value_bytes(values[1]) || size % 4) return fail(c, "cosine", "not two float32 embeddings of one student");
+    if (size != sqlite3_value_bytes(values[1]) || size % 4) {
+        fail(c, "cosine", "not two float32 embeddings of one student");
+        return;
+    }
     for (int at = 0; at < size; at += 4) {
         float x, y;
         memcpy(&x, a + at, 4), memcpy(&y, b + at, 4), sum += (double)x * y;
