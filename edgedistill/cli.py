@@ -516,7 +516,10 @@ def adapt(
     minutes: Annotated[
         float, _option("N", "For all of it, measuring to comparing.", min=0.1, max=1e5)
     ] = 10.0,
-    steps: Annotated[int, _option("N", "Training steps at most.", min=20)] = 2_000,
+    steps: Annotated[
+        int | None,
+        _option("N", "Training steps, in place of the clock: the same student each time.", min=1),
+    ] = None,
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -528,16 +531,16 @@ def adapt(
     """Teach a finished student your own texts, without labels.
 
     It goes on to embed random words as it did before, so that it forgets little of other texts. Prints
-    how well the student agrees with its teacher and how well it searches before and after, on texts that were
-    held out, beside the teacher and BM25; with --pairs on held-out queries of theirs too. The run's
-    recipe.yaml says what was chosen; `train` runs it again.
+    what the student knows of your texts and of general ones before and after, on what was held out, beside
+    the teacher and BM25, and one verdict: where training has brought nothing, the student as it was is
+    exported. The run's recipe.yaml says what was chosen; `train` runs it again.
     """
     # First what needs no torch: a wrong path is named at once.
     file_patterns.given(texts, data, "--texts")
     file_patterns.given([] if pairs is None else [pairs], data, "--pairs")
     require("torch", "edgedistill adapt", "demo")
     from edgedistill import adapting, recipe
-    from edgedistill.fitting.search import Pairs
+    from edgedistill.fitting.queries import Pairs
     from edgedistill.resolve import unfinished_run
 
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
@@ -583,9 +586,20 @@ def fit(
         float,
         _option("N", "For all of it, reading to measuring.", min=0.05, max=1e5),
     ] = 60.0,
-    suite: Annotated[
-        str, _option("SUITE", "By name or path: what the winner keeps on it is measured at the end.")
-    ] = "sts-small",
+    space: Annotated[
+        str,
+        _option(
+            "SPACE",
+            "own, or teacher: where an index of the teacher's embeddings exists, which the student is to "
+            "search.",
+        ),
+    ] = "own",
+    steps: Annotated[
+        int | None,
+        _option(
+            "N", "Training steps of the best candidate, in place of the clock: the same each time.", min=4
+        ),
+    ] = None,
     out: Annotated[Path, _option("DIR", "Folder of the fit.")] = Path("fit"),
     resume: Resume = False,
     column: Column = "text",
@@ -604,19 +618,25 @@ def fit(
 ) -> None:
     """Find a teacher's best student within a size and a latency.
 
-    Candidates are built, exported and measured before training; those that fit are raced on your texts, with
-    --pairs on your queries too. Writes a bundle, its recipe mine.yaml, and the page fit.html, which shows
-    every candidate and why it fell; prints how well the winner searches, beside the teacher and BM25.
+    Candidates are built, exported and measured before training; the shipped students among them are starts.
+    The best start and other shapes learn your texts beside general ones, with --pairs your queries too, and
+    the best of all is exported: a start that no training has beaten stays. Writes a bundle, its recipe
+    mine.yaml, and the page fit.html; prints what the student keeps, beside its start and the teacher.
     """
     _require_torch("fit", teacher)
     from edgedistill.fitting import fit as fitting
     from edgedistill.fitting.cost import Budget
+    from edgedistill.fitting.queries import Pairs
     from edgedistill.fitting.record import FitRequest
-    from edgedistill.fitting.search import Pairs
 
     budget, taught = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
-    given, own = tuple(texts or ()), None if pairs is None else Pairs(pairs, query_column, text_column)
-    asked = FitRequest(taught, given, budget, minutes, column, suite, seed, own, data)
+    if space not in (spaces := ("own", "teacher")):
+        raise UserError(f"--space: {unknown_name('space', space, spaces)}")
+    own = None if pairs is None else Pairs(pairs, query_column, text_column)
+    asked = FitRequest(
+        *(taught, tuple(texts or ()), budget, minutes, column),
+        *("teacher" if space == "teacher" else "own", steps, seed, own, data),
+    )
     with _resumable(out, out):
         found = fitting.fit(asked, out, _session(data, device, remote_code, quiet=as_json), resume)
     print_result(found, as_json, fitting.summary(found))
