@@ -687,14 +687,6 @@ def export(
             "there: C99 without a library.",
         ),
     ] = None,
-    static: Annotated[
-        Path | None,
-        _option(
-            "DIR",
-            "Write a static student, a run or a bundle, as one file that needs no onnxruntime, with its "
-            "readers. --precision w4 (the default) or w8; PQ codes stay as they are.",
-        ),
-    ] = None,
     overwrite: Overwrite = False,
     pooling: Pooling = None,
     revision: Revision = None,
@@ -708,7 +700,7 @@ def export(
     """
     precisions = listed(precision)
     if core is not None:
-        others = {"--out": out, "--documents": documents, "--static": static, "--pooling": pooling}
+        others = {"--out": out, "--documents": documents, "--pooling": pooling}
         if unused := [option for option, value in others.items() if value]:
             raise UserError(f"--core {core}: writes no bundle; leave {' and '.join(unused)} out")
         from edgedistill import device
@@ -718,20 +710,6 @@ def export(
         found = device.write(named, core, log)
         print_result(
             {"folder": str(core), **found}, as_json, f"wrote {core}; edgedistill.h says how to read it"
-        )
-        return
-    if static is not None:
-        others = {"--out": out, "--documents": documents}
-        if unused := [option for option, value in others.items() if value]:
-            raise UserError(f"--static {static}: writes no bundle; leave {' and '.join(unused)} out")
-        _require_torch("export --static", source)
-        from edgedistill.mobile import static_file
-
-        files.check_free(static, "--static", overwrite, static_file.FILE, f"a folder with {static_file.FILE}")
-        rows = None if precisions == DEFAULT else ",".join(precisions)
-        found = static_file.write(source, rows, static, log)
-        print_result(
-            {"folder": str(static), **found}, as_json, f"wrote {static}; its README.md says how to read it"
         )
         return
     if mean and documents is None:
@@ -1048,34 +1026,6 @@ def serve(
     )
     session = Session(device=device, log=typer.echo, threads=threads)
     server.serve(name, host, port, limits, workers, session)
-
-
-@_command("edgedistill mobile nano --out phone")
-def mobile(
-    name: OneBundle,
-    out: Annotated[Path, _option("DIR", "Folder of the package.")],
-    ids: Annotated[
-        bool,
-        typer.Option(
-            "--ids",
-            help="Only the graph that takes token ids; the app tokenizes, with the tokenizers library.",
-        ),
-    ] = False,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-) -> None:
-    """Make a package for Android and iOS from a bundle.
-
-    Its graph takes texts and returns embeddings. It is written only if the tokenizer in the graph gives the
-    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format and the operators for a
-    reduced build of onnxruntime come with it.
-    """
-    files.check_free(out, "--out", overwrite, "mobile.json", "a mobile package")
-    require("onnx", "edgedistill mobile", "mobile")
-    from edgedistill.mobile import package
-
-    found = package.write(name, out, None, log, ids)
-    print_result({"package": str(out), **found}, as_json, str(out))
 
 
 @_command("edgedistill demo --out demo")
