@@ -98,10 +98,14 @@ def _of_options(problem: str) -> str:
     return problem.replace("columns and corpus.exclude", columns)
 
 
-def stages(texts: dict[str, Any], pairs: Pairs | None) -> list[dict[str, Any]]:
+def stages(texts: dict[str, Any], pairs: Pairs | None, minutes: float | None = None) -> list[dict[str, Any]]:
     """The stages of a recipe: the one that trains on texts and, where there are pairs, behind it the one that
-    trains on queries and the texts that answer them."""
-    if pairs is None:
+    trains on queries and the texts that answer them. With `minutes` the clock ends both, and the steps are
+    the most."""
+    share = PAIR_SHARE / (1 + PAIR_SHARE) if pairs is not None else 0.0
+    if minutes is not None:
+        texts = {**texts, "minutes": (1 - share) * minutes}
+    if pairs is None or not texts["steps"]:
         return [texts]
     terms = [
         {"weight": 1.0, "objective": {"kind": "each_side", "objective": {"kind": "cosine"}}},
@@ -118,6 +122,7 @@ def stages(texts: dict[str, Any], pairs: Pairs | None) -> list[dict[str, Any]]:
         "learning_rate": PAIR_RATE * texts["learning_rate"],
         "initial_share": PAIR_INITIAL_SHARE,
         **{key: texts[key] for key in ("max_tokens", "optimizer", "rehearsal") if key in texts},
+        **({} if minutes is None else {"minutes": share * minutes}),
     }
     return [texts, behind]
 
@@ -141,7 +146,7 @@ class Queries(retrieval.Collection):
         yield self.names, self.documents
 
 
-def _queries(queries: list[str], answers: list[list[str]], others: list[str]) -> Queries:
+def of_answers(queries: list[str], answers: list[list[str]], others: list[str]) -> Queries:
     """The answers of all queries and other texts are the documents."""
     documents = list(dict.fromkeys([text for each in answers for text in each] + others))
     at = {text: str(row) for row, text in enumerate(documents)}
@@ -160,7 +165,9 @@ def asked(texts: Corpus, whole: int, pairs: Rows | None) -> dict[str, Queries]:
     own, found = texts.own - whole, dict[str, Queries]()
     if made := list(_made(texts.texts(texts.held_out[: min(whole, MOST_QUERIES)]))):
         queries, answers = [query for query, _ in made], [[rest] for _, rest in made]
-        found["made"] = _queries(queries, answers, texts.texts(texts.spread(MOST_TEXTS - len(made), 0, own)))
+        found["made"] = of_answers(
+            queries, answers, texts.texts(texts.spread(MOST_TEXTS - len(made), 0, own))
+        )
     if pairs is not None:
         of: dict[str, list[str]] = {}
         for query, answer in pairs.index[pairs.held_out].tolist():
@@ -168,7 +175,7 @@ def asked(texts: Corpus, whole: int, pairs: Rows | None) -> dict[str, Queries]:
         queries, answers = list(of)[:MOST_QUERIES], list(of.values())[:MOST_QUERIES]
         others = pairs.sides[1].texts(pairs.sides[1].spread(MOST_TEXTS // 2))
         others += texts.texts(texts.spread(MOST_TEXTS - len(others) - len(queries), 0, own))
-        found["own"] = _queries(queries, answers, others)
+        found["own"] = of_answers(queries, answers, others)
     return found
 
 
