@@ -115,13 +115,8 @@ def embed_file(
 ) -> dict[str, Any]:
     """Embed the texts of a file, a few thousand at a time; row i is text i.
 
-<<<<<<< HEAD
-    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, space, out}. Raises
-    UserError,
-=======
-    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, out, read}; `read` is a
+    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, space, out, read}; `read` is a
     `Reading.report`, with the texts that are longer than the encoder reads. Raises UserError,
->>>>>>> main
     and writes nothing, where there is no such file, column or format, no text, where `out` exists already,
     for a damaged line, and for a pair of encoders where the texts are neither queries nor documents.
     """
@@ -147,12 +142,8 @@ def embed_file(
         out.write(embedded(), dims)
     if out.path is not None:
         session.log(f"{out.path}: {counted(count, 'text')}, {dims} dimensions")
-<<<<<<< HEAD
-    return {"texts": count, "dims": dims, "space": opened.space, "out": out.path}
-=======
     session.log(reading.line)
-    return {"texts": count, "dims": dims, "out": out.path, "read": reading.report}
->>>>>>> main
+    return {"texts": count, "dims": dims, "space": opened.space, "out": out.path, "read": reading.report}
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:

@@ -21,20 +21,12 @@ TYPES = {1: "f4", 2: "u1", 3: "i1", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2"}
 # fields of onnx.proto3
 GRAPH, NODE, TENSOR, INPUT, OUTPUT, OPERATOR, ATTRIBUTE = 7, 1, 5, 1, 2, 4, 5
 DIMS, DATA_TYPE, TENSOR_NAME, RAW_DATA = 1, 2, 8, 9
-<<<<<<< HEAD
-NAME, FLOAT, INTEGER, TEXT, INTEGERS = 1, 2, 3, 4, 8
-=======
 NAME, FLOAT, INTEGER, STRING, INTEGERS = 1, 2, 3, 4, 8
->>>>>>> main
 PASSED = ("Identity", "Reshape", "Squeeze", "Cast")  # nodes that only change how values are laid out
 
 
 class Node(NamedTuple):
-<<<<<<< HEAD
-    """A node of a graph; of its attributes only numbers, lists of numbers, and texts."""
-=======
     """A node of a graph; of its attributes only numbers, lists of numbers and texts."""
->>>>>>> main
 
     kind: str
     inputs: list[str]
@@ -217,13 +209,8 @@ def _node(data: bytes, fields: dict[int, list[Any]]) -> Node:
         name = _text(data, found[NAME][0])
         if FLOAT in found:
             attributes[name] = struct.unpack("<f", data[slice(*found[FLOAT][0])])[0]
-<<<<<<< HEAD
-        elif TEXT in found:
-            attributes[name] = _text(data, found[TEXT][0])
-=======
         elif STRING in found:
             attributes[name] = _text(data, found[STRING][0])
->>>>>>> main
         elif INTEGER in found or INTEGERS in found:
             numbers = _numbers(data, found.get(INTEGER, found.get(INTEGERS, [])))
             attributes[name] = numbers[0] if INTEGER in found else numbers

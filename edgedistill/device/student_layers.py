@@ -92,11 +92,7 @@ def read(graph: GraphWeights, output: str) -> Student:
     tail = _Tail(graph)
     pooled = tail.read(output)
     kinds = {node.kind for node in graph.nodes}
-<<<<<<< HEAD
-    marks = {"MultiHeadAttention": "bert", "Softmax": "bert", "LSTM": "bilstm"}
-=======
     marks = {"LayerNormalization": "bert", "LSTM": "bilstm"}
->>>>>>> main
     kind = next((kind for mark, kind in marks.items() if mark in kinds), "static")
     pooling = _pooling(graph, pooled, kind)
     table, projection = _table(graph, TABLES[kind])
@@ -145,12 +141,6 @@ def _product(graph: GraphWeights, name: str) -> Product:
         return Product(weight)
     zero = int(graph.array(node.inputs[4]))
     assert weight.scales is not None
-<<<<<<< HEAD
-    even = None if quantized is None else graph.writer(quantized.inputs[0])
-    divided = even is not None and even.kind == "Div"  # by the largest value of the row
-    if quantized is None or quantized.inputs[1] not in graph.tensors or divided:
-        return Product(weight, zero, is_int8=True)
-=======
     quantized = graph.writer(node.inputs[0])
     even = None if quantized is None else graph.writer(quantized.inputs[0])
     is_fixed = (
@@ -161,7 +151,6 @@ def _product(graph: GraphWeights, name: str) -> Product:
         return Product(
             weight, zero, is_int8=True
         )  # a scale for each row, or rows of a table as they are stored
->>>>>>> main
     step = float(graph.array(quantized.inputs[1]))
     factors = np.ones(weight.values.shape[1], np.float32)
     if even is not None and even.kind == "Mul" and even.inputs[1].endswith("_factors"):
@@ -260,16 +249,10 @@ class _Tail:
         """What a product reads, before it was quantized."""
         name = node.inputs[0]
         while (writer := self.graph.writer(name)) is not None:
-<<<<<<< HEAD
-            scaled = writer.kind in ("Mul", "Div") and writer.inputs[1].endswith(("_factors", "_largest"))
-            if writer.kind != "QuantizeLinear" and not scaled:
-=======
             scaled = writer.kind == "Mul" and writer.inputs[1].endswith("_factors")
             by_row = writer.kind == "Div" and not self._is_length(writer.inputs[1])
             if writer.kind != "QuantizeLinear" and not scaled and not (by_row and name != node.inputs[0]):
->>>>>>> main
                 break
-            self.graph.used.add(writer.inputs[1])  # the same factors as those of the weight's other product
             name = writer.inputs[0]
         return name
 
@@ -362,14 +345,7 @@ def _bert(graph: GraphWeights, student: Student) -> Student:
     if len(attentions) % max(count, 1):
         raise _unknown(graph, f"has {len(attentions)} attentions of {count} layers")
     norms = [node for node in graph.nodes if node.kind == "LayerNormalization"]
-<<<<<<< HEAD
-    gelu = next((node for node in graph.nodes if node.kind in ("Gelu", "FastGelu")), None)
-    activation = "Relu" if gelu is None else gelu.kind
-    if gelu is not None and gelu.attributes.get("approximate") == "tanh":
-        activation = "FastGelu"
-=======
     known = (_activation(node) for node in graph.nodes)
->>>>>>> main
     layers = [_layer(graph, LAYER.format(at)) for at in range(count)]
     again = LAYER.format(count - 1) + "output.LayerNorm.bias[again]"
     inner = len(layers[0][3].weight.values) if layers else 1
@@ -377,17 +353,10 @@ def _bert(graph: GraphWeights, student: Student) -> Student:
     positions = graph.matrix(f"{name}position_embeddings.weight[segments]")
     numbers = {
         "layers": count,
-<<<<<<< HEAD
-        "times": len(attentions) // count,
-        "heads": _heads(graph, attentions[0]),
-        "inner": len(layers[0][3].weight.values),
-        "activation": activation,
-=======
         "times": len(attentions) // max(count, 1) or 1,
         "heads": _heads(graph, attentions),
         "inner": inner,
         "activation": next((each for each in known if each is not None), "Gelu"),
->>>>>>> main
         "positions": len(positions.values),
         "first_position": _first_position(graph),
         "epsilon": norms[0].attributes["epsilon"],
@@ -401,13 +370,6 @@ def _bert(graph: GraphWeights, student: Student) -> Student:
     )
 
 
-<<<<<<< HEAD
-def _heads(graph: GraphWeights, attention: Node) -> int:
-    """Of onnxruntime's operator an attribute; otherwise what queries are reshaped to."""
-    if attention.kind == "MultiHeadAttention":
-        return int(attention.attributes["num_heads"])
-    return next(int(graph.array(name)[0]) for name in graph.tensors if name.startswith("heads_"))
-=======
 def _activation(node: Node) -> str | None:
     """The activation between the products of a layer."""
     if node.kind == "Gelu":
@@ -422,7 +384,6 @@ def _heads(graph: GraphWeights, attentions: list[Node]) -> int:
     keys = (node for node in graph.nodes if node.attributes.get("perm") == [0, 2, 3, 1])
     turned = next((graph.writers[node.inputs[0]] for node in keys), None)
     return 1 if turned is None else int(graph.array(graph.writers[turned.inputs[1]].inputs[1])[0])
->>>>>>> main
 
 
 def _first_position(graph: GraphWeights) -> int:
