@@ -76,7 +76,7 @@ def build(
     a new head.
     """
     assert isinstance(spec.student, recipe.Finished)
-    shape, new_head = _shape(spec.student, source), _needs_new_head(spec, source, dims)
+    shape, new_head = _shape(spec.student, source), needs_new_head(spec, source, dims)
     if new_head and isinstance(spec.corpus, recipe.Parallel):
         fact = f"{source.folder.name} embeds in another space than the targets"
         raise UserError(
@@ -161,7 +161,7 @@ def _head(module: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"head.weight": old, "head.bias": weights.get("head.bias", torch.zeros(len(old)))}
 
 
-def _needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
+def needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
     """Whether the recipe's targets are in another space than the finished student's embeddings, and are not
     fitted to these."""
     if not any(stage.reads_teacher for stage in spec.distilling):
