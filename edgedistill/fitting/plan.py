@@ -154,7 +154,7 @@ class Fit:
         """A candidate before training, with weights that nothing was fitted to. Raises UserError where it
         cannot be built."""
         spec = recipe.parse(self.recipe(choice), choice.name)
-        finished = finished_student.find(spec) if isinstance(spec.student, recipe.Finished) else None
+        finished = finished_student.find(spec, spec.finished) if spec.finished is not None else None
         models = Models(self.teacher, weights=load_models.open_weights(spec.student), finished=finished)
         folder = self.folder / record.VOCABULARIES
         kept = starts.tokenizer_folder(folder, choice.vocabulary)

@@ -69,10 +69,9 @@ def _source(
 ) -> tuple[weight_source.WeightSource, PreTrainedTokenizerBase]:
     """An encoder to start from, and its tokenizer. Raises UserError where there is none."""
     spec = _spec(teacher, {"kind": "bert", "weights": weights, "tokenizer": weights})
-    assert isinstance(spec.student, recipe.Bert)
     models = Models(teacher, weights=open_weights(spec.student))
     tokenizer = student_tokenizer.build(spec, models, None, Session())
-    found = weight_source.find(spec.student, models, tokenizer)
+    found = weight_source.find(spec.built, models, tokenizer)
     assert found is not None
     if not hasattr(found.model.config, "num_attention_heads") or type(found.model).__name__ != "BertModel":
         raise UserError(f"{weights}: its layers cannot be projected to a smaller width; choose another")

@@ -60,17 +60,6 @@ class LabelledStage:
         rates = len(tuning.learning_rates(self.spec))
         return steps(self.spec, self.rows) * self.spec.batch * len(self.spec.task.texts) * rates
 
-    def started(self) -> PreparedStudent | None:
-        """The student of the run `start`."""
-        start = self.start
-        if start is None:
-            return None
-        whole = start.model_folder if start.kind == "teacher" else None
-        earlier = finished_student.earlier(start)
-        return PreparedStudent(
-            start.student(), start.shape, start.tokenizer(), earlier=earlier, model_folder=whole
-        )
-
     def new_classifier(self, student: torch.nn.Module) -> Classifier:
         """A randomly initialized head for the task behind a student."""
         spec, pair = self.spec, len(self.spec.task.texts) == 2
@@ -79,13 +68,12 @@ class LabelledStage:
         )
 
 
-def open_stage(spec: recipe.Recipe, session: Session) -> LabelledStage:
+def open_stage(spec: recipe.Recipe, section: recipe.Finetune, session: Session) -> LabelledStage:
     """Raises UserError where something that the stage names is missing or does not fit: rows, a start, the
     task's teacher, a tagger, a batch."""
-    assert spec.finetuning is not None
     number = len(spec.stages) - 1
-    stage = NumberedStage(spec.finetuning, number, stage_seed(spec.seed, number))
-    place, section = stage.place, stage.spec
+    stage = NumberedStage(section, number, stage_seed(spec.seed, number))
+    place = stage.place
     start = _open_start(spec, Path(section.start), f"{place}.start") if section.start is not None else None
     task = labelled_tasks.read_task(section.task, session.data, spec.seed, section.fraction, f"{place}.task")
     teacher, tagger, rows = None, None, len(task.train.items)

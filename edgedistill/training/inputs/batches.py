@@ -22,7 +22,6 @@ from edgedistill.training.stages import NumberedStage
 Ids = tuple[np.ndarray, np.ndarray]  # (ids, mask), each (n, T) int64, right-padded
 View = Callable[[np.ndarray, np.ndarray], Ids]  # (texts, the pass over them that each belongs to) -> ids
 NOTHING = StageTargets()  # until they are opened
-WordEdit = recipe.WordDeletion | recipe.Crop | recipe.DeleteOne
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def _view(
     spec = stage.spec.view
     if spec is None:
         return None
-    if isinstance(spec, recipe.Identity | recipe.Dropout):
+    if not spec.edits:
         return lambda rows, passes: tokens.batch(rows, tokenizer.max_tokens)
     encode = tokenizer.encoder()
 
@@ -130,7 +129,7 @@ def _view(
 
 
 def _without_words(
-    spec: WordEdit, seed: int, texts: list[str], rows: np.ndarray, passes: np.ndarray
+    spec: recipe.View, seed: int, texts: list[str], rows: np.ndarray, passes: np.ndarray
 ) -> list[str]:
     """Texts without some of their words; the row of a text in the corpus and the pass over it decide which
     remain."""
@@ -141,18 +140,15 @@ def _without_words(
     ]
 
 
-def _remaining(spec: WordEdit, words: list[str], draw: np.random.Generator) -> list[str]:
+def _remaining(spec: recipe.View, words: list[str], draw: np.random.Generator) -> list[str]:
     """The words that remain of a text, at least one: word deletion, cropping, or deletion of one word.
 
     A fraction that is no whole number of words is rounded up or down at random, so that it holds on average.
     SimCSE, Table 1 (Gao et al. 2021); ConGen, Table 6.
     """
-    dropped = 1
-    if not isinstance(spec, recipe.DeleteOne):
-        fraction = spec.drop_fraction if isinstance(spec, recipe.Crop) else spec.fraction
-        dropped = int(fraction * len(words) + draw.random())
+    dropped = 1 if spec.share is None else int(spec.share * len(words) + draw.random())
     left = max(1, len(words) - dropped)
-    if isinstance(spec, recipe.Crop):
+    if spec.span:
         start = int(draw.integers(len(words) - left, endpoint=True))
         return words[start : start + left]
     return [words[at] for at in sorted(draw.permutation(len(words))[:left])]
