@@ -84,7 +84,7 @@ class BatchOrder:
     row of a batch are similar.
     """
 
-    stage: recipe.Stage | recipe.Finetune
+    stage: recipe.Stage
     tokens: Lengths
     rows: np.ndarray
     seed: int

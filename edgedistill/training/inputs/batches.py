@@ -40,7 +40,8 @@ class Batches:
     ranked: bool = False
     view: View | None = None
 
-    def __len__(self) -> int:
+    @property
+    def rows(self) -> int:
         return len(self.index)
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
@@ -50,7 +51,7 @@ class Batches:
     def trained_and_queued(self, stage: NumberedStage[recipe.Stage]) -> tuple[np.ndarray, np.ndarray]:
         """(the rows that a stage trains on, in order; the rows that fill its queue at the start, which are
         none of those). Raises UserError where none are left to train on."""
-        rows, longest = np.arange(len(self)), stage.spec.skip_longer_than
+        rows, longest = np.arange(self.rows), stage.spec.skip_longer_than
         if longest is not None:
             rows = rows[self.lengths(rows) <= longest]
         queued = np.zeros(len(rows), bool)
