@@ -138,7 +138,7 @@ def test_a_rate_that_diverges_is_named(tasks: World, tmp_path: Path, rates: dict
     spec = spec.model_copy(update={"stages": [spec.stages[0].model_copy(update=rates)]})
     with pytest.raises(
         UserError,
-        match=rf"^stages\[0\].{next(iter(rates))}: finetune\S* ?.*diverged at 1e\+36: .* at step \d; lower it",
+        match=rf"^stages\[0\].{next(iter(rates))}: finetune.* diverged at 1e\+36: .* at step \d; ",
     ):
         train.train(spec, tmp_path / "run", Session(data=tasks.data, log=quiet))
     # a learning rate that is done is kept, as every checkpoint
