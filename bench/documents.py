@@ -186,40 +186,31 @@ def fitted(reports: list[dict[str, Any]]) -> str:
         given = (
             f"| {teacher}, {texts} | {found['budget']['max_mb']:g} MB, {found['budget']['max_p50_ms']:g} ms "
         )
-        winner, hand_made = found["winner"], found["hand_made"]
-        rows = [
-            (
-                f"**{winner['candidate']}**, {winner['precision']}",
-                winner,
-                winner["score"]["agreement"],
-                found["suites"],
-                "winner",
-            )
-        ]
-        name = Path(hand_made["recipe"]).stem + (
-            " changed for this teacher" if "changes" in hand_made else ""
-        )
-        rows.append(
-            (
-                f"{name}, {hand_made['precision']}, as many seconds",
-                hand_made,
-                hand_made["agreement"],
-                found["suites"],
-                "hand-made",
-            )
-        )
-        for title, student, agreement, suites, who in rows:
+        winner = found["winner"]
+        agreement = winner.get("measures", winner.get("score"))["agreement"]
+        rows = [(f"**{winner['candidate']}**, {winner['precision']}", winner, agreement, "winner")]
+        if hand_made := found.get("hand_made"):
+            changed = " changed for this teacher" if "changes" in hand_made else ""
+            name = f"{Path(hand_made['recipe']).stem}{changed}, {hand_made['precision']}, as many seconds"
+            rows.append((name, hand_made, hand_made["agreement"], "hand-made"))
+        elif found["start"] is not None:
+            rows.append(("its start, as it ships", None, found["start"]["agreement"], "start"))
+            rows.append(("its teacher", None, 1.0, "teacher"))
+        suites = found["suites"]
+        for title, student, agreement, who in rows:
             scores = [
                 f"{100 * suites[suite][who]:.1f}" if suite in suites else ""
                 for suite in ("sts7", "retrieval")
             ]
-            size = f"| {student['size_mb']:.2f} | {student['p50_ms']:.3f} | {100 * agreement:.1f} "
-            lines.append(f"{given}| {title} {size}| {' | '.join(scores)} |")
+            size = "| | " if student is None else f"| {student['size_mb']:.2f} | {student['p50_ms']:.3f} "
+            lines.append(f"{given}| {title} {size}| {100 * agreement:.1f} | {' | '.join(scores)} |")
             given = "| | "
         ends = {
-            name: score for name, score in found["trained_to_the_end"].items() if name != winner["candidate"]
+            name: score
+            for name, score in found.get("trained_to_the_end", {}).items()
+            if name != winner["candidate"]
         }
-        if len(ends) >= found["schedule"]["counts"][0] - 1 > 0:
+        if ends and len(ends) >= found["schedule"]["counts"][0] - 1:
             best = max(ends, key=lambda name: ends[name])
             lines.append(
                 f"| | | {best}, the best of the {len(ends)} others, all trained to the end | | | "

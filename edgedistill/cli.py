@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import re
 import shlex
@@ -207,7 +208,7 @@ Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names o
 
 
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
-HYBRID_WEIGHT = "Weight of BM25 beside the cosines, as z-scores; by default 0.5."
+HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2."
 Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
 PairTable = Annotated[
     str | None,
@@ -435,8 +436,8 @@ def cache(
     spec, share = recipe.read(name, changes or []), _share(only)
     if engine not in (engines := ("local", "ray")):
         raise UserError(f"--engine: {unknown_name('engine', engine, engines)}")
-    if parquet is not None and parquet.exists():
-        raise UserError(f"--parquet {parquet}: exists already; choose another folder, or delete it")
+    if parquet is not None:
+        files.check_free(parquet, "--parquet")
     preflight.check_all([spec], data)
     _require_torch("cache", spec)
     from edgedistill.training import teacher_cache
@@ -515,7 +516,10 @@ def adapt(
     minutes: Annotated[
         float, _option("N", "For all of it, measuring to comparing.", min=0.1, max=1e5)
     ] = 10.0,
-    steps: Annotated[int, _option("N", "Training steps at most.", min=20)] = 2_000,
+    steps: Annotated[
+        int | None,
+        _option("N", "Training steps, in place of the clock: the same student each time.", min=1),
+    ] = None,
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -527,16 +531,16 @@ def adapt(
     """Teach a finished student your own texts, without labels.
 
     It goes on to embed random words as it did before, so that it forgets little of other texts. Prints
-    how well the student agrees with its teacher and how well it searches before and after, on texts that were
-    held out, beside the teacher and BM25; with --pairs on held-out queries of theirs too. The run's
-    recipe.yaml says what was chosen; `train` runs it again.
+    what the student knows of your texts and of general ones before and after, on what was held out, beside
+    the teacher and BM25, and one verdict: where training has brought nothing, the student as it was is
+    exported. The run's recipe.yaml says what was chosen; `train` runs it again.
     """
     # First what needs no torch: a wrong path is named at once.
     file_patterns.given(texts, data, "--texts")
     file_patterns.given([] if pairs is None else [pairs], data, "--pairs")
     require("torch", "edgedistill adapt", "demo")
     from edgedistill import adapting, recipe
-    from edgedistill.fitting.search import Pairs
+    from edgedistill.fitting.queries import Pairs
     from edgedistill.resolve import unfinished_run
 
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
@@ -546,8 +550,8 @@ def adapt(
         *(tuple(listed(precision)), overwrite, own),
     )
     for folder in (out, request.run):
-        if not resume and folder.exists():
-            files.refuse_existing(str(folder), "--out", overwrite)
+        if not resume:
+            files.check_free(folder, "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
         found = adapting.adapt(request, _session(data, device, remote_code), resume)
     text = f"{found['table']}\n{adapting.usage(found)}"
@@ -582,9 +586,20 @@ def fit(
         float,
         _option("N", "For all of it, reading to measuring.", min=0.05, max=1e5),
     ] = 60.0,
-    suite: Annotated[
-        str, _option("SUITE", "By name or path: what the winner keeps on it is measured at the end.")
-    ] = "sts-small",
+    space: Annotated[
+        str,
+        _option(
+            "SPACE",
+            "own, or teacher: where an index of the teacher's embeddings exists, which the student is to "
+            "search.",
+        ),
+    ] = "own",
+    steps: Annotated[
+        int | None,
+        _option(
+            "N", "Training steps of the best candidate, in place of the clock: the same each time.", min=4
+        ),
+    ] = None,
     out: Annotated[Path, _option("DIR", "Folder of the fit.")] = Path("fit"),
     resume: Resume = False,
     column: Column = "text",
@@ -603,19 +618,25 @@ def fit(
 ) -> None:
     """Find a teacher's best student within a size and a latency.
 
-    Candidates are built, exported and measured before training; those that fit are raced on your texts, with
-    --pairs on your queries too. Writes a bundle, its recipe mine.yaml, and the page fit.html, which shows
-    every candidate and why it fell; prints how well the winner searches, beside the teacher and BM25.
+    Candidates are built, exported and measured before training; the shipped students among them are starts.
+    The best start and other shapes learn your texts beside general ones, with --pairs your queries too, and
+    the best of all is exported: a start that no training has beaten stays. Writes a bundle, its recipe
+    mine.yaml, and the page fit.html; prints what the student keeps, beside its start and the teacher.
     """
     _require_torch("fit", teacher)
     from edgedistill.fitting import fit as fitting
     from edgedistill.fitting.cost import Budget
+    from edgedistill.fitting.queries import Pairs
     from edgedistill.fitting.record import FitRequest
-    from edgedistill.fitting.search import Pairs
 
     budget, taught = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
-    given, own = tuple(texts or ()), None if pairs is None else Pairs(pairs, query_column, text_column)
-    asked = FitRequest(taught, given, budget, minutes, column, suite, seed, own, data)
+    if space not in (spaces := ("own", "teacher")):
+        raise UserError(f"--space: {unknown_name('space', space, spaces)}")
+    own = None if pairs is None else Pairs(pairs, query_column, text_column)
+    asked = FitRequest(
+        *(taught, tuple(texts or ()), budget, minutes, column),
+        *("teacher" if space == "teacher" else "own", steps, seed, own, data),
+    )
     with _resumable(out, out):
         found = fitting.fit(asked, out, _session(data, device, remote_code, quiet=as_json), resume)
     print_result(found, as_json, fitting.summary(found))
@@ -642,12 +663,12 @@ def export(
     ] = False,
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
     out: Annotated[Path | None, _option("DIR", "Folder of the bundle. Default: bundles/NAME.")] = None,
-    static: Annotated[
+    core: Annotated[
         Path | None,
         _option(
             "DIR",
-            "Write a static student, a run or a bundle, as one file that needs no onnxruntime, with its "
-            "readers. --precision w4 (the default) or w8; PQ codes stay as they are.",
+            "Write a bundle, or BUNDLE:PRECISION, as one file for a device, with the core that reads it "
+            "there: C99 without a library.",
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -662,19 +683,17 @@ def export(
     pass.
     """
     precisions = listed(precision)
-    if static is not None:
-        others = {"--out": out, "--documents": documents}
+    if core is not None:
+        others = {"--out": out, "--documents": documents, "--pooling": pooling}
         if unused := [option for option, value in others.items() if value]:
-            raise UserError(f"--static {static}: writes no bundle; leave {' and '.join(unused)} out")
-        _require_torch("export --static", source)
-        from edgedistill.mobile import static_file
+            raise UserError(f"--core {core}: writes no bundle; leave {' and '.join(unused)} out")
+        from edgedistill import device
 
-        if (static / static_file.FILE).exists():  # what is no such folder is never replaced
-            files.refuse_existing(str(static), "--static", overwrite)
-        rows = None if precisions == DEFAULT else ",".join(precisions)
-        found = static_file.write(source, rows, static, log)
+        files.check_free(core, "--core", overwrite, device.FILE, f"a folder with {device.FILE}")
+        named = source if precisions == DEFAULT else f"{source}:{','.join(precisions)}"
+        found = device.write(named, core, log)
         print_result(
-            {"folder": str(static), **found}, as_json, f"wrote {static}; its README.md says how to read it"
+            {"folder": str(core), **found}, as_json, f"wrote {core}; edgedistill.h says how to read it"
         )
         return
     if mean and documents is None:
@@ -684,8 +703,7 @@ def export(
             f"--documents {documents}: writes a pair of encoders; add --out, the folder of the pair"
         )
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
-    if (out / "manifest.json").exists():  # what is not a bundle is never replaced
-        files.refuse_existing(str(out), "--out", overwrite)
+    files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
     _require_torch(
         "export, which also joins and compares the encoders of a pair," if documents else "export", source
     )
@@ -729,7 +747,7 @@ def bench(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter measurements.")] = False,
     hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too: z-scores, added.")
+        bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too.")
     ] = False,
     hybrid_weight: Annotated[
         float | None,
@@ -778,7 +796,7 @@ def bench(
     """
     for option, file in (("--out", out), ("--html", html), ("--png", png)):
         if file is not None and file.is_file():
-            files.refuse_existing(f"{option} {file}", option, overwrite)
+            files.check_free(file, option, overwrite)
     show = None if as_json or markdown else typer.echo
     given = {"--compare": compare, "--from": drawn}
     if unmeasured := next((name for name, value in given.items() if value is not None), None):
@@ -906,9 +924,9 @@ def search(
     """Find the texts of files that answer a question.
 
     Ranks paragraphs, lines and rows by meaning, their cosine to the question (at most 1), and with the extra
-    `search` also by the words that they share with it, BM25. The best are shown, however low both are, in at
-    most three lines each; --json has whole texts, and the score that joins both. Embeddings are kept in the
-    cache: only what has changed is embedded again.
+    `search` also by the share of its words that they have, BM25; one score joins both. The best are shown in
+    at most three lines each, and it is said where none is close; --json has whole texts. Embeddings are kept
+    in the cache: only what has changed is embedded again.
     """
     from edgedistill import search_files
     from edgedistill.data import bm25
@@ -916,13 +934,14 @@ def search(
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
     words = [] if " " in question else list(takewhile(_is_word, reversed(paths or [])))[::-1]
-    if os.path.exists(question) or not paths or words == paths:
+    misspelt = search_files.missing(words[0]) if words else ""
+    if os.path.exists(question) or not paths or (words == paths and "mean" not in misspelt):
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
     if words:
         whole = shlex.quote(" ".join([*words, question]))
-        raise UserError(f"{words[0]}: no such file or folder; if it is of the question, quote it: {whole}")
+        raise UserError(f"{words[0]}: {misspelt}; if it is of the question, quote it: {whole}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     found = search_files.search(opened, request, _session(quiet=as_json))
     log(f"ranked by {found['ranked_by']}")
@@ -967,11 +986,11 @@ def serve(
     workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each.", MOST_THREADS),
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
-    batch_tokens: int = _number(4096, "Estimated tokens of a batch."),
+    batch_tokens: int = _number(256, "Estimated tokens of a batch."),
     max_body_mb: int = _number(8, "Megabytes of a request's body, else 413."),
     max_texts: int = _number(2048, "Texts of a request, else 400."),
     max_chars: int = _number(100_000, "Characters of a text, else 400."),
-    queue_texts: int = _number(2048, "Texts that may wait, else 429."),
+    queue_seconds: int = _number(30, "How long what waits may take, at the measured rate, else 429."),
     timeout: int = _number(60, "Seconds to answer a request, else 503."),
     header_timeout: int = _number(10, "Seconds for the headers of a request, and of an idle connection."),
     stop_timeout: int = _number(30, "Seconds to finish what waits after SIGTERM."),
@@ -986,40 +1005,11 @@ def serve(
     from edgedistill.serving import server
 
     limits = server.Limits(
-        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_texts, batch_tokens),
+        *(max_body_mb * 1_000_000, max_texts, max_chars, queue_seconds, batch_tokens),
         *(timeout, header_timeout, stop_timeout, tuple(cors or ()), api_key),
     )
     session = Session(device=device, log=typer.echo, threads=threads)
     server.serve(name, host, port, limits, workers, session)
-
-
-@_command("edgedistill mobile nano --out phone")
-def mobile(
-    name: OneBundle,
-    out: Annotated[Path, _option("DIR", "Folder of the package.")],
-    ids: Annotated[
-        bool,
-        typer.Option(
-            "--ids",
-            help="Only the graph that takes token ids; the app tokenizes, with the tokenizers library.",
-        ),
-    ] = False,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-) -> None:
-    """Make a package for Android and iOS from a bundle.
-
-    Its graph takes texts and returns embeddings. It is written only if the tokenizer in the graph gives the
-    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format, the operators for a reduced
-    build of onnxruntime and what NNAPI and CoreML could run come with it.
-    """
-    if (out / "mobile.json").exists():  # what is not a package is never replaced
-        files.refuse_existing(str(out), "--out", overwrite)
-    require("onnx", "edgedistill mobile", "mobile")
-    from edgedistill.mobile import package
-
-    found = package.write(name, out, None, log, ids)
-    print_result({"package": str(out), **found}, as_json, str(out))
 
 
 @_command("edgedistill demo --out demo")
@@ -1083,6 +1073,9 @@ def main() -> None:
         each or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
         for each in (sys.stdin, sys.stdout, sys.stderr)
     )
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal shows what it can; what is stored is UTF-8
+        encoding = None if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="replace" if encoding is None else "strict")
     try:
         with _traceback_on_demand(), border(), _written_stdout():
             try:

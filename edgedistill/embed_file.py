@@ -87,8 +87,7 @@ class EmbeddingFile:
             return
         if self.path.suffix not in FORMATS:
             raise UserError(f"--out {self.path}: {unknown_name('format', self.path.suffix, FORMATS)}")
-        if self.path.exists():
-            files.refuse_existing(f"--out {self.path}", "file", self.overwrite)
+        files.check_free(self.path, "--out", self.overwrite)
 
     def write(self, embedded: Embedded, dim: int) -> None:
         if self.path is None:

@@ -115,13 +115,9 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
         size = f" ({first_line(error)})" if str(error) else ""
         fact = f"{place}: not enough memory" if place else "not enough memory"
         return UserError(f"{fact}{size}; free some, take a smaller batch, or a machine with more")
-    if isinstance(error, UnicodeEncodeError):
+    if isinstance(error, UnicodeEncodeError) and "\ud800" <= error.object[error.start] <= "\udfff":
         letter, near = error.object[error.start], error.object[max(0, error.start - 20) : error.end + 20]
-        if "\ud800" <= letter <= "\udfff":
-            return UserError(
-                f"{near!a}: holds half a surrogate pair ({letter!a}), which is not text; correct it"
-            )
-        return UserError(f"stdout: {error.encoding} has no letter {letter!a}; set PYTHONUTF8=1")
+        return UserError(f"{near!a}: holds half a surrogate pair ({letter!a}), which is not text; correct it")
     if isinstance(error, OSError) and error.errno is None and not isinstance(error, io.UnsupportedOperation):
         return UserError(
             f"{first_line(error)}; correct what it names ({DEBUG}=1 shows where)"

@@ -71,6 +71,17 @@ def find(what: str, name: str | Path) -> Path:
     raise UserError(unknown_name(what, str(name), known) + listed)
 
 
+def portable(name: str) -> str:
+    """The name of a file, a pattern or a model as what is made here records it, on whatever system: of an
+    absolute path its last part, of an absolute pattern what follows its last plain folder."""
+    for path in (PurePosixPath(name), PureWindowsPath(name)):
+        if path.is_absolute():
+            parts = path.parts[1:]
+            patterns = [at for at, part in enumerate(parts) if any(sign in part for sign in "*?[")]
+            return "/".join(parts[min([*patterns, len(parts) - 1]) :])
+    return name
+
+
 def own_cache() -> Path:
     """The cache of this machine: $EDGEDISTILL_CACHE, where that is no address in an object store, otherwise
     ~/.cache/edgedistill."""
@@ -193,16 +204,21 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def refuse_existing(place: str, option: str, overwrite: bool) -> None:
-    """Raise UserError for a file or folder that exists, unless it may be replaced; `option` names another."""
+def check_free(
+    path: Path, option: str = "--out", overwrite: bool | None = None, mark: str = "", what: str = "folder"
+) -> None:
+    """Raise UserError for an output that exists, unless it may be replaced; `option` names another.
+
+    overwrite: None where the command has no such option. A folder without the file `mark` is not `what` the
+    command writes, and is never replaced.
+    """
+    if not path.exists():
+        return
+    if mark and not (path / mark).exists():
+        raise UserError(f"{path}: exists already and is not {what}; choose another {option}")
     if not overwrite:
-        raise UserError(f"{place}: exists already; add --overwrite to replace it, or choose another {option}")
-
-
-def check_replaces(out: Path, mark: str, what: str) -> None:
-    """Raise UserError for what exists and is not `what`, a folder with the file `mark`."""
-    if out.exists() and not (out / mark).exists():
-        raise UserError(f"{out}: already exists and is not {what}; choose another name")
+        way_out = "delete it" if overwrite is None else "add --overwrite to replace it"
+        raise UserError(f"{path}: exists already; {way_out}, or choose another {option}")
 
 
 @contextmanager

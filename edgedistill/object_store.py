@@ -70,16 +70,22 @@ def listed(address: str) -> list[str]:
     below a folder."""
     with _reached(address) as (system, path):
         system.invalidate_cache()
-        pattern = re.search(r"[*?\[]", path)
         # not its glob(), which leaves out a folder that could not be listed
-        try:
-            found = system.find(path[: pattern.start()].rpartition("/")[0] if pattern else path)
-        except FileNotFoundError:
-            found = []
-        if pattern:
-            fits = re.compile(require("fsspec.utils", address, EXTRA).glob_translate(path))
-            found = filter(fits.match, found)
+        found = _below(system, path)
+        if not found and (pattern := re.search(r"[*?\[]", path)):
+            found = _below(system, path[: pattern.start()].rpartition("/")[0])
+            translate = require("fsspec.utils", address, EXTRA).glob_translate
+            # what exists under a name is that file: brackets in it are no pattern
+            fits = [re.compile(translate(each)) for each in (path, path.replace("[", "[[]"))]
+            found = [each for each in found if any(pattern.match(each) for pattern in fits)]
         return [f"{address.partition('://')[0]}://{each.lstrip('/')}" for each in sorted(found)]
+
+
+def _below(system: Any, path: str) -> list[str]:
+    try:
+        return list(system.find(path))
+    except FileNotFoundError:
+        return []
 
 
 def noted(name: str | Path) -> Path:

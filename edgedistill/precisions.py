@@ -58,14 +58,15 @@ class Precision(NamedTuple):
         return f"try --precision {self.fallback}" if self.fallback else "a bug in the graph, please report it"
 
 
-# The most exact weights first. The products of w8 and w4 are slower than float32's where the processor does
-# not multiply 8-bit integers. A CPU only emulates float16. On cuda, w8 and w4 were not measured; int8 is last
-# there, because its products run on the CPU.
+# The most exact weights first. fp32, fp16 and qdq hold operators of ai.onnx alone, the others onnxruntime's
+# too. The products of w8 and w4 are slower than float32's where the processor does not multiply 8-bit
+# integers. A CPU only emulates float16. On cuda, w8, w4 and qdq were not measured; int8's products run on the
+# CPU there.
 PRECISIONS: dict[str, Precision] = {
     "fp32": Precision(
         file="onnx/model.onnx",
         description="float32",
-        rank=Rank(cpu=2, int8_cpu=3, cuda=2),
+        rank=Rank(cpu=3, int8_cpu=4, cuda=2),
         bits=32,
         bytes_per_weight=4,
         # the same products in another order: float32 differs in the seventh digit
@@ -79,7 +80,7 @@ PRECISIONS: dict[str, Precision] = {
     "fp16": Precision(
         file="onnx/model_fp16.onnx",
         description="float16, norms and pooling in float32; for GPUs and phones, slower than fp32 on a CPU",
-        rank=Rank(cpu=5, int8_cpu=5, cuda=1),
+        rank=Rank(cpu=6, int8_cpu=6, cuda=1),
         bits=16,
         bytes_per_weight=2,
         # eleven bits of a number: encoders reach 0.999999; a GPU that adds in float16 loses a little more
@@ -93,7 +94,7 @@ PRECISIONS: dict[str, Precision] = {
         file="onnx/model_w8.onnx",
         description="8-bit weights, one scale per block of 32; 8-bit activations in the same blocks, int8 "
         "products; the closest to fp32",
-        rank=Rank(cpu=3, int8_cpu=2, cuda=3),
+        rank=Rank(cpu=4, int8_cpu=3, cuda=3),
         bits=8,
         bytes_per_weight=1.13,
         # a six-layer encoder reaches 0.998 on ordinary text, and every row is quantized by itself
@@ -119,11 +120,23 @@ PRECISIONS: dict[str, Precision] = {
         dtype="q8",
         default=True,
     ),
+    "qdq": Precision(
+        file="onnx/model_qdq.onnx",
+        description="the products of int8 in ONNX's QuantizeLinear and DequantizeLinear, for other engines",
+        rank=Rank(cpu=2, int8_cpu=2, cuda=6),
+        bits=8,
+        bytes_per_weight=1.02,
+        # the same products as int8's
+        single_cosine=0.97,
+        batch_cosine=0.99999,
+        probability_difference=0.20,
+        fallback="fp32",
+    ),
     "w4": Precision(
         file="onnx/model_q4.onnx",  # the name of transformers.js for q4
         description="4-bit weights and embedding table, one float16 scale per group of 32; int8 matrix "
         "multiplication; the smallest",
-        rank=Rank(cpu=4, int8_cpu=4, cuda=4),
+        rank=Rank(cpu=5, int8_cpu=5, cuda=4),
         bits=4,
         bytes_per_weight=0.58,
         # rounded to the nearest, a six-layer encoder reaches 0.905 on its worst text, 0.94 with error

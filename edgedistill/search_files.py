@@ -3,6 +3,7 @@ calls."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import shutil
@@ -29,6 +30,7 @@ FORMAT = 1  # part of every cache key: raise it when what is kept changes
 CHARACTERS = 4  # of a token, in bytes: a text of more than so many for each that the student reads is divided
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
 INDENT, LINES, WIDTH = " " * 5, 3, 100  # of a text that is printed, where the terminal has them
+KEPT = 64  # folders in the cache: of so many sets of paths, or bundles, the last
 PRECISION = "int8"  # in which embeddings are kept: a quarter of float32's bytes, for nearly the same ranking
 
 
@@ -37,7 +39,7 @@ class Search:
     """A question to the texts of files: `paths` are files, globs, and folders, which stand for the files in
     them that are all text but those that hide behind a dot.
 
-    `column` is that of the texts in tables. `weight` is that of BM25's z-scores beside those of the cosines;
+    `column` is that of the texts in tables. `weight` is that of words beside the cosines, see `bm25.joined`;
     with 0, cosines decide alone.
     """
 
@@ -49,10 +51,12 @@ class Search:
 
 
 def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[str, Any]:
-    """The texts that answer a question best: {files, left_out, texts, embedded, ranked_by, results}.
+    """The texts that answer a question best: {files, left_out, texts, embedded, ranked_by, close, results}.
 
-    A result is {file, line (or row, item), text, score, cosine, bm25}, of equal texts the first. `left_out`
-    are files without text that no path names itself; `embedded` says how many texts were not in the cache.
+    A result is {file, line (or row, item), text, score, cosine, bm25}, of equal texts the first; `score`
+    ranks them, `bm25` is the share of the question's words that a text has. `close` is False where even the
+    best score says that no text answers, None of few texts. `left_out` are files without text that no
+    path names itself; `embedded` says how many texts were not in the cache.
     Raises UserError for an empty question, where no file is found, none has text, or a named one is damaged.
     """
     question, top = readers.normalize(request.question), positive(request.top, "top")
@@ -66,15 +70,15 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     texts, count = list(found), len({path for path, _ in found.values()})
     counted = f"files: {count:,}; texts: {len(texts):,}"
     rows, embedded = _kept_embeddings(opened, texts, request, session, counted)
-    cosines = scores = similarity(opened.encode_query(question), rows)
-    words, ranked_by = np.zeros_like(cosines), "cosine"
+    cosines = similarity(opened.encode_query(question), rows)
+    words, ranked_by, least = np.zeros_like(cosines), "cosine", bm25.CLOSE_BY_COSINE
     if weight:
         try:
-            words = _kept_index(texts, request, session).scores([question])
-            scores = bm25.joined(cosines, words, weight)
-            ranked_by = f"cosine + {weight:g} BM25"
+            words = _kept_index(texts, request, session).shares([question])
+            ranked_by, least = f"cosine + {weight:g} BM25", bm25.CLOSE
         except UserError as missing:  # the extra, or words in these texts
             ranked_by = f"cosine alone ({missing})"
+    scores, best = bm25.joined(cosines, words, weight), bm25.joined(cosines, words).max()
     results = []
     for at in np.argsort(-scores[0], kind="stable")[:top].tolist():
         path, number = found[texts[at]]
@@ -82,7 +86,8 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
         numbers = {"score": scores, "cosine": cosines, "bm25": words}
         results.append(place | {name: round(float(each[0, at]), 4) for name, each in numbers.items()})
     about = {"files": count, "left_out": left_out, "texts": len(texts), "embedded": embedded}
-    return {**about, "ranked_by": ranked_by, "results": results}
+    close = None if len(texts) < bm25.FEW else bool(best >= least)
+    return {**about, "ranked_by": ranked_by, "close": close, "results": results}
 
 
 def _read(request: Search, longest: int) -> tuple[dict[str, tuple[Path, int]], list[str]]:
@@ -111,10 +116,18 @@ def _files(pattern: Path) -> list[Path]:
     """The files that one of the paths stands for. Raises UserError where there is none."""
     found = file_patterns.texts_below(pattern) if pattern.is_dir() else file_patterns.expanded(pattern)
     if not found:
-        fact = "no texts there" if pattern.is_dir() else "no such file or folder"
+        fact = "no texts there" if pattern.is_dir() else missing(str(pattern))
         way_out = "by a name or a pattern such as 'docs/*.csv', and the question last, in quotes"
         raise UserError(f"{pattern}: {fact}; give files ({', '.join(input_file.KINDS)}) {way_out}")
     return found
+
+
+def missing(path: str) -> str:
+    """What to say of a path where there is nothing: with the name beside it that may be meant."""
+    folder, name = os.path.split(path)
+    known = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+    near = difflib.get_close_matches(name, known, n=1)
+    return "no such file or folder" + (f"; did you mean {os.path.join(folder, near[0])!r}?" if near else "")
 
 
 def _passages(path: Path, request: Search, most: int) -> Iterator[tuple[int, str]]:
@@ -168,6 +181,7 @@ def _kept_embeddings(
 
     if len(new) or len(known) > len(found):
         cached_folder.written(folder, write)
+    _forget(folder.parent)
     return found, len(new)
 
 
@@ -194,12 +208,20 @@ def _kept(request: Search, session: Session, **of: Any) -> Path:
     return session.cache / "search" / key
 
 
+def _forget(cache: Path) -> None:
+    """Delete the folders of the cache that were written before the last KEPT."""
+    folders = sorted((each for each in cache.iterdir() if each.is_dir()), key=os.path.getmtime)
+    for folder in folders[:-KEPT]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def table(found: dict[str, Any]) -> str:
-    """The results for reading: their cosines and, where it was joined, BM25, file and line, and the text, cut
-    to LINES of the terminal's width."""
-    results, width = found["results"], max(40, min(WIDTH, shutil.get_terminal_size().columns))
-    titles = ["cosine", "BM25"] if any(each["bm25"] for each in results) else ["cosine"]
-    lines = [f"  #{''.join(f'{title:>8}' for title in titles)}  where"]
+    """The results for reading: the scores that rank them, cosines and, where it was joined, BM25, file and
+    line, and the text, cut to LINES of the terminal's width."""
+    results, width = found["results"], max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+    titles = ["score", "cosine", *(["BM25"] if any(each["bm25"] for each in results) else [])]
+    lines = ["Nothing close. The nearest anyway:"] if found["close"] is False else []
+    lines += [f"  #{''.join(f'{title:>8}' for title in titles)}  where"]
     for rank, each in enumerate(results, 1):
         file, number, text, *_ = each.values()
         numbers = "".join(f"{each[title.lower()]:8.2f}" for title in titles)

@@ -46,7 +46,6 @@ COMMANDS = (
     "search",
     "serve",
     "verify",
-    "mobile",
     "demo",
 )
 
@@ -181,7 +180,7 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     )
     (tmp_path / "r.json").touch()
     again = call("bench", "bundles/tiny", "--out", "r.json", folder=tmp_path)
-    refusal = "--out r.json: exists already; add --overwrite to replace it, or choose another --out\n"
+    refusal = "r.json: exists already; add --overwrite to replace it, or choose another --out\n"
     assert (again.returncode, again.stderr) == (2, refusal)
     shown = call("bench", "bundles/tiny", "--quick", "--markdown", folder=tmp_path)
     assert shown.returncode == 0 and shown.stdout.startswith("| bundle | params | MB | sts-small |")
@@ -277,7 +276,7 @@ def test_embed_writes_a_file_and_logs_it(tmp_path: Path) -> None:
     again = call(*arguments, folder=tmp_path)
     assert (again.returncode, again.stderr) == (
         2,
-        "--out q.npy: exists already; add --overwrite to replace it, or choose another file\n",
+        "q.npy: exists already; add --overwrite to replace it, or choose another --out\n",
     )
     assert call(*arguments, "--overwrite", folder=tmp_path).returncode == 0
     assert call("embed", "nano", "q.csv", "--dim", 99, folder=tmp_path).stderr.startswith(

@@ -36,9 +36,10 @@ EDGE = [
     "search_files",
     "resolve",
     "serving",
+    "device",
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
-TORCH += ["teacher", "vocabulary", "training", "export", "mobile", "fitting"]
+TORCH += ["teacher", "vocabulary", "training", "export", "fitting"]
 TORCH += ["adapting", "demo", "planning.cost", "planning.training_time"]
 # From the ground up: a room imports only rooms before it.
 ROOMS = [
@@ -60,7 +61,7 @@ ROOMS = [
         "vocabulary",
         "training",
         "export",
-        "mobile",
+        "device",
         "planning",
         "fitting",
         "adapting",
@@ -341,7 +342,7 @@ def test_every_suite_is_read() -> None:
 def test_every_runner_is_found() -> None:
     """By the README of its folder, which one of a single file does without; `fit` times students in the
     web's."""
-    assert set(files.shipped("runner")) == {"mobile", "node", "server", "sqlite", "static", "web"}
+    assert set(files.shipped("runner")) == {"core", "node", "server", "sqlite", "web"}
 
 
 def test_the_recipes_schema_is_in_step() -> None:

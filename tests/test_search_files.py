@@ -240,14 +240,14 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     told = call("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, folder=tmp_path)
     lines = told.stdout.splitlines()
-    assert told.returncode == 0 and lines[0].split() == ["#", "cosine", "BM25", "where"]
-    assert re.fullmatch(r"  1 +0\.\d\d +\d\.\d\d  docs/page\.md:1", lines[1])
+    assert told.returncode == 0 and lines[0].split() == ["#", "score", "cosine", "BM25", "where"]
+    assert re.fullmatch(r"  1 +\d\.\d\d +0\.\d\d +\d\.\d\d  docs/page\.md:1", lines[1])
     page = " · ".join(line.removeprefix("# ") for line in PAGE.split("\n") if line)
     assert "".join(lines[2:4]).replace(" ", "") == page.replace(" ", "")
-    assert lines[4].split()[0::3] == ["2", "docs/rows.csv:2"] and len(lines) == 6
+    assert lines[4].split()[::4] == ["2", "docs/rows.csv:2"] and len(lines) == 6
     assert all(len(line) <= 100 for line in lines)
     assert told.stderr.startswith("files: 2; texts: 2; to embed: 2\n")
-    assert told.stderr.endswith("ranked by cosine + 0.5 BM25\n")
+    assert told.stderr.endswith("ranked by cosine + 2 BM25\n")
     options = ("--json", "--top", "1", "--hybrid-weight", "0")
     told = call(*("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, *options), folder=tmp_path)
     found = json.loads(told.stdout)
@@ -261,8 +261,8 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_long_text_is_cut_to_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     hit = {"file": "a.txt", "line": 7, "text": "many words " * 40, "score": 3.2, "cosine": 0.5, "bm25": 0.0}
-    head, first, *cut = search_files.table({"results": [hit]}).splitlines()
-    assert head == "  #  cosine  where" and first == "  1    0.50  a.txt:7" and len(cut) == 3
+    head, first, *cut = search_files.table({"results": [hit], "close": None}).splitlines()
+    assert head == "  #   score  cosine  where" and first == "  1    3.20    0.50  a.txt:7" and len(cut) == 3
     assert all(len(line) <= 60 for line in cut) and cut[2].endswith(" …")
 
 

@@ -76,11 +76,16 @@ def is_relative(pattern: str) -> bool:
 
 def given(patterns: list[str], data: Path | None, place: str) -> tuple[list[str], list[Path]]:
     """The globs of a command line, and the files that match them. Without a data folder they start from the
-    current one, and become absolute, since a recipe's relative ones start from --data. Raises as
+    current one; those below it become relative, so that a recipe has them for any machine. Raises as
     `matching_files`."""
-    if data is None:
-        patterns = [each if object_store.is_address(each) else os.path.abspath(each) for each in patterns]
-    return patterns, matching_files(patterns, data, place)
+    folder = data or Path()
+    patterns = [_below(each, folder.absolute()) for each in patterns]
+    return patterns, matching_files(patterns, folder, place)
+
+
+def _below(pattern: str, folder: Path) -> str:
+    inside = not object_store.is_address(pattern) and Path(pattern).is_relative_to(folder)
+    return Path(pattern).relative_to(folder).as_posix() if inside else pattern
 
 
 def texts_below(folder: Path) -> list[Path]:

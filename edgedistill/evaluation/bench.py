@@ -3,6 +3,7 @@ the recipes' requirements."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -169,10 +170,14 @@ def targets(name: str, device: str = "cpu") -> list[Measured]:
 
 
 def distinguishable(measured: list[Measured]) -> list[Measured]:
-    """Return the same bundles; those in different folders of the same name are named by their paths."""
+    """Return the same bundles; those in different folders of the same name are named by their paths below a
+    folder that all are in."""
     folders = Counter(name for name, _ in {(target.name, target.folder.resolve()) for target in measured})
+    above = os.path.commonpath([target.folder.absolute().parent for target in measured])
     return [
-        replace(target, name=str(target.folder)) if folders[target.name] > 1 else target
+        replace(target, name=Path(os.path.relpath(target.folder, above)).as_posix())
+        if folders[target.name] > 1
+        else target
         for target in measured
     ]
 

@@ -23,6 +23,7 @@ from edgedistill.evaluation.suites.retrieval import Collection, Documents, Searc
 from edgedistill.evaluation.suites.suite_files import Rows, Task, locate
 from edgedistill.recipe import Section, yaml_file
 from edgedistill.runtime.compact import compact, expanded
+from edgedistill.runtime.similarity import not_finite
 
 __all__ = [
     "Documents",
@@ -138,7 +139,7 @@ def evaluate(
         given = unit(encoded(given, suite.texts))
     tasks = {name: family.score(task, given) for name, task in suite.tasks.items()}
     for precision in precisions:
-        rows = unit(expanded(compact(given, precision)))
+        rows = unit(expanded(compact(given, precision, encoder.calibration)))
         for name, task in suite.tasks.items():
             score = family.score(task, rows)[family.averaged]
             tasks[name]["embeddings"] = {**tasks[name].get("embeddings", {}), precision: score}
@@ -180,14 +181,15 @@ def finite(encode: Any, place: str) -> Encoder:
 
     def checked(encode: Encode, texts: Any) -> Any:
         found = encode(texts)
-        if isinstance(found, np.ndarray) and found.dtype.kind == "f" and not np.isfinite(found).all():
-            at = int(np.argmin(np.isfinite(found.reshape(len(found), -1)).all(1)))
+        is_float = isinstance(found, np.ndarray) and found.dtype.kind == "f"
+        if is_float and (at := not_finite(found)) is not None:
             raise CheckFailed(
                 f"{place}: the embedding of {quote(texts[at])} is not finite; export or train the model again"
             )
         return found
 
-    return Encoder(*(partial(checked, each) for each in Encoder.of(encode)))
+    text, query, document, calibration = Encoder.of(encode)
+    return Encoder(partial(checked, text), partial(checked, query), partial(checked, document), calibration)
 
 
 def describe(path: Path) -> Description[Any]:

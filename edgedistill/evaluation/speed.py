@@ -65,7 +65,7 @@ class Runner(NamedTuple):
                 if name not in PROGRAMS
                 else f"--runner {name}: no Node on the path; install Node 20"
             )
-        return cls(name, tuple(command))
+        return cls(name if name in PROGRAMS else shlex.join(map(files.portable, command)), tuple(command))
 
 
 PYTHON = Runner.named(OWN)

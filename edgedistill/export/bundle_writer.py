@@ -20,6 +20,7 @@ from edgedistill.quantization import TokenIds, graph_editor, mixed_precision, sa
 from edgedistill.run import Run
 from edgedistill.runtime import bundle, golden_file
 from edgedistill.runtime.classification import PROBABILITY
+from edgedistill.runtime.compact import measured
 from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
@@ -43,7 +44,7 @@ def export(
     is written with the other precisions, or not at all where every precision failed.
     """
     precisions = known_precisions(precisions)
-    files.check_replaces(out, "manifest.json", "a bundle")
+    files.check_free(out, "name", True, "manifest.json", "a bundle")
     with model_source.opened(source) as run:
         writer = (ClassifierWriter if run.labels else Writer)(run, out, log)
         found, failed = writer.write(precisions)
@@ -90,7 +91,7 @@ class Writer:
         return content
 
     def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
-        """The graph in a precision, and the names of the products that int8 leaves in w8."""
+        """The graph in a precision, and the names of the products that 8 bits would lose."""
         content = self.content
         model, kept = mixed_precision.converted(content.fp32, precision, content.samples, content.golden.ids)
         # what few bits lose is judged on texts
@@ -111,6 +112,11 @@ class Writer:
     def entries(self) -> dict[str, Any]:
         """What the manifest has beside the entries of every bundle."""
         return self.run.prompts.own
+
+    def calibration(self, opened: bundle.Bundle) -> dict[str, Any]:
+        """What its embeddings in fewer bytes are made with, measured on the sample sentences."""
+        found = {} if self.run.labels else measured(opened.encode_document(sample_texts.sentences()))
+        return {"calibration": found} if found else {}
 
     def card(self, final: dict[str, Any]) -> str:
         """The model card of the final manifest."""
@@ -139,6 +145,8 @@ class Writer:
             texts = golden_file.content(golden, self.about, self.run.max_tokens, limits)
             files.write_json(folder / "parity.json", texts, compact=True)
             final = manifest(folder, self.run, found) | self.entries
+            files.write_json(folder / "manifest.json", final)
+            final |= self.calibration(bundle.load(folder, next(iter(found))))
             files.write_text(folder / "README.md", self.card(final))
             seal(folder, final)
             if self.out.exists():
@@ -154,8 +162,9 @@ class Writer:
         if simulated:  # what the device gives, not this CPU
             entry |= {key: simulated[key] for key in ("parity", "drift")}
         if kept:
-            self.log(f"int8: {len(kept)} products stay in w8: {', '.join(kept)}")
-            entry["weights"] += f"; {len(kept)} of the products in w8, which lose the most in int8"
+            rest = "w8" if precision == "int8" else "float32"
+            self.log(f"{precision}: {len(kept)} products stay in {rest}: {', '.join(kept)}")
+            entry["weights"] += f"; {len(kept)} of the products in {rest}, which lose the most in 8 bits"
         entry["weights"] += self._left_in_float32(converted, precision)
         self.log(parity.summary(precision, entry, self.content.golden))
         return entry
@@ -302,7 +311,7 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "made_at": made_at(),
         "recipe": run.recipe.model_dump(mode="json", by_alias=True),
         "student": run.shape,
-        "teacher": run.recipe.teacher.name,
+        "teacher": files.portable(run.recipe.teacher.name),
         "dims": [run.dims, *run.matryoshka_dims],
         "max_tokens": run.max_tokens,
         "prompt": run.prompt,

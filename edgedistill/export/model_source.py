@@ -112,27 +112,32 @@ def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str =
     """Raise UserError for a model that is no encoder, and for a plain model without a pooling. The error
     names the purpose that only encoders serve."""
     opened = model_folder.read(folder)
+    if _is_other_encoder(opened.config):
+        fact = f"an encoder of an architecture that is not supported yet ({_named(opened.config)})"
+        raise UserError(f"{source}: {fact}; give another, such as packaged:all-MiniLM-L6-v2")
     found = _decoder(opened.config)
     if found:
         raise UserError(
             f"{source}: {found}, and only encoders can {purpose}; give a sentence encoder such as "
             "packaged:all-MiniLM-L6-v2"
         )
-    if not opened.chain and pooling is None:
-        raise UserError(
-            f"{source}: a plain model does not define its pooling; add --pooling (mean, cls, cls_pooler, max "
-            "or last)"
-        )
-    if opened.chain and pooling is not None:
-        raise UserError(
-            f"{source}: a sentence-transformers model brings its own pooling; leave --pooling out"
-        )
+    model_folder.check_pooling(opened, pooling, source, "--pooling")
+
+
+def _named(config: dict[str, Any]) -> str:
+    return f"{', '.join(config.get('architectures') or [])} (model_type {config.get('model_type')})".strip()
+
+
+def _is_other_encoder(config: dict[str, Any]) -> bool:
+    """Whether a model whose family generates texts only embeds them: the encoder of T5, a Gemma that attends
+    to both sides."""
+    halves = any(each.endswith("EncoderModel") for each in config.get("architectures") or [])
+    return halves or bool(config.get("use_bidirectional_attention"))
 
 
 def _decoder(config: dict[str, Any]) -> str | None:
     """What a config.json describes where that is not an encoder, otherwise None."""
-    kind = str(config.get("model_type"))
-    named = f"{', '.join(config.get('architectures') or [])} (model_type {kind})".strip()
+    kind, named = str(config.get("model_type")), _named(config)
     if config.get("is_encoder_decoder") or kind in modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
         return f"an encoder with a decoder, {named}"
     generates = (

@@ -15,7 +15,7 @@ from edgedistill.run import Run
 from edgedistill.runtime import golden_file
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.golden_file import Golden
-from edgedistill.runtime.similarity import COSINE
+from edgedistill.runtime.similarity import COSINE, not_finite
 from edgedistill.students.model_folder import opening
 
 SHORTEST = 1e-12  # of a length: what torch's normalize divides by at least
@@ -80,10 +80,9 @@ def rows_by_torch(module: Any, items: list[list[list[int]]]) -> torch.Tensor:
 
 def check_finite(golden: Golden) -> None:
     """Raise CheckFailed where torch itself gives a row that is not finite."""
-    finite = np.isfinite(golden.rows).all(-1)
-    if not finite.all():
+    if (at := not_finite(golden.rows)) is not None:
         raise CheckFailed(
-            f"{golden.name(int(finite.argmin()))} has no finite embedding in torch either, in float32: "
+            f"{golden.name(at)} has no finite embedding in torch either, in float32: "
             "values inside the model overflow; restore its weights, or train it again"
         )
 

@@ -2,4 +2,4 @@
 bundle, a page.
 """
 
-__all__ = ["cost", "fit", "record", "score", "search", "texts"]
+__all__ = ["cost", "fit", "judge", "queries", "record", "shapes", "texts"]

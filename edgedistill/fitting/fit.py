@@ -1,5 +1,8 @@
-"""The line of a fit: check the request, plan, race, choose the winner, write it as a recipe, a bundle and
-pages. The best candidate that passes every check wins.
+"""The line of a fit: check the request, plan, train the few best shapes for equal minutes, train the best of
+them for the rest, choose the best state that was ever measured, and write it as a recipe, a bundle and a
+page.
+
+A start, a shipped student untrained, is one of these states: what did not beat it is not exported.
 """
 
 from __future__ import annotations
@@ -18,11 +21,10 @@ from edgedistill import files, recipe, resolve, run
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer, model_source
-from edgedistill.fitting import plan, race, record, search, texts
-from edgedistill.fitting.pace import PACE, Pace
+from edgedistill.fitting import judge, plan, queries, record, texts
 from edgedistill.fitting.plan import Fit
 from edgedistill.fitting.record import Candidate, FitRequest, State
-from edgedistill.fitting.score import by_roles, encoder
+from edgedistill.fitting.shapes import Shape
 from edgedistill.planning.cost import graph_medians_ms, medians_ms
 from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
@@ -31,25 +33,27 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 
 NAME = "mine"
 ATTEMPTS = 4  # to measure a p50 within the budget
-BUNDLE, RUN = "bundle", "run"
+FIRST_SHARE = 0.45  # of the time for training: for the first measurement of each candidate
+STEPS_SHARE = 4  # of `steps`, one such part for each of them
+LONGER = "-longer"  # the name of the best candidate's second, longer training
 
 
-def fit(
-    request: FitRequest, out: Path, session: Session, resume: bool = False, pace: Pace = PACE
-) -> dict[str, Any]:
+def fit(request: FitRequest, out: Path, session: Session, resume: bool = False) -> dict[str, Any]:
     """Find the best student that keeps to the budget. Returns the content of fit.json.
 
-    `out` is the fit's folder. With `resume`, a fit that was interrupted goes on, or one that is finished with
-    more minutes. Raises UserError for what the request lacks, a budget that nothing meets, minutes too few, a
-    folder of another fit, a full disk; CheckFailed where no finalist passes its checks.
+    `out` is the fit's folder. With `resume`, a fit that was interrupted goes on. Raises UserError for what
+    the request lacks, a budget that nothing meets, minutes too few, a folder of another fit, a full disk;
+    CheckFailed where no candidate passes its checks.
     """
     started = time.monotonic()
+    request = replace(request, data=request.data or Path())
+    session = replace(session, data=request.data)
     _check_request(request)
     _check_folder(out, resume)
     new = record.read(out) is None
     with files.full_disk_as_user_error(out), files.held(out, "works on this fit"):
         try:
-            return _find(request, out, session, pace, started)
+            return _find(request, out, session, started)
         except UserError:
             if new and not (out / record.TRIALS).exists():  # other settings can be given
                 shutil.rmtree(out)
@@ -59,7 +63,6 @@ def fit(
 def _check_request(request: FitRequest) -> None:
     """Raise UserError for what can be seen before anything is read or opened."""
     texts.section(request.texts, request.column, request.data)
-    scoring.suite(request.suite, request.data)
     if not resolve.is_run(request.teacher.model):
         try:
             folder = resolve.teacher_files(request.teacher, "--teacher")
@@ -80,169 +83,247 @@ def _check_folder(out: Path, resume: bool) -> None:
     if resume:
         raise UserError(f"{out}: nothing to resume; leave --resume out")
     if out.exists() and not (out.is_dir() and {each.name for each in out.iterdir()} <= {files.LOCK}):
-        raise UserError(f"{out}: exists already and is not a fit; give another --out")
+        files.check_free(out, mark=record.STATE, what="a fit")
 
 
-def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started: float) -> dict[str, Any]:
-    """Plan, race and choose, from where an earlier process came. Writes fit.json and the page."""
+def _find(request: FitRequest, out: Path, session: Session, started: float) -> dict[str, Any]:
+    """Plan, train and choose, from where an earlier process came. Writes fit.json and the page."""
     if session.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
     gpu = session.device in ("auto", "cuda") and torch.cuda.is_available()
     settings = request.settings()
     state = record.read(out) or State(settings)
-    minutes = max(state.settings["minutes"], request.minutes)  # only these may grow
-    if fact := files.difference({**state.settings, "minutes": minutes}, settings):
+    if fact := files.difference(state.settings, settings):
         raise UserError(f"{out}: a fit with other settings ({fact}); give another --out, or delete it")
-    done, more = record.result(out), state.settings != settings
-    if done is not None and not more:
+    if (done := record.result(out)) is not None:
         session.log(f"{out}: finished already")
         return done
-    if more and state.schedule is not None and state.schedule.enough:
-        session.log(f"{out}: its minutes were too few to learn in; planning and racing again")
-        record.empty(out)
-        state = State(settings)
     flush_denormals()
-    at_work = Fit(request, out, state, replace(session, device="cuda" if gpu else "cpu"), pace)
+    at_work = Fit(
+        request, out, state, replace(session, device="cuda" if gpu else "cpu"), started - state.spent_s
+    )
     at_work.record(settings=settings)
-    plan.make(at_work, started)
-    race.run_race(at_work)
-    chosen = time.monotonic()
+    plan.make(at_work)
+    train_candidates(at_work)
     won = choose(at_work)
-    searched = search.compared(at_work.queries, _encoders(at_work, won), "after", session)
+    chosen = next(each for each in state.candidates if each.name == won["candidate"])
     done = {
         "winner": won,
-        "search": searched,
-        "recipe": str(out / record.RECIPE),
-        "bundle": str(out / BUNDLE),
-        "run": str(out / RUN),
-        "page": str(out / record.PAGE),
+        "verdict": verdict(state, chosen),
+        "search": queries.compared(at_work.queries, _encoders(at_work, won), "after", session),
+        "teacher": state.teacher_measures,
+        "start": state.start.measures if state.start is not None else None,
+        **record.PLACES,
         "budget": asdict(request.budget),
-        "schedule": asdict(at_work.schedule),
+        "held_out": len(at_work.judge.texts),
         "texts": state.texts,
-        "candidates": record.standings(state.candidates),
-        "not_raced": record.not_raced(state, request.budget),
-        "seconds": round(race.spent_seconds(at_work) + time.monotonic() - chosen, 1),
+        "candidates": record.standings(state),
+        "not_trained": record.not_trained(state, request.budget),
+        "seconds": round(at_work.spent_s, 1),
     }
-    at_work.write_page(won)
+    record.write_page(state, request.budget, out, done)
     files.write_json(out / record.RESULT, done)
-    return done
+    return record.result(out) or done
+
+
+# ---- training
+
+
+def train_candidates(fit: Fit) -> None:
+    """Train the best start and the first of the other shapes for equal minutes each, then the best of these
+    for all that is left."""
+    shapes = _to_train(fit)
+    known = {each.name for each in fit.state.candidates}
+    new = [shape for shape in shapes if shape.name not in known]
+    for number, shape in enumerate(new):
+        share = FIRST_SHARE if len(shapes) > 1 else 1.0
+        fit.measure(_candidate(fit, shape, shape.name, share / len(shapes), len(new) - number))
+    trained = [each for each in fit.state.measured if each.steps and not each.name.endswith(LONGER)]
+    if len(shapes) == 1 or not trained:
+        return
+    best = trained[0]
+    if best.name + LONGER not in known:
+        fit.measure(_candidate(fit, best.shape, best.name + LONGER, 1.0, 1, best.setup_s))
+
+
+def _to_train(fit: Fit) -> list[Shape]:
+    """The best start, and then the shapes that fit, in their order: kinds and depths take turns."""
+    start, fits = fit.state.start, fit.state.fits or []
+    best = [start.shape] if start is not None else []
+    return [*best, *(shape for shape in fits if shape.kind != "finished")][: plan.TRIALS]
+
+
+def _candidate(
+    fit: Fit, shape: Shape, name: str, share: float, left: int, setup_s: float | None = None
+) -> Candidate:
+    """A candidate to train for so large a share of the time for training, of which `left` are still to come
+    in this round."""
+    if fit.request.steps is not None:
+        steps = fit.request.steps if share == 1.0 else max(1, fit.request.steps // STEPS_SHARE)
+        whole = fit.recipe(shape, steps=steps)
+    else:
+        before = [each.setup_s for each in fit.state.candidates if each.seconds]
+        setup = setup_s if setup_s is not None else max(before, default=0.0)
+        total = fit.left_s + sum(each.seconds for each in fit.state.candidates if each.steps)
+        seconds = min(share * total, fit.left_s / left) - setup
+        whole = fit.recipe(shape, minutes=max(seconds, 1.0) / 60)
+    return Candidate(name, shape, whole, fit.state.cost(shape).best(fit.request.budget))
 
 
 # ---- the winner
 
 
-def choose(at_work: Fit) -> dict[str, Any]:
-    """Export the finalists, the best first, until one passes: parity, size, `verify`, p50. Returns the entry
-    `winner` of fit.json.
+def choose(fit: Fit) -> dict[str, Any]:
+    """Export the best candidates, the best first, until one passes: parity, size, `verify`, p50. Returns the
+    entry `winner` of fit.json.
 
-    Raises UserError where no candidate was trained to the end, CheckFailed where none passes.
+    Raises UserError where no candidate was measured, CheckFailed where none passes.
     """
-    finalists = at_work.state.finalists
-    if not finalists:
-        fell = "; ".join(f"{each.name} {each.fell}" for each in at_work.state.candidates)
-        raise UserError(f"{at_work.folder}: no candidate was trained to the end: {fell}")
+    if not fit.state.measured:
+        why = "; ".join(f"{each.name}: {each.problem}" for each in fit.state.candidates)
+        raise UserError(f"{fit.folder}: no candidate could be trained: {why}")
     problems = list[str]()
-    for finalist in finalists:
-        named = {**finalist.recipe, "name": NAME}
-        _write_recipe(at_work, finalist, named)
-        with files.new_folder(at_work.folder / RUN) as folder:
-            shutil.copytree(at_work.folder / record.TRIALS / finalist.name, folder, dirs_exist_ok=True)
+    for candidate in _ranked(fit.state):
+        named = _named(candidate)
+        _write_recipe(fit, candidate, named)
+        with files.new_folder(fit.folder / record.RUN) as folder:
+            shutil.copytree(fit.folder / record.TRIALS / candidate.name, folder, dirs_exist_ok=True)
             files.write_text(folder / "recipe.yaml", recipe.dump(recipe.parse(named, record.RECIPE)))
-        fits = finalist.cost.fitting(at_work.request.budget)
-        for precision in dict.fromkeys([finalist.precision, *fits]):  # first the one that raced
+        fits = fit.state.cost(candidate.shape).fitting(fit.request.budget)
+        for precision in dict.fromkeys([candidate.precision, *fits]):  # first the one that was measured
             try:
-                return _certified(at_work, finalist, precision)
+                return _certified(fit, candidate, precision)
             except CheckFailed as error:
-                problems.append(f"{finalist.name} in {precision}: {error}")
-                at_work.session.log(problems[-1])
-    failed = "\n".join([f"{at_work.folder}: no finalist passed its checks", *problems])
+                problems.append(f"{candidate.name} in {precision}: {error}")
+                fit.session.log(problems[-1])
+    failed = "\n".join([f"{fit.folder}: no candidate passed its checks", *problems])
     raise CheckFailed(failed, {"problems": problems})
 
 
-def _write_recipe(at_work: Fit, finalist: Candidate, named: dict[str, Any]) -> None:
+def _ranked(state: State) -> list[Candidate]:
+    """The measured candidates, the best first; those that are no better than the start come behind it."""
+    start, teacher = state.start, state.teacher_measures or {}
+    if start is None:
+        return state.measured
+
+    def is_behind(candidate: Candidate) -> bool:
+        return candidate is not start and not judge.is_better(candidate.measures, start.measures, teacher)
+
+    return sorted(state.measured, key=lambda each: (is_behind(each), -each.measures["score"]))
+
+
+def _named(candidate: Candidate) -> dict[str, Any]:
+    """The recipe of a candidate that was trained, with the steps that it took in place of its minutes."""
+    stages = [
+        {**{key: stage[key] for key in stage if key != "minutes"}, "steps": steps}
+        for stage, steps in zip(candidate.recipe["stages"], candidate.taken, strict=True)
+    ]
+    return {**candidate.recipe, "name": NAME, "stages": stages}
+
+
+def _write_recipe(fit: Fit, candidate: Candidate, named: dict[str, Any]) -> None:
     """Write mine.yaml: the candidate's own recipe, and how it came about."""
-    data = f" --data {at_work.request.data}" if at_work.request.data is not None else ""
     head = (
-        f"# Found by edgedistill fit: {finalist.name} in {finalist.precision}, the best of "
-        f"{len(at_work.state.candidates)} candidates of at most {at_work.request.budget}.\n"
-        f"# The same bytes again, on this machine: OMP_NUM_THREADS={torch.get_num_threads()} edgedistill "
-        f"train {record.RECIPE}{data}\n"
+        f"# Found by edgedistill fit: {candidate.name} in {candidate.precision}, the best of "
+        f"{len(fit.state.candidates)} candidates of at most {fit.request.budget}.\n"
+        f"# About the same student again: edgedistill train {record.RECIPE} --data {fit.request.data}\n"
     )
     body = yaml.safe_dump(named, sort_keys=False, default_flow_style=None)
-    files.write_text(at_work.folder / record.RECIPE, head + body)
+    files.write_text(fit.folder / record.RECIPE, head + body)
 
 
-def _certified(at_work: Fit, finalist: Candidate, precision: str) -> dict[str, Any]:
-    """Export, check and measure a finalist in a precision. Raises CheckFailed with the numbers where it does
+def _certified(fit: Fit, candidate: Candidate, precision: str) -> dict[str, Any]:
+    """Export, check and measure a candidate in a precision. Raises CheckFailed with the numbers where it does
     not pass.
     """
-    budget, folder = at_work.request.budget, at_work.folder / BUNDLE
-    bundle_writer.export(at_work.folder / RUN, [precision], folder, at_work.session.log)
+    budget, folder = fit.request.budget, fit.folder / record.BUNDLE
+    bundle_writer.export(fit.folder / record.RUN, [precision], folder, fit.session.log)
     verify.verify(str(folder))
     opened = bundle.load(folder, precision=precision, threads=1)
     graph_bytes = opened.graph_file.stat().st_size
     size = graph_bytes + (folder / "tokenizer.json").stat().st_size
     if budget.excess(size, 0) > 0:
         raise CheckFailed(f"{size / 1e6:.3f} MB with tokenizer.json, the budget is {budget.max_mb:g}")
-    ids = [row.tolist() for row in opened.tokenize(at_work.timed_texts)]
+    ids = [row.tolist() for row in opened.tokenize(fit.timed_texts)]
     p50 = math.inf
     for _ in range(ATTEMPTS):  # where it is over the budget, other work on the machine may be why
         if budget.excess(0, p50) > 0:
-            tokenizing = min(medians_ms(lambda text: opened.tokenize([text]), at_work.timed_texts))
+            tokenizing = min(medians_ms(lambda text: opened.tokenize([text]), fit.timed_texts))
             p50 = min(p50, min(graph_medians_ms(opened.graph_file.read_bytes(), ids, threads=1)) + tokenizing)
     if budget.excess(0, p50) > 0:
         raise CheckFailed(f"p50 {p50:.3f} ms, the budget is {budget.max_p50_ms:g}")
-    suite, teacher = scoring.suite(at_work.request.suite, at_work.request.data), at_work.teacher
-    whole, kept = (
-        scoring.evaluate(suite, each)["average"] for each in (by_roles(teacher, at_work.session), opened)
-    )
+    measures = candidate.measures
+    if precision != candidate.precision:
+        measures = fit.judge.measures(opened)
+    teacher = fit.state.teacher_measures or {}
     return {
-        "candidate": finalist.name,
+        "candidate": candidate.name,
         "precision": precision,
         "size_mb": size / 1e6,
         "graph_mb": graph_bytes / 1e6,
         "p50_ms": p50,
-        "score": at_work.judge.score(opened),
-        "suite": suite.name,
-        "kept": round(kept / whole, 5) if whole else None,
-        "steps": finalist.steps,
+        "measures": measures,
+        "kept": {
+            name: round(measures[name] / teacher[name], 4)
+            for name in judge.TITLES
+            if name in measures and name != "agreement" and teacher.get(name)
+        },
+        "steps": candidate.steps,
     }
 
 
-def _encoders(at_work: Fit, won: dict[str, Any]) -> dict[str, scoring.Encoder]:
-    """What search is measured of: the teacher, the best shipped student as it is, if one was scored, and the
-    winner."""
-    found = {"teacher": by_roles(at_work.teacher, at_work.session)}
-    for best in [each for each in at_work.state.finalists if not each.is_trained][:1]:
-        student = PreparedStudent.of(run.open_run(at_work.folder / record.TRIALS / best.name))
-        found["before"] = encoder(student, best.precision)
-    opened = bundle.load(at_work.folder / BUNDLE, precision=won["precision"])
-    return {**found, "after": scoring.Encoder.of(opened)}
+def _encoders(fit: Fit, won: dict[str, Any]) -> dict[str, scoring.Encoder]:
+    """What search is compared of: the teacher, the best start and the winner."""
+    opened = bundle.load(fit.folder / record.BUNDLE, precision=won["precision"])
+    encoders = {"teacher": fit.judge.by_teacher}
+    if (start := fit.state.start) is not None and start.name != won["candidate"]:
+        student = PreparedStudent.of(run.open_run(fit.folder / record.TRIALS / start.name))
+        encoders["before"] = judge.encoder(student, start.precision)
+    return {**encoders, "after": scoring.Encoder.of(opened)}
+
+
+# ---- what is said
+
+
+def verdict(state: State, chosen: Candidate) -> str:
+    """One line: the winner beside the best start."""
+    if state.start is None:
+        return (
+            "trained from the teacher's own weights: no shipped student knows the texts and fits the budget"
+        )
+    trained = [each for each in _ranked(state) if each.steps]
+    if not trained:
+        return f"{chosen.name} as it ships: nothing could be trained"
+    after = chosen if chosen.steps else trained[0]
+    said = judge.verdict(state.start.measures, after.measures, state.teacher_measures or {})
+    return f"{after.name} beside {state.start.name}: {said}"
 
 
 def summary(done: dict[str, Any]) -> str:
-    """The result in a few lines."""
-    won, enough = done["winner"], done["schedule"]["enough"]
+    """The result in a table and a few lines."""
+    won = done["winner"]
+    columns = {"start": done["start"] or {}, "student": won["measures"], "teacher": done["teacher"]}
+    found = done["search"]
     lines = [
+        judge.table(columns, {}, done["held_out"]),
+        *(f"{title}: {_listed(values)}" for title, values in (queries.lines(found) if found else ())),
+        done["verdict"],
         f"{won['candidate']} in {won['precision']}: {won['size_mb']:.2f} MB with tokenizer.json (graph "
         f"{won['graph_mb']:.2f}), p50 {won['p50_ms']:.3f} ms",
-        f"agreement with the teacher {won['score']['agreement']:.3f}",
+        "retained of the teacher: " + ", ".join(f"{name} {kept:.1%}" for name, kept in won["kept"].items()),
         f"{done['bundle']}  the bundle",
         f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}",
-        f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost",
+        f"{done['page']}  all {len(done['candidates'])} candidates",
     ]
-    for title, values in search.lines(done["search"]):
-        lines.append(f"{title}: " + ", ".join(f"{name} {100 * each:.1f}" for name, each in values.items()))
-    if won["kept"] is not None:
-        lines[1] += f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}"
-    if enough is not None:
-        fact = "weak: its minutes were too few to learn in"
-        lines.append(f"{fact}; it is planned and raced again with --resume --minutes {enough}")
     return "\n".join(lines)
+
+
+def _listed(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {100 * value:.1f}" for name, value in values.items())
 
 
 def teacher(model: str, revision: str | None, pooling: str | None) -> recipe.Teacher:
     """The teacher of a command's options. Raises UserError where they do not fit together."""
-    given = {"model": model, "revision": revision, "pooling": pooling}
-    whole = {"name": "fit", "teacher": given, "student": {"kind": "teacher"}}
+    named = {"model": model, "revision": revision, "pooling": pooling}
+    whole = {"name": "fit", "teacher": named, "student": {"kind": "teacher"}}
     return recipe.parse(whole, "--teacher").teacher

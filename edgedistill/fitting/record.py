@@ -1,26 +1,29 @@
 """The record of a fit: what it was asked and all that was found, in a JSON file that is written whole as
-things are found, so that a killed fit goes on where it was."""
+things are found, so that a killed fit goes on where it was; and the page that shows it."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from edgedistill import files, recipe
 from edgedistill.evaluation import page
-from edgedistill.fitting.candidates import Choice
 from edgedistill.fitting.cost import Budget, Cost
-from edgedistill.fitting.pace import SHARES, Schedule
-from edgedistill.fitting.search import Pairs
+from edgedistill.fitting.judge import Measures
+from edgedistill.fitting.queries import Pairs
+from edgedistill.fitting.shapes import Shape
 
 STATE, RESULT, RECIPE, PAGE = "state.json", "fit.json", "mine.yaml", "fit.html"
 TRIALS, VOCABULARIES = "trials", "vocabularies"  # the folders of the candidates' runs, of their tokenizers
+BUNDLE, RUN = "bundle", "run"
+PLACES = {"recipe": RECIPE, "bundle": BUNDLE, "run": RUN, "page": PAGE}  # of a result, in its folder
 TEMPLATE = Path(__file__).with_name("fit.html")
+
+Space = Literal["own", "teacher"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,9 @@ class FitRequest:
     """What a user asks of a fit.
 
     `texts` are globs, or `documentation`. `pairs` are a table of queries and the texts that answer them.
-    Relative paths start from `data`.
+    `space`: whether the student may embed in a space of its own, or must in the teacher's, where an index of
+    the teacher's embeddings exists. With `steps` they end the trainings, not the clock: so many of the best
+    candidate, a quarter of them of each other. Relative paths start from `data`.
     """
 
     teacher: recipe.Teacher
@@ -36,77 +41,80 @@ class FitRequest:
     budget: Budget
     minutes: float = 60.0
     column: str = "text"
-    suite: str = "sts-small"
+    space: Space = "own"
+    steps: int | None = None
     seed: int = 0
     pairs: Pairs | None = None
     data: Path | None = field(default=None, compare=False)
 
     def settings(self) -> dict[str, Any]:
-        """The request as plain data."""
-        found: dict[str, Any] = TypeAdapter(FitRequest).dump_python(self, mode="json", exclude={"data"})
+        """The request as plain data, its places as they were given: another process goes on from it."""
+        found: dict[str, Any] = json.loads(
+            json.dumps(TypeAdapter(FitRequest).dump_python(self, exclude={"data"}))
+        )
         return found
 
 
 @dataclass
 class Candidate:
-    """A student in the race, or a shipped one as it is, whose recipe has no stages.
+    """A student that was measured, or is to be: as it starts, or after a training.
 
-    `scores` has the details of each rung that it reached, and `fell` why it is not trained on.
+    `taken` are the steps of each stage, `seconds` are of all of it, `setup_s` those before its first step
+    and after its last. `problem` says why it has no measures.
     """
 
     name: str
-    kind: str
+    shape: Shape
     recipe: dict[str, Any]
-    cost: Cost
     precision: str
-    scores: list[dict[str, Any]] = field(default_factory=list)
-    fell: str = ""
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether it learns."""
-        return bool(self.recipe["stages"])
-
-    @property
-    def is_racing(self) -> bool:
-        """Whether it may still be trained."""
-        return self.is_trained and not self.fell and len(self.scores) < len(SHARES)
+    measures: Measures = field(default_factory=dict)
+    taken: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    setup_s: float = 0.0
+    problem: str = ""
 
     @property
     def steps(self) -> int:
-        """Of its whole training."""
-        return sum(stage["steps"] for stage in self.recipe["stages"])
-
-    @property
-    def score(self) -> float:
-        """That of its last rung."""
-        return float(self.scores[-1]["score"])
+        return sum(self.taken)
 
 
 @dataclass
 class State:
     """What was decided and found; None where it was not yet.
 
-    `teacher` and `corpus` are sections of recipes, `pairs` are those asked for, with their numbers. `survey`
-    has the cost of each shape that was measured, or why it cannot be built. Planning took `planned_s`.
+    `teacher` and `corpus` are sections of recipes, `pairs` are those asked for, with their numbers. `costs`
+    has the cost of each shape that was measured, or why it cannot be built, and `fits` those that keep to the
+    budget. The fit has worked for `spent_s`.
     """
 
     settings: dict[str, Any]
     teacher: dict[str, Any] | None = None
-    texts: dict[str, list[str]] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
     corpus: dict[str, Any] | None = None
-    survey: list[tuple[Choice, Cost | str]] = field(default_factory=list)
-    surveyed: bool = False
-    planned_s: float = 0.0
-    schedule: Schedule | None = None
-    candidates: list[Candidate] = field(default_factory=list)
     pairs: Pairs | None = None
+    costs: list[tuple[Shape, Cost | str]] = field(default_factory=list)
+    fits: list[Shape] | None = None
+    teacher_measures: Measures | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+    spent_s: float = 0.0
 
     @property
-    def finalists(self) -> list[Candidate]:
-        """The candidates that were trained to the end, or need no training, the best first."""
-        found = [each for each in self.candidates if not each.is_racing and not each.fell]
-        return sorted(found, key=lambda each: -each.score)
+    def measured(self) -> list[Candidate]:
+        """The candidates that were measured, the best first; of equals, the one that was found first."""
+        return sorted(
+            (each for each in self.candidates if each.measures), key=lambda each: -each.measures["score"]
+        )
+
+    @property
+    def start(self) -> Candidate | None:
+        """The best candidate that was not trained."""
+        return next((each for each in self.measured if not each.steps), None)
+
+    def cost(self, shape: Shape) -> Cost:
+        """What a shape that was built costs."""
+        cost = dict(self.costs)[shape]
+        assert isinstance(cost, Cost), "it was built"
+        return cost
 
     def write(self, folder: Path) -> None:
         files.write_json(folder / STATE, TypeAdapter(State).dump_python(self, mode="json"))
@@ -119,84 +127,62 @@ def read(folder: Path) -> State | None:
 
 
 def result(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished fit, None where it is not finished."""
+    """The result of a finished fit, with the places of what it made; None where it is not finished."""
     path = folder / RESULT
-    return dict(files.read_json(path)) if path.exists() else None
-
-
-def empty(folder: Path) -> None:
-    """Delete what was found and trained."""
-    for name in (RESULT, STATE):
-        (folder / name).unlink(missing_ok=True)
-    for name in (TRIALS, VOCABULARIES):
-        shutil.rmtree(folder / name, ignore_errors=True)
+    if not path.exists():
+        return None
+    return {**files.read_json(path), **{key: str(folder / name) for key, name in PLACES.items()}}
 
 
 # ---- what the page and fit.json hold
 
 
-def standings(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
-    """Every candidate that raced or races, the best first. Where `on_front`, none is better, smaller and
-    faster."""
-    rows = [_standing(each) for each in candidates]
-    scored = [row for row in rows if row["score"] is not None]
-    for row in rows:
-        row["on_front"] = row in scored and not any(_beats(other, row) for other in scored)
-    return sorted(rows, key=lambda row: (-(row["score"] or -1), row["name"]))
+def standings(state: State) -> list[dict[str, Any]]:
+    """Every candidate, the best first."""
+    rows = []
+    for candidate in [*state.measured, *(each for each in state.candidates if not each.measures)]:
+        cost = state.cost(candidate.shape)
+        rows.append(
+            {
+                "name": candidate.name,
+                "precision": candidate.precision,
+                "size_mb": cost.size_bytes[candidate.precision] / 1e6,
+                "p50_ms": cost.p50_ms[candidate.precision],
+                "steps": candidate.steps,
+                "seconds": candidate.seconds,
+                "measures": candidate.measures,
+                "problem": candidate.problem,
+            }
+        )
+    return rows
 
 
-def _standing(candidate: Candidate) -> dict[str, Any]:
-    cost, precision = candidate.cost, candidate.precision
-    details = candidate.scores[-1] if candidate.scores else {}
-    fate = "in the race" if candidate.is_racing else "trained to the end"
-    if not candidate.is_trained:
-        fate = "as it ships"
-    return {
-        "name": candidate.name,
-        "precision": precision,
-        "size_mb": cost.size_bytes[precision] / 1e6,
-        "p50_ms": cost.p50_ms[precision],
-        "rung": len(candidate.scores) if candidate.is_trained else 0,
-        "step": details.get("step", 0),
-        "steps": candidate.steps,
-        "score": details.get("score"),
-        "details": details,
-        "fate": f"fell {candidate.fell}" if candidate.fell else fate,
-    }
-
-
-def _beats(other: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Whether another candidate is better in one of score, size and latency, and at least as good in all of
-    them."""
-    theirs, mine = ((each["score"], -each["size_mb"], -each["p50_ms"]) for each in (other, row))
-    return theirs != mine and all(a >= b for a, b in zip(theirs, mine, strict=True))
-
-
-def not_raced(state: State, budget: Budget) -> list[dict[str, str]]:
-    """{name, why} of the shapes that were measured, or could not be built, and did not race."""
-    raced, found = {each.name for each in state.candidates}, list[dict[str, str]]()
-    for choice, cost in state.survey:
-        if choice.name in raced:
+def not_trained(state: State, budget: Budget) -> list[dict[str, str]]:
+    """{name, why} of the shapes that were built, or could not be, and were never trained."""
+    trained, found = {each.shape for each in state.candidates}, list[dict[str, str]]()
+    for shape, cost in state.costs:
+        if shape in trained:
             continue
-        if isinstance(cost, str):
-            why = f"cannot be built: {cost}"
-        else:
-            over = f"over the budget of {budget}"
-            why = "fits, but there was no time to race it" if cost.fitting(budget) else over
+        why = f"cannot be built: {cost}"
+        if isinstance(cost, Cost):
+            fits = "fits, and smaller or later than those trained"
+            why = fits if cost.fitting(budget) else f"over the budget of {budget}"
             why = f"{cost.described(cost.best(budget))}: {why}"
-        found.append({"name": choice.name, "why": why})
+        found.append({"name": shape.name, "why": why})
     return found
 
 
-def write_page(state: State, budget: Budget, folder: Path, winner: dict[str, Any] | None = None) -> None:
-    """Write the page as things stand. Its template draws what is put into it as JSON. `winner` is the entry
-    of fit.json, once there is one."""
+def write_page(state: State, budget: Budget, folder: Path, done: dict[str, Any] | None = None) -> None:
+    """Write the page as things stand. Its template draws what is put into it as JSON. `done` is fit.json,
+    once there is one."""
     found = {
         "budget": state.settings["budget"],
         "texts": state.texts,
-        "candidates": standings(state.candidates),
-        "not_raced": not_raced(state, budget),
-        "winner": winner,
-        "recipe": (folder / RECIPE).read_text(encoding="utf-8") if winner else "",
+        "teacher": state.teacher_measures or {},
+        "candidates": standings(state),
+        "not_trained": not_trained(state, budget),
+        "winner": done and done["winner"],
+        "verdict": done["verdict"] if done else "",
+        "recipe": (folder / RECIPE).read_text(encoding="utf-8") if done else "",
     }
     files.write_text(folder / PAGE, page.filled(TEMPLATE, found))

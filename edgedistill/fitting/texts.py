@@ -1,11 +1,13 @@
-"""The texts of a user: which corpus they make, what is weak about them, and whether a teacher knows their
+"""The texts of a user: which corpus they make, and whether a teacher knows their
 language."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +19,20 @@ from edgedistill.data import corpus, file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.input_file import KINDS
 from edgedistill.errors import UserError, counted
-from edgedistill.fitting.candidates import MAX_TOKENS
+from edgedistill.export import library_files
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
 
 DOCUMENTATION = "documentation"  # a name for texts: sentences that come with this package
 MOST_TEXTS = 200_000  # more bring a small student nothing in an hour
 LEAST_TEXTS = 200
-# Below these a student knows little besides, or still gains from more.
-FEW_TEXTS, ENOUGH_TEXTS = 2_000, 20_000
+ENOUGH_TEXTS = 20_000  # of which a student of this size gains
+MOST_EPOCHS = 40.0  # more passes over the texts bring nothing
+MAX_TOKENS = 128  # of a text, that a student of a fit reads
+# General texts beside the user's: a share of these, at least so many as the maps between spaces need.
+GENERAL_SHARE, LEAST_GENERAL, MOST_GENERAL = 0.25, 1_000, 4_000
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 2_000
 SAMPLE = 1_500  # texts that language and length are judged by
-MANY_DUPLICATES, MANY_LONG = 0.2, 0.1
 LONG_WORDS = 35  # of a text as long as a paragraph
 PARAGRAPHS_SHARE = 0.35  # of the texts, added where there are only sentences
 PASSAGES_SHARE, WORDS_OF_A_PASSAGE = 1.5, 16  # of long texts
@@ -36,7 +40,6 @@ PASSAGES_SHARE, WORDS_OF_A_PASSAGE = 1.5, 16  # of long texts
 # English sources .86 to .99, documentation of software .91; French .58, Spanish .51, Italian .47, Dutch .41,
 # German .40, Polish .23, Turkish .20, Russian .11, Chinese and Arabic .00.
 OTHER = 0.65  # below, the texts are in a language that the teacher does not know
-UNSURE = 0.80  # below, there are names and jargon, or texts of several languages
 # A vocabulary of so many tokens cuts words of every language, and only unknown tokens tell.
 OF_MANY_LANGUAGES = 90_000
 WORD = re.compile(r"[^\W\d_]+")
@@ -64,8 +67,7 @@ def section(texts: Sequence[str], column: str, data: Path | None) -> dict[str, A
 
 
 def files_section(patterns: list[str], column: str, data: Path | None) -> dict[str, Any]:
-    """The corpus of all texts of some files. Without a data folder the globs become absolute, so that the
-    recipe needs none."""
+    """The corpus of all texts of some files, relative to the data folder where they are below that."""
     patterns, paths = file_patterns.given(patterns, data, "--texts")
     named = {} if column == "text" else {"column": column}
     unit = {"unit": "auto"} if any(map(readers.is_wrapped, paths)) else {}
@@ -99,11 +101,9 @@ def parsed(section: dict[str, Any]) -> corpus.Spec:
     return found
 
 
-def check(read: Corpus, teacher: TeacherEncoder) -> dict[str, list[str]]:
-    """Language, length, duplicates, number: {"facts", "weak"}, what was found and what will be weak.
-
-    Raises UserError for texts in a language that the teacher does not know.
-    """
+def check(read: Corpus, teacher: TeacherEncoder) -> list[str]:
+    """Number, length and language of the texts, in lines. Raises UserError for texts in a language that the
+    teacher does not know."""
     texts, words = sample(read), _words(read)
     lines = int(files.read_json(read.folder / "corpus.json")["read"])
     low, middle, high = (int(np.quantile(words, share)) for share in (0.05, 0.5, 0.95))
@@ -113,37 +113,10 @@ def check(read: Corpus, teacher: TeacherEncoder) -> dict[str, list[str]]:
         way_out = "give a teacher of their language, or other texts"
         raise UserError(f'--texts: {unknown_language(whole)} (such as "{example}"); {way_out}')
     described = f"{low} to {high} words (median {middle}); {whole:.0%} of words are known whole"
-    fact = f"{lines:,} texts, {len(read):,} used, of {described}"
-    return {"facts": [fact], "weak": list(_weak(read, lines, whole, teacher))}
-
-
-def _weak(read: Corpus, lines: int, whole: float, teacher: TeacherEncoder) -> Iterator[str]:
-    count, words = len(read), _words(read)
-    if count < FEW_TEXTS:
-        yield (
-            f"{count:,} texts are few: the student will know little besides them, and scores on so few "
-            "held-out texts are rough; add texts, or --texts documentation"
-        )
-    elif count < ENOUGH_TEXTS:
-        yield f"{count:,} texts; students of this size still gain from up to {ENOUGH_TEXTS:,} and more"
-    if whole < UNSURE:
-        yield (
-            f"only {whole:.0%} of the words are in the teacher's vocabulary as a whole: names, jargon, or "
-            "more than one language"
-        )
-    duplicates = 1 - count / max(1, lines)
-    if count < MOST_TEXTS and duplicates > MANY_DUPLICATES:
-        yield f"{duplicates:.0%} of the texts are duplicates or empty, and were left out"
-    encoded = _backend(teacher.tokenizer).encode_batch(sample(read))
-    long = float(np.mean([len(each.ids) > MAX_TOKENS for each in encoded]))
-    if long > MANY_LONG:
-        fact = f"{long:.0%} of the texts have more than {MAX_TOKENS} tokens"
-        yield f"{fact}; students read the first {MAX_TOKENS}"
-    if _all_short(words):
-        yield (
-            "all texts are short; neighbouring ones are joined to paragraphs too, which stand for longer "
-            "documents only roughly"
-        )
+    facts = [f"{lines:,} read, {len(read):,} used, of {described}"]
+    if len(read) < ENOUGH_TEXTS:
+        facts.append(f"{len(read):,} texts; students of this size gain from up to {ENOUGH_TEXTS:,} and more")
+    return facts
 
 
 def sample(read: Corpus) -> list[str]:
@@ -170,7 +143,7 @@ def training_section(whole: dict[str, Any], read: Corpus, most: int) -> dict[str
     paragraphs in proportion to their words.
 
     Sentences are joined to paragraphs too, and passages of long texts are added, so that the student knows
-    short texts and long ones.
+    short texts and long ones; and general texts, so that it knows others than the user's.
     """
     words = _words(read)
     name, share, cost = "passages", 0.0, 1.0
@@ -179,11 +152,25 @@ def training_section(whole: dict[str, Any], read: Corpus, most: int) -> dict[str
         cost = sum(recipe.Paragraphs(texts=1).words) / 2 / float(words.mean())
     elif float(np.median(words)) >= LONG_WORDS and "texts" in whole:
         share = min(PASSAGES_SHARE, float(words.mean()) / WORDS_OF_A_PASSAGE)
-    texts = int(min(len(read), most / (1 + share * cost)))
+    general = min(MOST_GENERAL, max(LEAST_GENERAL, round(GENERAL_SHARE * min(len(read), most))))
+    if "texts" not in whole:
+        general = 0
+    texts = int(min(len(read), max(LEAST_TEXTS, (most - general) / (1 + share * cost))))
     added = round(share * texts)
     limited = {"limit": texts} if texts < len(read) or len(read) == MOST_TEXTS else {}
     held_out = min(MOST_HELD_OUT, round(HELD_OUT_SHARE * texts))
-    return {**whole, **limited, "held_out": held_out, **({name: {"texts": added}} if added else {})}
+    section = {**whole, **limited, "held_out": held_out, **({name: {"texts": added}} if added else {})}
+    if general:
+        section["documentation_texts"] = max(general, whole.get("documentation_texts", 0))
+    return section
+
+
+def tokenizer_bytes(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:
+    """Bytes of the tokenizer.json that a bundle would have."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        found = library_files.tokenizer_json(Path(folder), max_tokens)
+    return len(json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()) + 1
 
 
 # ---- the language that a teacher knows

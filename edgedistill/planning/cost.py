@@ -104,7 +104,9 @@ def size_and_latency(
     fp32, sizes, rounds = graph.build(student.eval()), dict[str, int](), dict[str, list[float]]()
     for name in precisions:
         # rounding by samples takes long, and changes neither the size nor the latency of w4
-        model = quantization.convert(fp32, name, samples if name == "int8" else []).SerializeToString()
+        model = quantization.convert(
+            fp32, name, samples if name in ("int8", "qdq") else []
+        ).SerializeToString()
         sizes[name], rounds[name] = len(model), graph_medians_ms(model, queries, threads, limit)
     return sizes, rounds
 

@@ -40,10 +40,16 @@ def constants(model: onnx.ModelProto) -> Arrays:
             before = name.removesuffix(end)
             if before != name and f"{before}_scale" in found:
                 found[before] = (stored[name].astype(np.float32) - zero) * found[f"{before}_scale"]
+    for name in [name for name in found if name.endswith("_negative")]:  # of a bias, see `qdq`
+        found[name.removesuffix("_negative")] = -found[name]
+    restored = {
+        node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"
+    }
     divided = set[str]()
     for node in model.graph.node:
-        if node.op_type == "MatMulIntegerToFloat":
-            name, x = node.input[1].removesuffix("_int8"), node.input[0].removesuffix("_uint8")
+        if node.op_type in ("MatMul", "MatMulIntegerToFloat"):
+            stored_x, stored_weight = (restored.get(each, each) for each in node.input[:2])
+            name, x = stored_weight.removesuffix("_int8"), stored_x.removesuffix("_uint8")
             if name in found and f"{x}_factors" in found and name not in divided:
                 divided.add(name)  # several products may read it
                 found[name] = found[name] * found[f"{x}_factors"][:, None]

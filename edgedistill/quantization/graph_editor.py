@@ -6,34 +6,31 @@ import copy
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from edgedistill.runtime import similarity
+
 MICROSOFT = "com.microsoft"
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 RECURRENT = ("LSTM", "GRU", "RNN")  # precisions store their weights; the recurrence runs in float32
+MOVING = ("Reshape", "Transpose")
 PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention", *RECURRENT)
-SAME_SHAPE = (
-    "Add",
-    "Mul",
-    "Gelu",
-    "FastGelu",
-    "BiasGelu",
-    "QuickGelu",
-    "Relu",
-    "Tanh",
-    "LayerNormalization",
-    "MatMul",
-    "Cast",
-)
 
 
 def is_product(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
     """Whether a node multiplies by a constant matrix, which is what precisions quantize."""
     return node.op_type == "MatMul" and node.input[1] in constants and len(constants[node.input[1]].dims) == 2
+
+
+class Bias(NamedTuple):
+    """The names of a constant that is added to a product, and of the sum."""
+
+    constant: str
+    sum: str
 
 
 class GraphFacts:
@@ -48,70 +45,27 @@ class GraphFacts:
         for node in model.graph.node:
             for name in node.input:
                 self._readers[name].append(node)
-        self._ranks: dict[str, int | None] = {"input_ids": 2, "attention_mask": 2}
-        self._ranks |= {name: len(constant.dims) for name, constant in self.constants.items()}
-        for node in model.graph.node:  # what a node reads comes before it, so each is looked at once
-            rank = self._rank(node)
-            self._ranks |= dict.fromkeys(node.output, rank)
 
     def writer(self, name: str) -> onnx.NodeProto | None:
-        """The node that computes a value, reshaping left out; None for inputs and constants."""
+        """The node that computes a value, moving its numbers left out; None for inputs and constants."""
         node = self._writers.get(name)
-        return self.writer(node.input[0]) if node is not None and node.op_type == "Reshape" else node
+        while node is not None and node.op_type in MOVING:
+            node = self._writers.get(node.input[0])
+        return node
 
     def reader(self, name: str) -> onnx.NodeProto | None:
         """The node that reads a value, where there is only one and the value is no output."""
         readers = self._readers[name]
         return readers[0] if len(readers) == 1 and name not in self.outputs else None
 
-    def bias(self, product: onnx.NodeProto) -> tuple[onnx.NodeProto, str] | None:
-        """The Add that alone reads a product, and the constant (N,) that it adds."""
+    def bias(self, product: onnx.NodeProto) -> Bias | None:
+        """The bias (N,) that is added to a product, where nothing else reads the product."""
         add = self.reader(product.output[0])
         if add is None or add.op_type != "Add":
             return None
         other = next((name for name in add.input if name != product.output[0]), "")
-        return (add, other) if other in self.constants and len(self.constants[other].dims) == 1 else None
-
-    def rank(self, name: str) -> int | None:
-        """The number of dimensions of a value; None where it cannot be told."""
-        return self._ranks.get(name)
-
-    def _rank(self, node: onnx.NodeProto) -> int | None:
-        """The rank of a node's outputs, once those of its inputs are known."""
-        if node.op_type == "Reshape":
-            shape = self.constants.get(node.input[1])
-            writer = self._writers.get(node.input[1])
-            if shape is None:  # (batch, sequence) of the input, and a width
-                return 3 if writer is not None and writer.op_type == "Concat" else None
-            return int(shape.dims[0])
-        if node.op_type == "MultiHeadAttention":
-            return 3
-        lookup = node.op_type == "Gather" and not any(a.name == "axis" and a.i for a in node.attribute)
-        if lookup or node.op_type in ("Add", "Mul"):
-            one, other = (self.rank(each) for each in node.input[:2])
-            if one is None or other is None:
-                return None
-            return one + other - 1 if lookup else max(one, other)
-        return self.rank(node.input[0]) if node.op_type in SAME_SHAPE else None
-
-    def rows_of(self, name: str) -> str:
-        """The value furthest up the graph that surely has as many rows (of its last dimension) as this
-        one."""
-        while (node := self._writers.get(name)) is not None and node.op_type in (
-            "Reshape",
-            "MultiHeadAttention",
-            *SAME_SHAPE,
-        ):
-            inputs = [each for each in node.input[:2] if each not in self.constants]
-            if len(inputs) > 1 and node.op_type in (
-                "Add",
-                "Mul",
-            ):  # they broadcast: only a product is known to have all rows
-                inputs = [each for each in inputs if self._writers.get(each) in self.products]
-            if not inputs:
-                break
-            name = inputs[0]
-        return name
+        is_bias = other in self.constants and len(self.constants[other].dims) == 1
+        return Bias(other, add.output[0]) if is_bias else None
 
 
 class GraphEditor:
@@ -168,6 +122,8 @@ class GraphEditor:
         used = {name for node in graph.node for name in node.input}
         del graph.initializer[:]
         graph.initializer.extend(constant for name, constant in self.constants.items() if name in used)
+        domains = {node.domain for node in kept} - {opset.domain for opset in self.model.opset_import}
+        self.model.opset_import.extend(helper.make_opsetid(domain, 1) for domain in sorted(domains))
         return self.model
 
 
@@ -227,7 +183,8 @@ def not_finite(model: onnx.ModelProto) -> str | None:
         if constant.data_type not in FLOATS:
             continue
         array = numpy_helper.to_array(constant)
-        if not np.isfinite(array).all() and not (array.size == 1 and array.item() == -np.inf):
-            at = tuple(int(each[0]) for each in np.nonzero(~np.isfinite(array)))
-            return f"{constant.name} holds {array[at]}" + (f" in row {at[0]}" if array.ndim > 1 else "")
+        is_mask = array.size == 1 and array.item() == -np.inf
+        if not is_mask and (at := similarity.not_finite(np.atleast_1d(array))) is not None:
+            value = array.reshape(-1)[~np.isfinite(array.reshape(-1))][0]
+            return f"{constant.name} holds {value}" + (f" in row {at}" if array.ndim > 1 else "")
     return None

@@ -5,9 +5,9 @@ How a product's input is quantized follows from the operator that computes it:
 
 - after LayerNorm or attention: a fixed scale for each channel, measured on sample texts (see
     channel_factors). The product then needs one scale for all of its input, and adds its bias itself.
-- after GELU or ReLU: a scale for each row (token), from the row's maximum; the minimum is known.
-- rows of an embedding table: as they are stored.
-- anything else: a scale for each row, from its largest absolute value.
+- anything else: each row (token) is divided by its largest absolute value, behind GELU and ReLU by its
+    largest value, since the smallest is known. The scale is fixed again, and the product multiplied by what
+    the row was divided by.
 
 Weights have a scale for each output channel. Processors without VNNI add two neighbouring uint8 × int8
 products in 16 bits, which saturate. The scale is chosen so that no pair of weights can reach that: the same
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from edgedistill.quantization import eight_bits
 from edgedistill.quantization.conversion import Converter
@@ -37,8 +37,7 @@ HEADROOM = 1.1  # over what was measured: clipping a channel costs more than a c
 # 0.8
 EXPONENT = 0.75
 ZERO = 128  # the zero point of signed activations, which are stored as uint8
-# zero points behind activations that are bounded below
-ZEROS = {"Gelu": 24, "FastGelu": 24, "BiasGelu": 24, "Relu": 0}
+ZEROS = {"Gelu": 24, "Relu": 0}  # zero points behind activations that are bounded below
 LEAST = 0.17  # GELU's minimum is −0.16997
 PAIR = 127  # 255 · (w₀ + w₁) < 2¹⁵ where weights of one sign add up to 128; rounding may add one
 TINY = 1e-12
@@ -78,11 +77,7 @@ def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
 def convert(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
     """The graph in int8, with what was measured on it, or on the same graph before some of its constants were
     hidden."""
-    editor, facts = GraphEditor(model), GraphFacts(model)
-    channels = _channels(editor, facts, largest)
-    editor.rewrite(_Products(editor, facts, channels).rewrite)
-    eight_bits.store(editor)
-    return editor.finish()
+    return Products(model, largest).converted()
 
 
 def product_errors(model: onnx.ModelProto, largest: Largest, ids: TokenIds) -> dict[str, float]:
@@ -115,40 +110,34 @@ def _emulated(x: np.ndarray, weight: np.ndarray, channels: _Channels | None) -> 
 
 
 class _Channels(NamedTuple):
-    """How the channels of a product's input are scaled: divided by `factors` (K,), then by `step`. Where they
-    are `folded`, weights do the division."""
+    """How the channels of a product's input are scaled: divided by `factors` (K,), then by `step`."""
 
     factors: np.ndarray
     step: float
-    folded: bool
 
 
-class _Input(NamedTuple):
-    """A product's input in uint8: `step` is its scale, one for all, and `rows` the name of a scale for each
-    row, where there is one."""
+class Input(NamedTuple):
+    """The names of a product's input in uint8, of its scale and zero point, and of what each row of the
+    product is multiplied by, where rows were divided."""
 
     values: str
-    zero: int
-    step: float
+    scale: str
+    zero: str
     rows: str | None
 
 
 def _channels(editor: GraphEditor, facts: GraphFacts, largest: Largest) -> dict[str, _Channels]:
-    """The channels of each input that is computed by LayerNorm or attention. Divisions of attention's values
-    are folded into `editor`.
+    """The channels of each input that is computed by LayerNorm or attention.
 
     Inputs of products with the same weight share their factors, as in a block of layers that is applied
     several times.
     """
     found: dict[str, _Channels] = {}
     for group in _groups(facts) if largest else ():
-        if not all(_is_fixed(facts, x) or facts.rank(x) == 2 for x in group.inputs):
-            continue
         most = np.max([largest[x] for x in group.inputs], axis=0)
         weights = [editor.array(name) for name in group.weights]
         factors = channel_factors(most, [weight for weight in weights if weight is not None])
-        folded = _fold_into_values(editor, facts, group.inputs, factors)
-        channels = _Channels(factors, float((most / factors).max()) / 127, folded)
+        channels = _Channels(factors, float((most / factors).max()) / 127)
         found.update(dict.fromkeys(group.inputs, channels))
     return found
 
@@ -176,54 +165,34 @@ def _with(name: str, touched: list[_Group], at: int) -> list[str]:
 
 def _is_fixed(facts: GraphFacts, x: str) -> bool:
     writer = facts.writer(x)
-    return writer is not None and writer.op_type in ("LayerNormalization", "MultiHeadAttention")
+    if writer is None:
+        return False
+    is_attention = writer.op_type == "MatMul" and not is_product(writer, facts.constants)
+    return is_attention or writer.op_type == "LayerNormalization"
 
 
-def _fold_into_values(editor: GraphEditor, facts: GraphFacts, inputs: list[str], factors: np.ndarray) -> bool:
-    """Divide the columns of the value weights and biases of attention, whose output is a mean of values;
-    whether that was possible."""
-    constants: dict[str, slice] = {}
-    for x in inputs:
-        attention = facts.writer(x)
-        if attention is None or attention.op_type != "MultiHeadAttention":
-            return False
-        value = facts.writer(attention.input[2])
-        if value is None:
-            return False
-        # biases of queries, keys and values in one constant
-        if len(attention.input) > 3 and attention.input[3]:
-            constants[attention.input[3]] = slice(-len(factors), None)
-        if value.op_type == "Add":
-            bias = next((name for name in value.input if name in facts.constants), "")
-            value = next(filter(None, map(facts.writer, value.input)), None)
-            if not bias or value is None:
-                return False
-            constants[bias] = slice(None)
-        if not is_product(value, facts.constants):
-            return False
-        constants[value.input[1]] = slice(None)
-    for name, where in constants.items():
-        array = editor.array(name)
-        assert array is not None
-        array = array.copy()
-        array[..., where] = array[..., where] / factors
-        editor.replace(name, array)
-    return True
-
-
-class _Products:
+class Products:
     """Replaces products one by one. An input that several products read is quantized once."""
 
-    def __init__(self, editor: GraphEditor, facts: GraphFacts, channels: dict[str, _Channels]) -> None:
-        self.editor = editor
-        self.facts = facts
-        self.channels = channels
-        self.inputs: dict[str, _Input] = {}
-        self.zeros: dict[tuple[str, int], str] = {}
-        self.absorbed: set[str] = set()
+    def __init__(self, model: onnx.ModelProto, largest: Largest) -> None:
+        self.editor, self.facts = GraphEditor(model), GraphFacts(model)
+        self.channels = _channels(self.editor, self.facts, largest)
+        self.inputs: dict[str, Input] = {}
+        self.absorbed: set[str] = set()  # by products: the outputs of the sums with their biases
         self.nodes: list[onnx.NodeProto] = []
 
-    def rewrite(self, editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def converted(self) -> onnx.ModelProto:
+        """The graph with all products replaced, and what else is large stored in 8 bits."""
+        self.editor.rewrite(self._rewrite)
+        eight_bits.store(self.editor)
+        return self.editor.finish()
+
+    def product(self, source: Input, weight: str, scale: str, bias: str, output: str) -> None:
+        """Add the nodes of a product; `bias` may be empty."""
+        operands = [source.values, weight, source.scale, scale, source.zero, *(["", bias] if bias else [])]
+        self.add("MatMulIntegerToFloat", operands, output, domain=MICROSOFT)
+
+    def _rewrite(self, editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         if node.output[0] in self.absorbed:
             return []
         weight = editor.weight(node)
@@ -232,120 +201,51 @@ class _Products:
         self.nodes = []
         x, name = node.input
         if x not in self.inputs:
-            self.inputs[x] = self._quantize(x, int(self.facts.constants[name].dims[0]))
+            self.inputs[x] = self._quantize(x)
         source = self.inputs[x]
         # a shared layer's weight is read by several products, whose inputs share their factors
         factors = self.channels[x].factors[:, None] if x in self.channels else np.float32(1)
         values, scale = quantize_weights(weight * factors)
-        operands = [source.values, self._constant(values, f"{name}_int8"), self._number(source.step)]
-        operands += [self._constant(scale, f"{name}_scale"), self._zero(source.zero)]
-        if source.rows is None:
-            self._product_and_bias(node, operands)
+        stored = self.constant(values, f"{name}_int8"), self.constant(scale, f"{name}_scale")
+        if source.rows is not None:
+            self.product(source, *stored, "", f"{node.output[0]}_product")
+            self.add("Mul", [f"{node.output[0]}_product", source.rows], node.output[0])
+        elif bias := self.facts.bias(node):
+            self.absorbed.add(bias.sum)
+            self.product(source, *stored, bias.constant, bias.sum)
         else:
-            self._product_of_rows(node, operands, source.rows)
+            self.product(source, *stored, "", node.output[0])
         return self.nodes
 
-    def _product_and_bias(self, node: onnx.NodeProto, operands: list[str]) -> None:
-        bias = self.facts.bias(node)
-        if bias is None:
-            self._add("MatMulIntegerToFloat", operands, node.output[0], domain=MICROSOFT)
-            return
-        add, constant = bias
-        self.absorbed.add(add.output[0])
-        self._add("MatMulIntegerToFloat", [*operands, "", constant], add.output[0], domain=MICROSOFT)
-
-    def _product_of_rows(self, node: onnx.NodeProto, operands: list[str], rows: str) -> None:
-        y, x = node.output[0], node.input[0]
-        product = self._add("MatMulIntegerToFloat", operands, f"{y}_product", domain=MICROSOFT)
-        if self.facts.rank(x) == 2 or self._table(x):
-            self._add("Mul", [product, rows], y)
-            return
-        scaled = self._add("Mul", [product, rows], f"{y}_rows")
-        leading = self._add("Shape", [x], f"{y}_leading", start=0, end=-1)
-        width = self.editor.constants[node.input[1]].dims[1]
-        shape = self._add(
-            "Concat", [leading, self._integers([width], f"width_{width}")], f"{y}_shape", axis=0
-        )
-        self._add("Reshape", [scaled, shape], y)
-
-    def _quantize(self, x: str, width: int) -> _Input:
+    def _quantize(self, x: str) -> Input:
         if x in self.channels:
-            return self._by_channel(x, self.channels[x])
-        if lookup := self._table(x):
-            return self._table_rows(x, *lookup.input)
-        rows = x
-        if self.facts.rank(x) != 2:
-            shape = self._integers([-1, width], f"rows_{width}")
-            rows = self._add("Reshape", [x, shape], f"{x}_as_rows")
-        writer = self.facts.writer(x)
-        zero = ZEROS.get(writer.op_type, ZERO) if writer is not None else ZERO
-        scale = self._row_scales(x, rows, zero)
-        flat = self._add("Reshape", [scale, self._integers([-1], "flat")], f"{x}_row_scales")
-        zeros = self._zero_rows(x, flat, zero)
-        values = self._add("QuantizeLinear", [rows, flat, zeros], f"{x}_uint8", axis=0)
-        return _Input(values, zero, 1.0, scale)
+            rows, zero, step = None, ZERO, self.channels[x].step
+            factors = self.constant((1 / self.channels[x].factors).astype(np.float32), f"{x}_factors")
+            even = self.add("Mul", [x, factors], f"{x}_even")
+        else:
+            writer = self.facts.writer(x)
+            zero = ZEROS.get(writer.op_type, ZERO) if writer is not None else ZERO
+            step = 1 / 127 if zero == ZERO else 1 / (255 - zero)
+            rows = self._largest(x, zero, step)
+            even = self.add("Div", [x, rows], f"{x}_even")
+        scale = self.number(step), self.constant(np.uint8(zero), f"zero_{zero}")
+        return Input(self.add("QuantizeLinear", [even, *scale], f"{x}_uint8"), *scale, rows)
 
-    def _by_channel(self, x: str, channels: _Channels) -> _Input:
-        even = x
-        if not channels.folded:
-            factors = self._constant((1 / channels.factors).astype(np.float32), f"{x}_factors")
-            even = self._add("Mul", [x, factors], f"{x}_even")
-        scale = [self._number(channels.step), self._zero(ZERO)]
-        values = self._add("QuantizeLinear", [even, *scale], f"{x}_uint8")
-        return _Input(values, ZERO, channels.step, None)
+    def _largest(self, x: str, zero: int, step: float) -> str:
+        """What each row is divided by, (…, 1)."""
+        values = self.add("Abs", [x], f"{x}_absolute") if zero == ZERO else x
+        last = self.constant(np.array([-1]), "last_axis")
+        high = self.add("ReduceMax", [values, last], f"{x}_high", keepdims=1)
+        smallest = LEAST / zero / step if zero not in (0, ZERO) else TINY
+        return self.add("Max", [high, self.number(smallest)], f"{x}_largest")
 
-    def _row_scales(self, x: str, rows: str, zero: int) -> str:
-        """A scale for each row: (rows, 1)."""
-        high = self._add("ReduceMax", [rows], f"{x}_high", axes=[-1], keepdims=1)
-        if zero != ZERO:
-            step = self._add("Mul", [high, self._number(1 / (255 - zero))], f"{x}_step")
-            return self._add("Max", [step, self._number(LEAST / zero if zero else TINY)], f"{x}_scale")
-        low = self._add("ReduceMin", [rows], f"{x}_low", axes=[-1], keepdims=1)
-        largest = self._add(
-            "Max", [high, self._add("Neg", [low], f"{x}_depth"), self._number(TINY)], f"{x}_largest"
-        )
-        return self._add("Mul", [largest, self._number(1 / 127)], f"{x}_scale")
+    def number(self, value: float) -> str:
+        return self.constant(np.float32(value), f"number_{value:.9g}")
 
-    def _zero_rows(self, x: str, scales: str, zero: int) -> str:
-        """A zero point for each row, as QuantizeLinear requires; values with the same rows share it."""
-        key = (self.facts.rows_of(x), zero)
-        if key not in self.zeros:
-            value = helper.make_tensor("value", TensorProto.UINT8, [1], [zero])
-            self.zeros[key] = self._add(
-                "ConstantOfShape", [self._add("Shape", [scales], f"{x}_count")], f"{x}_zeros", value=value
-            )
-        return self.zeros[key]
-
-    def _table(self, x: str) -> onnx.NodeProto | None:
-        """The node that looks x up in an embedding table, if one does."""
-        writer = self.facts.writer(x)
-        if writer is None or writer.op_type != "Gather" or x != writer.output[0]:
-            return None
-        table = writer.input[0]
-        return writer if table in self.facts.constants and self.facts.rank(table) == 2 else None
-
-    def _table_rows(self, x: str, name: str, ids: str) -> _Input:
-        """Rows of an embedding table, which has a scale for each row."""
-        table = self.editor.array(name)
-        assert table is not None
-        values, scale = eight_bits.quantize_rows(table)
-        shifted = self._constant((values.astype(np.int16) + ZERO).astype(np.uint8), f"{name}_uint8")
-        rows = self._add("Gather", [self._constant(scale, f"{name}_scale"), ids], f"{x}_scale")
-        return _Input(self._add("Gather", [shifted, ids], f"{x}_uint8"), ZERO, 1.0, rows)
-
-    def _integers(self, values: list[int], name: str) -> str:
-        return self._constant(np.array(values, np.int64), name)
-
-    def _number(self, value: float) -> str:
-        return self._constant(np.float32(value), f"number_{value:.9g}")
-
-    def _zero(self, zero: int) -> str:
-        return self._constant(np.uint8(zero), f"zero_{zero}")
-
-    def _constant(self, value: np.ndarray | np.generic, name: str) -> str:
+    def constant(self, value: np.ndarray | np.generic, name: str) -> str:
         return self.editor.constant(np.asarray(value), name)
 
-    def _add(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> str:
+    def add(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> str:
         self.nodes.append(new_node(op, inputs, output, domain=domain, **attributes))
         return output
 

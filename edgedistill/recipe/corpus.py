@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.section import HubData, Revision, Section, by_kind
+from edgedistill.recipe.section import HubData, Location, Revision, Section, by_kind
 
 
 class Paragraphs(Section):
@@ -100,7 +100,7 @@ class Texts(_Sampled):
         description="Also train on so many sentences of Python's documentation, which come with this "
         "package, so that a finished student keeps what it knows of other texts. None of them are held out.",
     )
-    exclude: list[str] = Field(
+    exclude: list[Location] = Field(
         [],
         description="Globs of files with texts that must not be trained on, such as test sets; every column "
         "of theirs is read.",
@@ -126,7 +126,9 @@ class Files(Texts):
     """
 
     kind: Literal["files"] = "files"
-    texts: list[str] = Field(min_length=1, description="Paths or globs. Relative ones start from --data.")
+    texts: list[Location] = Field(
+        min_length=1, description="Paths or globs. Relative ones start from --data."
+    )
     column: str | Annotated[list[str], Field(min_length=1)] = Field(
         "text",
         description="The column of texts in .tsv, .csv, .jsonl and .parquet files; of several, each holds "
@@ -171,7 +173,7 @@ class Pairs(Section):
     name: str | None = Field(
         None, description="What a stage's `pairs` call these. Default: the two languages, such as en-de."
     )
-    files: list[str] = Field([], description="Paths or globs. Relative ones start from --data.")
+    files: list[Location] = Field([], description="Paths or globs. Relative ones start from --data.")
     dataset: str | None = Field(None, description="Instead of `files`: a hub id (needs `revision`).")
     revision: Revision = None
     config: str | None = Field(None, description="Configuration of a hub data set, such as en-de.")
@@ -241,7 +243,7 @@ class Parallel(_Sampled):
     kind: Literal["parallel"]
     translated = True
     pairs: list[Pairs] = Field(min_length=1, description="One entry per language pair or source.")
-    exclude: list[str] = Field(
+    exclude: list[Location] = Field(
         [],
         description="Globs of files; pairs with one of their texts on either side are left out. Every column "
         "is read.",

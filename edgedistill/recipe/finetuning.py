@@ -12,6 +12,7 @@ from edgedistill.recipe.section import (
     MOST_EPOCHS,
     Clip,
     HubData,
+    Location,
     Patience,
     Section,
     Steps,
@@ -59,13 +60,15 @@ class TaskFiles(_LabelledTable):
     texts, and a label."""
 
     kind: Literal["files"] = "files"
-    train: list[str] = Field(
+    train: list[Location] = Field(
         min_length=1, description="Paths or globs of the training rows. Relative ones start from --data."
     )
-    dev: str | None = Field(
+    dev: Location | None = Field(
         None, description="The file that selects the weights. Or set aside `dev_rows` of `train`."
     )
-    test: str | None = Field(None, description="Evaluated once, at the end, and by `bench --suite task`.")
+    test: Location | None = Field(
+        None, description="Evaluated once, at the end, and by `bench --suite task`."
+    )
 
 
 class TaskHub(HubData, _LabelledTable):

@@ -27,8 +27,10 @@ def teacher(recorded: Recipe, asked: Teacher | None, student: str) -> Teacher:
     """
     own = recorded.teacher
     if asked is not None:
-        same = own.model is not None and own.model == asked.model
-        return own.model_copy(update={"revision": asked.revision or own.revision}) if same else asked
+        names = [files.portable(str(each.model)) for each in (own, asked)]
+        if None in (own.model, asked.model) or names[0] != names[1]:
+            return asked
+        return own.model_copy(update={"model": asked.model, "revision": asked.revision or own.revision})
     if own.model is None:
         raise UserError(
             f"adapt: {student} learned from precomputed embeddings, and new texts need a model; add --teacher"

@@ -5,8 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+)
 
+from edgedistill import files
 from edgedistill.precisions import PRECISIONS
 
 Pooling = Literal["mean", "cls", "cls_pooler", "max", "last"]
@@ -29,6 +38,8 @@ TrainingDtype = Annotated[
     Literal["auto", "fp32", "bf16"],
     Field(description="auto: bf16 where the hardware computes in bf16, else fp32."),
 ]
+# A file, a pattern or a model: what is made on a machine records no folder of it.
+Location = Annotated[str, PlainSerializer(files.portable, when_used="json")]
 Revision = Annotated[str | None, Field(description="Commit, tag or branch of a hub id.")]
 LONGEST_PROMPT = 10_000  # characters
 # The largest sizes that a field takes; what fits this machine is another question (see initial_weights).

@@ -12,6 +12,7 @@ from edgedistill.recipe.section import (
     MOST_LAYERS,
     WIDEST,
     Head,
+    Location,
     Pooling,
     Section,
 )
@@ -166,7 +167,7 @@ class BuiltStudent(AnyStudent):
         "of the initial table to two fifths where a code stands for three dimensions, and double the codes' "
         "size.",
     )
-    tokenizer: str = Field(
+    tokenizer: Location = Field(
         "teacher",
         description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run "
         "folder, or a hub id.",
@@ -226,7 +227,7 @@ class Transformer(BuiltStudent):
 
     of_layers = True
 
-    weights: str
+    weights: Location
     revision: str | None = Field(None, description="Commit, tag or branch where `weights` is a hub id.")
     bottleneck: int | None = Field(
         None,
@@ -256,7 +257,7 @@ class Bert(Transformer):
     any other."""
 
     kind: Literal["bert"]
-    weights: str = Field(
+    weights: Location = Field(
         "random",
         description="Initial weights: random, teacher, assistant, packaged:NAME, a model or run folder, or a "
         "hub id. Layers of BERT, "
@@ -342,7 +343,7 @@ class Recurrent(Transformer):
     (Ding et al. 2022)."""
 
     kind: Literal["recurrent"]
-    weights: str = Field(
+    weights: Location = Field(
         "teacher",
         description="Initial weights: assistant (the default where the recipe has one), teacher, a model or "
         "run folder, or a hub id.",
@@ -427,7 +428,7 @@ class Finished(AnyStudent):
     may be left out."""
 
     kind: Literal["finished"] = "finished"
-    weights: str = Field(
+    weights: Location = Field(
         description="A shipped bundle such as nano, the folder of a bundle, or the folder of a run."
     )
     dropout: Annotated[

@@ -6,23 +6,23 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from edgedistill.recipe.section import Pooling, Revision, Section
+from edgedistill.recipe.section import Location, Pooling, Revision, Section
 
 
 class Teacher(Section):
     """A sentence encoder and how its embeddings are computed, or a file of precomputed embeddings."""
 
-    model: str | None = Field(
+    model: Location | None = Field(
         None,
         description="packaged:all-MiniLM-L6-v2, a model folder, or a hub id (which also needs `revision`).",
     )
-    embeddings: str | None = Field(
+    embeddings: Location | None = Field(
         None,
         description="Instead of `model`: precomputed embeddings, .parquet files (a path or glob) of texts "
         "and embeddings, or an .npy (n, d). Relative paths start from --data. With `model` too, a sample of "
         "them is compared with the model's own.",
     )
-    texts: str | None = Field(
+    texts: Location | None = Field(
         None,
         description="For an .npy: the file with its texts, one text per row in the same order. Default: the "
         "same name ending in .txt.",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.section import HubData, Revision, Section, by_kind
+from edgedistill.recipe.section import HubData, Location, Revision, Section, by_kind
 from edgedistill.recipe.teacher import Teacher
 
 LONGEST_LIST = 64  # documents of a tuple
@@ -43,7 +43,7 @@ class Bm25(Section):
 class CrossEncoder(Section):
     """A model that reads query and document together and gives one score."""
 
-    model: str = Field(description="A model folder, or a hub id (which also needs `revision`).")
+    model: Location = Field(description="A model folder, or a hub id (which also needs `revision`).")
     revision: Revision = None
     max_tokens: int = Field(256, ge=3, le=8192, description="Longer pairs are truncated.")
 
@@ -130,7 +130,7 @@ class TupleFiles(_TupleTable):
     """Tables of tuples: .tsv, .csv, .jsonl or .parquet, each also as .gz."""
 
     kind: Literal["files"] = "files"
-    files: list[str] = Field(
+    files: list[Location] = Field(
         min_length=1,
         description="Paths or globs. Relative ones start from --data. The corpus' `exclude` applies too.",
     )

@@ -19,7 +19,7 @@ from edgedistill.runtime.arguments import MOST_THREADS, given_texts, listed, our
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
 from edgedistill.runtime.classification import PROBABILITY, Classification, Item, softmax
-from edgedistill.runtime.compact import compact, layout
+from edgedistill.runtime.compact import Calibration, compact, layout
 from edgedistill.runtime.onnx_session import BundleSession
 from edgedistill.runtime.prompts import Prompts
 from edgedistill.runtime.similarity import COSINE, Measure, search, similarity, unit_rows
@@ -56,6 +56,7 @@ class Bundle:
     labels: of a classifier, otherwise empty.
     pair: whether a classifier labels pairs of texts.
     prompts: what is put before a text, a query, a document.
+    calibration: what its int8 and binary embeddings are made with, see `compact`.
     """
 
     measure: Measure = COSINE  # how its rows are compared with torch's
@@ -74,6 +75,7 @@ class Bundle:
         self._device = device
         self._session = BundleSession(folder, manifest, precision, threads, device)
         self.prompts = prompts_.read(manifest)
+        self.calibration = Calibration.of(manifest)
         self._pad_id: int = manifest.get("pad_id", 0)
         with tokenizer_check.readable(folder):
             self._tokenizer = open_tokenizer(folder, self.max_tokens)
@@ -152,7 +154,7 @@ class Bundle:
             for start in range(0, len(texts), WINDOW):
                 ids = encoder._tokenize(texts[start : start + WINDOW], start, role)
                 encoder._run([ids], embeddings[start : start + len(ids)], batch_tokens, advance)
-        return compact(embeddings, precision)
+        return compact(embeddings, precision, encoder.calibration)
 
     def encode_query(self, texts: str | Iterable[str], dim: int | None = None, **options: Any) -> np.ndarray:
         """Embed n queries, which are to find documents: `encode` with the bundle's prompt for queries, and
@@ -198,7 +200,8 @@ class Bundle:
             rows = documents
         else:
             rows = self.encode_document(documents)
-        found = search(np.atleast_2d(self.encode_query(query, dim)), rows, k)
+        asked = np.atleast_2d(self.encode_query(query, dim))
+        found = search(asked, rows, k, calibration=self.calibration)
         return (found[0][0], found[1][0]) if isinstance(query, str) else found
 
     def classify(self, items: Any, batch_tokens: int | None = None) -> Any:
@@ -363,6 +366,7 @@ class PairBundle(Bundle):
         self.prompts = Prompts("", query.prompts.query, document.prompts.document)
         self.labels, self.pair, self._device = [], False, query._device
         self.dims = [dim for dim in query.dims if dim in document.dims]
+        self.calibration = document.calibration
         for name, opened in zip(SIDES, (query, document), strict=True):
             if opened.labels or isinstance(opened, PairBundle):
                 kind = "a classifier" if opened.labels else "a pair itself"

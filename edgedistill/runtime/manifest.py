@@ -211,6 +211,13 @@ class Precision(Part):
     parity: Agreement = Agreement()
 
 
+class Calibration(Part):
+    """What int8 and binary embeddings are made with, see runtime.compact."""
+
+    int8_range: float = Field(1, gt=0, le=LARGEST_DIM)
+    mean: list[Annotated[float, Field(ge=-1, le=1)]] | None = None
+
+
 class Files(Part):
     """What a bundle and a pair of bundles have."""
 
@@ -239,6 +246,7 @@ class Manifest(Files):
     pad_id: int = Field(0, ge=0, le=LARGEST_ID)
     labels: list[Label] = Field([], max_length=MOST_LABELS)
     inputs: list[str] = list(INPUTS[:2])
+    calibration: Calibration = Calibration()
 
     @field_validator("inputs")
     @classmethod
@@ -246,6 +254,12 @@ class Manifest(Files):
         if inputs not in (list(INPUTS[:2]), list(INPUTS)):
             raise ValueError(f"not {', '.join(INPUTS[:2])} and, for pairs, {', '.join(INPUTS[2:])}")
         return inputs
+
+    @model_validator(mode="after")
+    def _mean_of_an_embedding(self) -> Self:
+        if self.calibration.mean is not None and len(self.calibration.mean) != self.dims[0]:
+            raise ValueError(f"calibration.mean: {len(self.calibration.mean)} numbers, not {self.dims[0]}")
+        return self
 
     @model_validator(mode="after")
     def _thresholds_mean_something(self) -> Self:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edgedistill.errors import UserError
 from edgedistill.precisions import Precision
-from edgedistill.runtime.compact import compact, expanded
+from edgedistill.runtime.compact import PLAIN, Calibration, compact, expanded
 
 BLOCK = 4096  # documents whose scores are computed at a time, which bounds memory
 
@@ -39,14 +39,15 @@ def search(
     k: int = 10,
     candidates: int = 100,
     rescore: np.ndarray | None = None,
+    calibration: Calibration = PLAIN,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k documents most similar to each query, best first: their indices and cosines, both (q, k).
 
     queries: (q, d) float32. documents: (n, d) or, in bits, (n, d/8), as `encode` returns them.
     candidates: of bits, so many documents by Hamming distance to the query's own bits get a second score,
     their cosine to the query itself: with the same bits or, where given, with `rescore`, the documents in
-    another precision. Of equal documents the first comes first. Raises UserError as `similarity`, and where
-    `rescore` has another number of documents.
+    another precision. calibration: of the bundle that the bits are from. Of equal documents the first comes
+    first. Raises UserError as `similarity`, and where `rescore` has another number of documents.
     """
     asked, documents = _rows(queries, "queries"), np.asarray(documents)
     binary = documents.dtype == np.uint8
@@ -55,14 +56,15 @@ def search(
         raise UserError(
             f"search: rescore has {len(again)} embeddings, documents has {len(documents)}; give the same"
         )
-    first = compact(asked, "binary") if binary else asked
+    first = compact(asked, "binary", calibration) if binary else asked
     kept, best = np.zeros((len(asked), 0), np.int64), np.zeros((len(asked), 0), np.float32)
     for start in range(0, len(documents), BLOCK):
         scores = similarity(first, documents[start : start + BLOCK])
         numbers = np.broadcast_to(np.arange(start, start + scores.shape[1]), scores.shape)
         kept, best = np.hstack([kept, numbers]), np.hstack([best, scores])
         kept, best = _best(kept, best, max(k, candidates) if binary else k)
-    for at, query in enumerate(asked if binary else ()):
+    second = calibration.centred(asked) if again.dtype == np.uint8 else asked
+    for at, query in enumerate(second if binary else ()):
         best[at] = similarity(query, again[kept[at]])[0]
     return _best(kept, best, k)
 
@@ -88,6 +90,12 @@ def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
             f"{name}: an array of shape {rows.shape}; give embeddings of shape (n, d), or one of shape (d,)"
         )
     return expanded(rows)
+
+
+def not_finite(rows: np.ndarray) -> int | None:
+    """The index of the first row with NaN or infinity; None where there is none."""
+    finite = np.isfinite(rows).reshape(len(rows), -1).all(1)
+    return None if finite.all() else int(finite.argmin())
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:

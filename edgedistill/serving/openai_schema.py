@@ -97,6 +97,9 @@ class RequestReader:
             )
         dim = self._dim(asked.get("dimensions"))
         dtype = self._dtype(asked.get("output_dtype") or "float", dim)
+        if encoding == "base64" and dtype != "float":  # which clients, as openai's, read as float32
+            fact = f"base64 is of float alone, and output_dtype is {dtype}"
+            raise Refusal(400, f"encoding_format: {fact}; send encoding_format float", "encoding_format")
         return EmbeddingRequest(self._texts(asked), self._role(asked), dim, dtype, encoding == "base64")
 
     def _role(self, asked: dict[str, Any]) -> str:
@@ -171,18 +174,18 @@ class RequestReader:
             )
 
 
-def response(model: str, asked: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
-    """OpenAI's answer: (n, d) float32 embeddings, in the type asked for, as lists of numbers, or as base64 of
-    their little-endian bytes."""
-    rows = compact(cut(embeddings, asked.dim), DTYPES[asked.dtype])
+def response(bundle: Bundle, asked: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
+    """OpenAI's answer: (n, d) float32 embeddings, in the type asked for, as lists of numbers; float32 also
+    as base64 of their little-endian bytes."""
+    rows = compact(cut(embeddings, asked.dim), DTYPES[asked.dtype], bundle.calibration)
     if asked.dtype == "binary":
         rows = (rows ^ 128).view(np.int8)  # 128 less
-    stored = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
-    given = [base64.b64encode(row).decode() for row in stored] if asked.base64 else rows
+    given = [base64.b64encode(row).decode() for row in rows.astype("<f4")] if asked.base64 else rows
     data = [{"object": "embedding", "index": at, "embedding": each} for at, each in enumerate(given)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return orjson.dumps(
-        {"object": "list", "data": data, "model": model, "usage": usage}, option=orjson.OPT_SERIALIZE_NUMPY
+        {"object": "list", "data": data, "model": bundle.manifest["name"], "usage": usage},
+        option=orjson.OPT_SERIALIZE_NUMPY,
     )
 
 

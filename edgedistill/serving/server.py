@@ -1,6 +1,6 @@
 """Serve a bundle over HTTP, with OpenAI's /v1/embeddings.
 
-Also GET /v1/models, /health (200 when ready, 503 while starting or stopping) and /metrics (Prometheus).
+Also GET /v1/models, /health (200 when ready, 503 while stopping) and /metrics (Prometheus).
 SIGTERM stops it gracefully.
 """
 
@@ -15,9 +15,8 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -44,11 +43,9 @@ from edgedistill.serving.request_queue import QueueFull, RequestQueue
 from edgedistill.session import Session
 
 LARGEST_BODIES = 8  # held in memory at the same time, or as many bytes in smaller bodies
-# the rest of a refused body is read and thrown away for this long, so that the client gets to read the answer
-LINGER_S = 1.0
-LINGER_BYTES = 4_000_000  # or until so many came
-MOST_HEADERS = 100  # of a request
-HEADER_BYTES = 64_000  # of all of them
+REFUSED_BYTES = 4_000_000  # of a refused body that are read and thrown away
+HEADER_BYTES = 128_000  # of all headers of a request
+HALF_A_BODY_S = 1.0  # for the rest of a body, once the server stops
 CLIENT_LEFT = 499  # never sent, only counted
 BACKLOG = 4096  # connections that wait for the event loop to accept them
 # a worker gets the interpreter back from a busy event loop after this long; by default after 5 ms, for every
@@ -65,8 +62,8 @@ TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 class Limits:
     """What requests may cost, and who may ask.
 
-    `body_bytes` is of one body, `texts` of a request, `characters` of a text, `queue_texts` of all that
-    wait, `batch_tokens`, estimated, of a batch. `timeout_s` is from a request's headers to its answer,
+    `body_bytes` is of one body, `texts` of a request, `characters` of a text, `queue_s` for all that
+    waits, `batch_tokens`, estimated, of a batch. `timeout_s` is from a request's headers to its answer,
     `header_s` for the headers, `stop_s` of a graceful stop. `origins` are those of web pages whose scripts
     may ask, such as https://example.org; "*" is all of them. With an `api_key`, requests must bear it.
     """
@@ -74,7 +71,7 @@ class Limits:
     body_bytes: int
     texts: int
     characters: int
-    queue_texts: int
+    queue_s: float
     batch_tokens: int
     timeout_s: float
     header_s: float
@@ -120,12 +117,13 @@ class EmbeddingServer:
     """The endpoints over one bundle, opened once for each worker: `app`, for an ASGI server."""
 
     def __init__(self, bundles: Sequence[Bundle], limits: Limits) -> None:
-        self.queue = queue = RequestQueue(bundles, limits.queue_texts, limits.batch_tokens)
+        self.queue = queue = RequestQueue(bundles, limits.queue_s, limits.batch_tokens)
         self.reader = RequestReader(bundles[0], limits.texts, limits.characters)
         self.limits = limits
         self.name: str = bundles[0].manifest["name"]
         self.metrics = Metrics(lambda: queue.waiting_texts)
         self.stopping = False
+        self.reading = set[asyncio.Timeout]()  # of bodies that are not there yet
         self.held_bytes = 0  # bodies of all requests without an answer
         queue.count = self.metrics.batch
         routes = [
@@ -140,8 +138,8 @@ class EmbeddingServer:
             "allow_methods": ["GET", "POST"],
             "allow_headers": ["authorization", "content-type"],
         }
-        by_headers = partial(header_problem, limits.origins)
-        checks = [Middleware(Refusing, check=by_headers), Middleware(CORSMiddleware, **cors)]
+        by_origin = partial(origin_problem, limits.origins)
+        checks = [Middleware(Refusing, check=by_origin), Middleware(CORSMiddleware, **cors)]
         if limits.api_key is not None:  # behind CORS: a browser asks first whether it may, without a key
             checks.append(Middleware(Refusing, check=partial(key_problem, limits.api_key)))
         self.app = Starlette(
@@ -158,10 +156,8 @@ class EmbeddingServer:
         self.queue.stop(self.limits.stop_s)
 
     async def health(self, request: Request) -> Response:
-        state = "ready" if self.queue.ready else "starting"
-        if self.stopping:
-            state = "stopping"
-        return json_response(orjson.dumps({"status": state}), 200 if state == "ready" else 503)
+        state = "stopping" if self.stopping else "ready"
+        return json_response(orjson.dumps({"status": state}), 503 if self.stopping else 200)
 
     @property
     def model_entry(self) -> dict[str, Any]:
@@ -211,14 +207,14 @@ class EmbeddingServer:
 
     async def _answer(self, request: Request) -> bytes:
         try:
-            self.queue.check_room(1)  # a full queue refuses before it reads a body
+            self.queue.check_room()  # a full queue refuses before it reads a body
             async with self._body(request) as body:
                 asked = self.reader.read(body)
                 body.clear()
                 embeddings, tokens = await self._embed(request, asked)
-                return openai_schema.response(self.name, asked, embeddings, tokens)
+                return openai_schema.response(self.reader.bundle, asked, embeddings, tokens)
         except QueueFull as full:
-            raise busy(f"{full.waiting_texts} texts are waiting", full.retry_after_s) from None
+            raise busy(f"texts of {full.waiting_s:.0f} s are waiting", full.retry_after_s) from None
 
     @contextlib.asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytearray]:
@@ -237,17 +233,38 @@ class EmbeddingServer:
             )
         body, held = bytearray(), 0
         try:
-            async for chunk in request.stream():
-                held += len(chunk)
-                self.held_bytes += len(chunk)
-                if held > self.limits.body_bytes:
-                    raise too_large(self.limits.body_bytes)
-                if self.held_bytes > LARGEST_BODIES * self.limits.body_bytes:
-                    raise busy(f"requests of {self.held_bytes} bytes are waiting", self.queue.retry_after_s())
-                body += chunk
+            async with self._while_accepting():
+                async for chunk in request.stream():
+                    held += len(chunk)
+                    self.held_bytes += len(chunk)
+                    if held > self.limits.body_bytes:
+                        raise too_large(self.limits.body_bytes)
+                    if self.held_bytes > LARGEST_BODIES * self.limits.body_bytes:
+                        raise busy(f"requests of {self.held_bytes} bytes are waiting", 1)
+                    body += chunk
             yield body
         finally:
             self.held_bytes -= held
+
+    @contextlib.asynccontextmanager
+    async def _while_accepting(self) -> AsyncIterator[None]:
+        """Where a body is read. Raises Refusal where it is not there soon after the server stops: half a body
+        was never accepted."""
+        limit = asyncio.timeout(HALF_A_BODY_S if self.stopping else None)
+        try:
+            async with limit:
+                self.reading.add(limit)
+                yield
+        except TimeoutError:
+            raise Refusal(503, "server: stopping; ask another", code="stopping") from None
+        finally:
+            self.reading.discard(limit)
+
+    def stop(self) -> None:
+        """Stop accepting: /health says so, and bodies that are not there yet have a moment left."""
+        self.stopping = True
+        for limit in self.reading:
+            limit.reschedule(asyncio.get_running_loop().time() + HALF_A_BODY_S)
 
     async def _embed(self, request: Request, asked: EmbeddingRequest) -> tuple[np.ndarray, int]:
         """(n, d) embeddings and the tokens of a request's texts, which leave the queue when the client does
@@ -281,17 +298,9 @@ class Refusing:
         await (refused(problem) if problem else self.app)(scope, receive, send)
 
 
-def header_problem(origins: Sequence[str], scope: Scope) -> Refusal | None:
-    """Too many headers, or a script of a web page that is not allowed."""
-    headers: list[tuple[bytes, bytes]] = scope["headers"]
-    size = sum(len(name) + len(value) for name, value in headers)
-    if len(headers) > MOST_HEADERS or size > HEADER_BYTES:
-        fact = (
-            f"{len(headers)} headers of {size} bytes, at most {MOST_HEADERS} headers of "
-            f"{HEADER_BYTES} bytes are read"
-        )
-        return Refusal(431, f"headers: {fact}; send fewer")
-    found = [value.decode("latin-1") for name, value in headers if name == b"origin"]
+def origin_problem(origins: Sequence[str], scope: Scope) -> Refusal | None:
+    """A script of a web page that is not allowed."""
+    found = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
     if "*" in origins or set(found) <= set(origins):
         return None
     way_out = "start the server with --cors, or ask without a browser"
@@ -301,7 +310,9 @@ def header_problem(origins: Sequence[str], scope: Scope) -> Refusal | None:
 def key_problem(key: str, scope: Scope) -> Refusal | None:
     """Another key than the server's; only /health needs none."""
     given = dict(scope["headers"]).get(b"authorization", b"")
-    if scope["path"] == "/health" or hmac.compare_digest(given, f"Bearer {key}".encode()):
+    scheme, _, sent = given.partition(b" ")
+    same = hmac.compare_digest(sent.strip(), key.encode())
+    if scope["path"] == "/health" or (same and scheme.lower() == b"bearer"):
         return None
     fact = "another key than the server's" if given else "missing, and this server has a key"
     message = f"Authorization: {fact}; send Authorization: Bearer KEY"
@@ -309,24 +320,21 @@ def key_problem(key: str, scope: Scope) -> Refusal | None:
 
 
 class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Closes a connection whose request headers are not there in time, or above what is read."""
+    """Closes a connection that has had no request in progress for some seconds, or for more bytes than
+    headers may have; a refused body has more, so that its client gets to read the answer."""
 
     headers_s = 10.0
-    _header_bytes = 0
+    _unread_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        self._restart()
-        self._expire()
+        self._expire(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._waits and not self._header_bytes:  # the first of a request's
-            self._restart()
-        self._header_bytes += len(data)
         super().data_received(data)
-        if not self._waits:
-            self._header_bytes = 0
-        elif self._header_bytes > 2 * HEADER_BYTES:
+        self._unread_bytes = self._unread_bytes + len(data) if self._waits else 0
+        refused = self.cycle is not None and self.cycle.more_body
+        if self._unread_bytes > (REFUSED_BYTES if refused else HEADER_BYTES):
             self.transport.close()
 
     @property
@@ -334,35 +342,12 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         """Whether the headers of a request, the first or the next, are not there yet."""
         return self.cycle is None or self.cycle.response_complete
 
-    def _restart(self) -> None:
-        self._since = self.loop.time()
-        self._header_bytes = 0
-
-    def _expire(self) -> None:
-        if self.transport.is_closing():
-            return
-        left = self._since + self.headers_s - self.loop.time()
-        if self._waits and left <= 0:
+    def _expire(self, before: object) -> None:
+        """Close the connection if it waits for the same request as before; look again later."""
+        if self._waits and self.cycle is before:
             self.transport.close()
-        else:
-            self.loop.call_later(left if self._waits else self.headers_s, self._expire)
-
-
-class LingeringResponse(Response):
-    """An answer to a body that was not read: the connection is closed, but not before the client had time to
-    read the answer."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": self.body, "more_body": True})
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
-                left = LINGER_BYTES
-                while (message := await receive()).get("more_body"):
-                    left -= len(message["body"])
-                    if left < 0:  # no more is read; what was sent already reaches the client
-                        await asyncio.sleep(LINGER_S)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        if not self.transport.is_closing():
+            self.loop.call_later(self.headers_s, self._expire, self.cycle)
 
 
 def json_response(content: bytes, status: int = 200) -> Response:
@@ -370,8 +355,7 @@ def json_response(content: bytes, status: int = 200) -> Response:
 
 
 def refused(refusal: Refusal) -> Response:
-    kind = LingeringResponse if refusal.status == 413 else Response
-    return kind(refusal.body(), refusal.status, refusal.headers, media_type="application/json")
+    return Response(refusal.body(), refusal.status, refusal.headers, media_type="application/json")
 
 
 def busy(fact: str, retry_after_s: int) -> Refusal:
@@ -381,7 +365,7 @@ def busy(fact: str, retry_after_s: int) -> Refusal:
 
 def too_large(limit_bytes: int) -> Refusal:
     message = f"body: more than {limit_bytes} bytes; send the texts in several requests"
-    return Refusal(413, message, code="body_too_large", headers={"Connection": "close"})
+    return Refusal(413, message, code="body_too_large")
 
 
 async def http_error(request: Request, error: Exception) -> Response:
@@ -405,9 +389,9 @@ class GracefulServer(uvicorn.Server):
         super().__init__(config)
         self.embedding_server = embedding_server
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.embedding_server.stopping = True
-        super().handle_exit(sig, frame)
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.embedding_server.stop()
+        await super().shutdown(sockets)
 
 
 def serve(name: str, host: str, port: int, limits: Limits, workers: int, session: Session) -> None:
@@ -418,8 +402,8 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
     UserError for what is not an encoder's bundle, an address that cannot be listened on, an empty key, and
     as `bundle.load`.
     """
-    if limits.api_key is not None and not limits.api_key.strip():
-        raise UserError("--api-key: empty; give a key, or leave it out (and unset EDGEDISTILL_API_KEY)")
+    if limits.api_key is not None:
+        limits = replace(limits, api_key=_sendable(limits.api_key))
     threads = session.threads
     if threads is None:
         threads = max(1, machine.default_threads() // workers)
@@ -428,6 +412,8 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
     if first.labels:
         fact = f"a classifier ({', '.join(first.labels)}), which has no embeddings"
         raise UserError(f"{name}: {fact}; serve an encoder")
+    for each in (encoder for opened in bundles for encoder in opened.encoders):
+        each.encode("warm")  # before it listens: what fails here ends the start
     listener = listen(host, port)
     server = EmbeddingServer(bundles, limits)
     sys.setswitchinterval(SWITCH_S)
@@ -442,6 +428,7 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=int(limits.stop_s),
+        timeout_keep_alive=int(limits.header_s),
         backlog=BACKLOG,
     )
     at, found = listener.getsockname()[:2]
@@ -451,6 +438,15 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
         session.log(f"{server.name}:{first.precision}: {first.fallback}")
     session.log(f"{server.name}:{first.precision}, {about}, on {place}")
     GracefulServer(config, server).run(sockets=[listener])
+
+
+def _sendable(key: str) -> str:
+    """A key as a header can hold it, without the line end or space around it that files of secrets have.
+    Raises UserError for one that no header holds."""
+    if not key.strip().isprintable() or not key.strip():
+        fact = "holds a control character" if key.strip() else "empty"
+        raise UserError(f"--api-key: {fact}; give a key, or leave it out (and unset EDGEDISTILL_API_KEY)")
+    return key.strip()
 
 
 def listen(host: str, port: int) -> socket.socket:

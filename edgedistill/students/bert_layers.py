@@ -17,7 +17,6 @@ from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import (
     ACTIVATIONS,
     MASKED,
-    MICROSOFT,
     GraphWriter,
     finish,
     head_on_tokens,
@@ -50,7 +49,12 @@ FOLDED = np.empty(
     0, np.float32
 )  # of a parameter that a graph holds as part of others: what is left of it is zero
 SEGMENTS = "embeddings.token_type_embeddings.weight"
-GELUS = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
+GELUS = {
+    "gelu": "none",
+    "gelu_new": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+    "gelu_fast": "tanh",
+}  # approximations
 
 
 class EncoderLayers(NamedTuple):
@@ -182,7 +186,6 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
     Behind a linear head it is (B, T, d), see `head_on_tokens`. `layers` are the student's, see `layers_of`.
     """
     writer, model, config = GraphWriter(student, layers.model), layers.model, layers.model.config
-    mask = writer.add("Cast", "attention_mask", to=TensorProto.INT32)
     final = "encoded" if head_on_tokens(student) else "last_hidden_state"
     constants = [_layer(writer, layer) for layer in model.encoder.layer]
     # the constants of a shared layer block are written once
@@ -191,12 +194,7 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
     biases.append(np.zeros(config.hidden_size, np.float32))
     tokens = _embeddings(writer, model.embeddings, config, layers.pad, biases[0])
     if repeated:
-        # the shapes of tokens, which are known when the graph runs
-        leading = writer.add("Shape", tokens, start=0, end=2)
-        width = writer.constant([config.hidden_size], "width")
-        to_sequences = writer.add("Concat", leading, width, axis=0)
-        to_rows = writer.constant([-1, config.hidden_size], "rows")
-        read = _Read(config, mask, to_rows, to_sequences)
+        read = _read_by_layers(writer, tokens, config)
         rows, shifts = writer.add("Reshape", tokens, read.to_rows), dict[tuple[int, bool], str]()
         for number, ((layer, names), carried) in enumerate(zip(repeated, biases[1:], strict=True)):
             key = (number % len(constants), number == len(repeated) - 1)
@@ -205,7 +203,7 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
                 ending = "[again]" if starts_again else ""
                 shifts[key] = writer.parameter(shift, _array(shift) + carried, ending)
             rows = _layer_nodes(writer, names, read, rows, shifts[key])
-        tokens = writer.add("Reshape", rows, read.to_sequences, outputs=[final])
+        tokens = writer.add("Reshape", rows, writer.add("Shape", tokens), outputs=[final])
     else:
         tokens = writer.add("Identity", tokens, outputs=[final])
     if student.poolings == ["cls_pooler"]:
@@ -313,13 +311,26 @@ def restore(found: dict[str, np.ndarray]) -> None:
 
 
 class _Read(NamedTuple):
-    """What all layers read. Token embeddings are rows (B·T, H) for products and norms, and (B, T, H) for
-    attention."""
+    """What all layers read. Token embeddings are rows (B·T, H) for products and norms, and (B, T, heads, H /
+    heads) for attention. `hidden` (B, 1, 1, T) is added to scores, `scale` multiplies queries."""
 
     config: Any
-    mask: str
     to_rows: str
-    to_sequences: str
+    to_heads: str
+    hidden: str
+    scale: str
+
+
+def _read_by_layers(writer: GraphWriter, tokens: str, config: Any) -> _Read:
+    width, heads = config.hidden_size, config.num_attention_heads
+    leading = writer.add("Shape", tokens, start=0, end=2)
+    to_heads = writer.add("Concat", leading, writer.constant([heads, width // heads], "heads"), axis=0)
+    mask = writer.add("Cast", "attention_mask", to=TensorProto.FLOAT)
+    padding = writer.add("Sub", writer.constant(np.float32(1), "one"), mask)
+    padding = writer.add("Mul", padding, writer.constant(np.float32(MASKED), "masked"))
+    hidden = writer.add("Unsqueeze", padding, writer.constant([1, 2], "axes"))
+    scale = writer.constant(np.float32((width // heads) ** -0.5), "scale")
+    return _Read(config, writer.constant([-1, width], "rows"), to_heads, hidden, scale)
 
 
 def _layer_nodes(writer: GraphWriter, names: dict[str, list[str]], read: _Read, rows: str, shift: str) -> str:
@@ -332,18 +343,20 @@ def _layer_nodes(writer: GraphWriter, names: dict[str, list[str]], read: _Read, 
         y = writer.add("MatMul", x, weight)
         return writer.add("Add", y, *biases) if biases else y
 
+    def heads(name: str, order: list[int]) -> str:
+        return writer.add("Transpose", writer.add("Reshape", product(rows, name), read.to_heads), perm=order)
+
     def norm(x: str, *constants: str) -> str:
         return writer.add("LayerNormalization", x, *constants, axis=-1, epsilon=config.layer_norm_eps)
 
-    parts = [product(rows, name) for name in ("query", "key", "value")]
-    sequences = [writer.add("Reshape", part, read.to_sequences) for part in parts]
-    heads = {"num_heads": config.num_attention_heads, "mask_filter_value": MASKED}
-    context = writer.add("MultiHeadAttention", *sequences, "", read.mask, domain=MICROSOFT, **heads)
-    context = writer.add("Reshape", context, read.to_rows)
+    query = writer.add("Mul", heads("query", [0, 2, 1, 3]), read.scale)
+    scores = writer.add("Add", writer.add("MatMul", query, heads("key", [0, 2, 3, 1])), read.hidden)
+    context = writer.add("MatMul", writer.add("Softmax", scores, axis=-1), heads("value", [0, 2, 1, 3]))
+    context = writer.add("Reshape", writer.add("Transpose", context, perm=[0, 2, 1, 3]), read.to_rows)
     rows = norm(writer.add("Add", product(context, "attention"), rows), *names["norm"])
     inner = product(rows, "inner")
     if config.hidden_act == "relu":
         inner = writer.add("Relu", inner)
     else:
-        inner = writer.add(GELUS[config.hidden_act], inner, domain=MICROSOFT)
+        inner = writer.add("Gelu", inner, approximate=GELUS[config.hidden_act])
     return norm(writer.add("Add", product(inner, "feed_forward"), rows), *names["last_norm"], shift)

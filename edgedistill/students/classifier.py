@@ -45,7 +45,9 @@ def write(classifier: Classifier, pad: int) -> onnx.ModelProto:
     joining = _join_pairs(writer, part, pad) if classifier.pair else []
     rows = embedding
     if classifier.pair:
-        u, v = writer.add("Split", rows, outputs=["first_text", "second_text"], axis=0), "second_text"
+        halves = ["first_text", "second_text"]
+        u, v = halves
+        writer.add("Split", rows, outputs=halves, axis=0, num_outputs=2)
         parts = [u, v, writer.add("Abs", writer.add("Sub", u, v)), writer.add("Mul", u, v)]
         rows = writer.add("Concat", *parts, axis=-1)
     hidden = writer.add("Relu", writer.linear(rows, classifier.hidden))

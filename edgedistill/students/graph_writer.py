@@ -10,8 +10,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-OPSET = 17  # the first with LayerNormalization; later ones add nothing we use, and older runtimes reject them
-IR_VERSION = 8  # released with opset 17
+OPSET = 20  # the first with Gelu; later ones add nothing we use, and older runtimes reject them
+IR_VERSION = 9  # released with opset 20
 MICROSOFT = "com.microsoft"
 MASKED = -1e4  # finite: −inf − (−inf) is NaN on rows that are all padding, and −1e4 survives float16
 ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "Tanh", nn.ReLU: "Relu", nn.Sigmoid: "Sigmoid"}
@@ -111,7 +111,7 @@ def finish(writer: GraphWriter, pooled: str, student: Any, tokens: str | None = 
         sizes["last_hidden_state"] = [*both, student.model.config.hidden_size]
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sizes.items()]
     graph = helper.make_graph(writer.nodes, "student", inputs, outputs, writer.constants)
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+    opsets = [helper.make_opsetid("", OPSET)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedistill")
 
 
@@ -151,5 +151,5 @@ def unit_length(writer: GraphWriter, vectors: str, outputs: list[str] | None = N
 
 def length(writer: GraphWriter, vectors: str) -> str:
     """The length of each row, at least 1e-12: (…, d) -> (…, 1)."""
-    found = writer.add("ReduceL2", vectors, axes=[-1], keepdims=1)
+    found = writer.add("ReduceL2", vectors, writer.constant([-1], "axis"), keepdims=1)
     return writer.add("Clip", found, writer.constant(np.float32(1e-12), "tiny"))

@@ -280,6 +280,16 @@ def check_architecture(opened: ModelFolder, trust_remote_code: bool) -> None:
     raise UserError(f"{opened.folder}: {fact}; {ELSEWHERE}")
 
 
+def check_pooling(opened: ModelFolder, pooling: str | None, source: str, option: str) -> None:
+    """Raise UserError for a plain model without a pooling, and for one that is given to another model;
+    `option` is what gives it."""
+    if not opened.chain and pooling is None:
+        choices = "mean, cls, cls_pooler, max or last"
+        raise UserError(f"{source}: a plain model does not define its pooling; add {option} ({choices})")
+    if opened.chain and pooling is not None:
+        raise UserError(f"{source}: a sentence-transformers model brings its own pooling; leave {option} out")
+
+
 def _modules(folder: Path) -> list[dict[str, Any]]:
     """The entries of modules.json, each {type, path, …}, its path inside the folder; [] where there is no
     such file."""

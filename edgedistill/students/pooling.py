@@ -48,7 +48,7 @@ def pool_nodes(writer: GraphWriter, tokens: str, pooling: str) -> str:
             writer.constant([2], "axis"),
         )
         masked = writer.add("Where", mask, tokens, writer.constant(np.float32(MASKED), "masked"))
-        return writer.add("ReduceMax", masked, axes=[1], keepdims=0)
+        return writer.add("ReduceMax", masked, writer.constant([1], "axis"), keepdims=0)
     if pooling == "cls":
         return writer.add("Gather", tokens, writer.constant(np.int64(0), "first"), axis=1)
     if pooling == "last":
@@ -79,6 +79,5 @@ def _last(writer: GraphWriter, tokens: str) -> str:
     length = writer.add("Squeeze", writer.add("Shape", "attention_mask", start=1, end=2))
     zero, one = writer.constant(np.int64(0), "zero"), writer.constant(np.int64(1), "one")
     positions = writer.add("Mul", "attention_mask", writer.add("Range", zero, length, one))
-    return writer.add(
-        "GatherND", tokens, writer.add("ReduceMax", positions, axes=[1], keepdims=1), batch_dims=1
-    )
+    last = writer.add("ReduceMax", positions, writer.constant([1], "axis"), keepdims=1)
+    return writer.add("GatherND", tokens, last, batch_dims=1)

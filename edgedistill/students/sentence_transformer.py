@@ -77,7 +77,8 @@ def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> 
         raise UserError(
             f"{folder}: an encoder with a decoder, which does not embed by itself; {model_folder.ELSEWHERE}"
         )
-    poolings = _poolings(opened, pooling)
+    model_folder.check_pooling(opened, pooling, str(folder), "teacher.pooling")
+    poolings = opened.poolings if pooling is None else [pooling]
     options = {} if "cls_pooler" in poolings else without_pooler(opened)
     model = load_model(opened, trust_remote_code=trust_remote_code, dtype=torch.float32, **options)
     dense, width = list[nn.Sequential](), int(model.config.hidden_size) * len(poolings)
@@ -126,22 +127,6 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-
-
-def _poolings(opened: ModelFolder, pooling: str | None) -> list[str]:
-    if not opened.chain:
-        if pooling is None:
-            choices = "mean, cls, cls_pooler, max, last"
-            raise UserError(
-                f"{opened.folder}: a plain model does not define its pooling; set teacher.pooling ({choices})"
-            )
-        return [pooling]
-    if pooling is not None:
-        raise UserError(
-            f"{opened.folder}: a sentence-transformers model brings its own pooling; leave teacher.pooling "
-            "out"
-        )
-    return opened.poolings
 
 
 def _dense(module: model_folder.Module, width: int) -> nn.Sequential:

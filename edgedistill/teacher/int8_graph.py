@@ -74,7 +74,7 @@ def _make(teacher: Any, folder: Path) -> dict[str, Any]:
             f"{teacher.place}.dtype: int8 needs a graph of {teacher.spec.name}, and {error}; {WAY_OUT}"
         ) from error
     golden = _golden(reader)
-    quantized, in_w8 = mixed_precision.int8_with_w8(model, _samples(reader), golden)
+    quantized, in_w8 = mixed_precision.converted(model, "int8", _samples(reader), golden)
     mean, least = agreement(quantized, embeddings(model, golden), golden)
     if not least >= (required := PRECISIONS["int8"].single_cosine):  # NaN is above nothing
         fact = f"{teacher.spec.name} in int8 has a cosine of {least:.4f} on a text, {required} is required"

@@ -123,9 +123,9 @@ def keep_teachers(spec: recipe.Recipe, models: Models, partial: Path) -> list[di
     """Write `teachers` into the unfinished run, and return them. Raises UserError where a resumed run finds
     another teacher than it was started with."""
     path, found = partial / TEACHERS, teachers(spec, models)
-    before = {each["name"]: each["sha256"] for each in files.read_json(path)} if path.exists() else {}
-    for each in found:
-        if before.get(each["name"], each["sha256"]) != each["sha256"]:
+    before = files.read_json(path) if path.exists() else found  # of the same recipe, so in the same order
+    for was, each in zip(before, found, strict=True):
+        if was["sha256"] != each["sha256"]:
             fact = (
                 f"{each['name']} has changed since this run was started, and a part of it has learned "
                 "from the former"
@@ -180,7 +180,8 @@ def _entry(
     else:
         folder = opened if isinstance(opened, Path) else opened.folder
         stated, sha256 = stated_licence(folder), files.sha256_folder(folder, resolve.MODEL_FILES)
-    return {"name": name, "revision": revision, "licence": licence or stated, "sha256": sha256}
+    named = None if name is None else files.portable(name)
+    return {"name": named, "revision": revision, "licence": licence or stated, "sha256": sha256}
 
 
 def stated_licence(folder: Path) -> str | None:

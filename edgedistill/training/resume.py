@@ -46,8 +46,7 @@ def unfinished(spec: recipe.Recipe, out: Path, resume: bool, processes: Processe
         with tempfile.TemporaryDirectory(prefix="edgedistill-") as folder:
             yield Path(folder)
         return
-    if out.exists():
-        raise UserError(f"{out}: exists already; choose another --out, or delete it")
+    files.check_free(out)
     check_unfinished(out, resume)
     partial = resolve.unfinished_run(out)
     written = partial / "recipe.yaml"

@@ -25,7 +25,8 @@ def encoder(student: nn.Module, prepared: PreparedStudent) -> Encoder:
             student, prepared.tokenizer, [prompt + text for text in texts], prepared.max_tokens
         )
 
-    return Encoder(*map(in_role, ROLES))
+    text, query, document = map(in_role, ROLES)
+    return Encoder(text, query, document)
 
 
 def embed(

@@ -41,6 +41,9 @@ MOST_FIELDS, MOST_NODES = 200_000, 20_000  # of a graph; an encoder of 24 layers
 UNIT_LENGTH = 0.01  # how far an embedding's length may be from 1
 ROLES = {"text": "prompt", "query": "query_prompt", "document": "document_prompt"}
 
+ORT_FORMAT = b"ORTM"  # bytes 4 to 8 of a file that onnxruntime reads in another way
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # how protobuf writes a field
+DATA_LOCATION = 14  # of a tensor; 0: in this file
 # Of each message of an ONNX file: the fields that are skipped, and those that hold a message or a text that
 # is read. What is not listed is
 # refused: external data, subgraphs, functions, training steps, sparse tensors, strings.
@@ -71,6 +74,7 @@ OPERATORS = {
     "DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul GatherBlockQuantized MatMulIntegerToFloat "
     "MatMulNBits QuantizeLinear ",
 }
+ALLOWED = {(domain, kind) for domain, kinds in OPERATORS.items() for kind in kinds.split()}
 
 # What bounds the tokens of a text: characters of strings in tokenizer.json, its steps, how a text grows.
 LIMITS = {"pattern": 500, "token": 1_000, "unigram": 256, "affix": 100, "string": 1_000, "table": 4_000_000}
@@ -180,6 +184,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         and all(isinstance(each, dict) for each in precisions.values())
     )
     good = good and type(found.get("pad_id", 0)) is int and 0 <= found.get("pad_id", 0) < 2**31
+    calibration = found.get("calibration", {})
+    good = good and isinstance(calibration, dict) and good_numbers(calibration, dims[0])
     if not good or not precisions:
         sys.exit(
             f"{folder / 'manifest.json'}: keys missing or of the wrong type, truncated or edited; copy the "
@@ -197,6 +203,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return found
 
 
+def good_numbers(calibration: dict[str, Any], dims: int) -> bool:
+    """Whether a calibration has a range above 0 and a mean of so many dimensions."""
+    mean, most = calibration.get("mean", [0] * dims), calibration.get("int8_range", 8)
+    numbers = [most, *mean] if isinstance(mean, list) and len(mean) == dims else [None]
+    return all(type(x) in (int, float) and abs(x) < 2**16 for x in numbers) and most > 0
+
+
 def verified(folder: Path, manifest: dict[str, Any], name: str) -> bytes:
     """A file of the bundle, whose sha256 is that of the manifest. Exits with 1 where it is not."""
     data = contents(folder, name)
@@ -208,70 +221,79 @@ def verified(folder: Path, manifest: dict[str, Any], name: str) -> bytes:
     return data
 
 
-def check_graph(data: bytes) -> None:
-    """Raises ValueError for a graph whose data is not all in its own bytes, or with an operator that is not
-    listed.
-
-    A strict reader of protobuf: what it does not know, it refuses, so that onnxruntime reads nothing in
-        another way.
-    """
-    if data[4:8] == b"ORTM":
+def check_graph(data: Any) -> None:
+    """Raise ValueError with what is wrong with the bytes of a graph."""
+    if data[4:8] == ORT_FORMAT:
         raise ValueError("in ORT format, not ONNX")
     if _read(data, "model", 0, len(data), iter(range(MOST_FIELDS))).get("graph") != 1:
         raise ValueError("not an ONNX graph")
 
 
-def _read(data: bytes, what: str, at: int, end: int, left: Iterator[int]) -> dict[str, Any]:
-    """How often each field of a message occurs that is read, and a node's texts. left: one for each
-    field that may still be read."""
-    skipped, read = FIELDS[what]
+def _read(data: Any, message: str, at: int, end: int, left: Iterator[int]) -> dict[str, Any]:
+    """Read a message. Returns how often each field occurs that is read, and a node's texts.
+
+    left: an item for each field that may still be read.
+    """
+    skipped, read = FIELDS[message]
     found: dict[str, Any] = {}
     while at < end:
         if next(left, None) is None or found.get("node", 0) > MOST_NODES:
             raise ValueError(f"more than {MOST_NODES} nodes, or {MOST_FIELDS} fields")
-        key, start = _number(data, at, end)
-        field, wire_type, name = key >> 3, key & 7, read.get(key >> 3)
-        if wire_type == 0:
-            value, stop = _number(data, start, end)
-        elif wire_type in (1, 2, 5):
-            length, value = _number(data, start, end) if wire_type == 2 else ({1: 8, 5: 4}[wire_type], start)
-            stop = value + length
-        else:
-            raise ValueError(f"wire type {wire_type} at byte {at}")
-        if stop > end:
-            raise ValueError(f"cut off at byte {at}")
-        is_inside = (
-            what == "tensor" and field == 14 and wire_type == 0 and value == 0
-        )  # the data is in this file
-        if (name is None and field not in skipped and not is_inside) or (name is not None and wire_type != 2):
-            raise ValueError(
-                f"field {field} of a {what} at byte {at}, as of weights in another file, which no bundle "
-                "needs"
-            )
-        if name in ("operator", "domain"):
-            if name in found:
-                raise ValueError(f"a node with {name} twice at byte {at}")
-            found[name] = data[value:stop].decode("utf-8")
-        elif name is not None:
+        key, start = number(data, at, end)
+        field, wire_type = key >> 3, key & 7
+        value, stop = span(data, wire_type, start, end)
+        name = read.get(field)
+        if name is None:
+            in_this_file = message == "tensor" and (field, wire_type, value) == (DATA_LOCATION, VARINT, 0)
+            if field not in skipped and not in_this_file:
+                needed = "such as weights in another file, which no bundle needs"
+                raise ValueError(f"field {field} of a {message} at byte {at}, {needed}")
+        elif wire_type != BYTES:
+            raise ValueError(f"not an ONNX graph ({name} of another type at byte {at})")
+        elif name not in ("operator", "domain"):
             found[name] = found.get(name, 0) + 1
             _read(data, name, value, stop, left)
+        elif name in found:
+            raise ValueError(f"a node with {name} twice at byte {at}")
+        else:
+            found[name] = bytes(data[value:stop]).decode("utf-8")
         at = stop
-    if what == "node":
-        domain, operator = found.get("domain", ""), found.get("operator", "")
-        domain = "" if domain == "ai.onnx" else domain
-        if operator not in OPERATORS.get(domain, "").split():
-            raise ValueError(f"an operator that a bundle may not use ({domain!r} {operator!r})")
+    if message == "node":
+        _check_operator(found.get("domain", ""), found.get("operator", ""))
     return found
 
 
-def _number(data: bytes, at: int, end: int) -> tuple[int, int]:
+def _check_operator(domain: str, kind: str) -> None:
+    domain = "" if domain == "ai.onnx" else domain
+    if (domain, kind) not in ALLOWED:
+        name = f"{domain}.{kind}" if domain else kind
+        raise ValueError(f"an operator that a bundle may not use ({name[:100]!a})")
+
+
+def span(data: Any, wire_type: int, at: int, end: int) -> tuple[int, int]:
+    """(the number itself, or where the value starts; where it stops) of a field."""
+    if wire_type == VARINT:
+        return number(data, at, end)
+    if wire_type == BYTES:
+        length, at = number(data, at, end)
+    elif wire_type in (FIXED64, FIXED32):
+        length = 8 if wire_type == FIXED64 else 4
+    else:
+        raise ValueError(f"not an ONNX graph (wire type {wire_type} at byte {at})")
+    if at + length > end:
+        raise ValueError(f"cut off at byte {at}")
+    return at, at + length
+
+
+def number(data: Any, at: int, end: int) -> tuple[int, int]:
     """An integer of 1 to 10 bytes, and where it ends."""
     number = 0
     for place in range(min(10, end - at)):
-        number |= (data[at + place] & 127) << 7 * place
-        if data[at + place] < 128:
+        byte = data[at + place]
+        number |= (byte & 127) << 7 * place
+        if byte < 128:
             return number, at + place + 1
-    raise ValueError(f"a number without an end at byte {at}")
+    raise ValueError(f"not an ONNX graph (a number without an end at byte {at})")
 
 
 def check_tokenizer(data: bytes) -> None:
@@ -449,13 +471,15 @@ class Bundle:
         return rows[0]
 
 
-def compact(row: np.ndarray, precision: str) -> np.ndarray:
-    """An embedding in int8, x · 127√d / 8, rounded and clipped to ±127, or in the bits x > 0, as numpy packs
-    them; in float32 as it is."""
+def compact(row: np.ndarray, precision: str, manifest: dict[str, Any]) -> np.ndarray:
+    """An embedding in int8, x · 127√d / range, rounded and clipped to ±127, or in the bits x > mean, as numpy
+    packs them; in float32 as it is. Range and mean are the manifest's, 8 and 0 where it has none."""
+    calibration = manifest.get("calibration", {})
     if precision == "binary":
-        return np.packbits(row > 0)
+        return np.packbits(row > np.array(calibration.get("mean", 0), np.float32))
     if precision == "int8":
-        return np.clip(np.rint(row * np.float32(127 * len(row) ** 0.5 / 8)), -127, 127).astype(np.int8)
+        scaled = row * np.float32(127 * len(row) ** 0.5 / calibration.get("int8_range", 8))
+        return np.clip(np.rint(scaled), -127, 127).astype(np.int8)
     return row
 
 
@@ -521,7 +545,7 @@ def main() -> int:
         row, *others = (embed(line.rstrip("\n"), asked.role) for embed in opened)
         for other in others:
             row = (row + other) / max(np.linalg.norm(row + other), 1e-12)
-        row = compact(row, asked.embeddings)
+        row = compact(row, asked.embeddings, opened[0].manifest)
         print(json.dumps([round(x, 7) for x in row.tolist()]))
     return 0
 

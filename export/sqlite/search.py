@@ -13,17 +13,15 @@ import numpy as np
 import sqlite_vec
 
 import edgedistill
+from edgedistill.data.bm25 import words
 
-CANDIDATES = 100  # of each index, for which both scores are computed
-WEIGHT = 0.75  # of BM25: the best of six, 0.25 to 1.5, on SciFact's training queries with nano
+WEIGHT, LONE_SHARE, LONE = 2, 0.35, 0.1  # as in edgedistill/data/bm25.py, whose `joined` explains the score
 TABLES = """BEGIN; DROP TABLE IF EXISTS words; DROP TABLE IF EXISTS vectors;
-CREATE VIRTUAL TABLE words USING fts5(text, name UNINDEXED, tokenize='porter unicode61');
+CREATE VIRTUAL TABLE words USING fts5(folded, text UNINDEXED, name UNINDEXED, tokenize='porter unicode61');
 CREATE VIRTUAL TABLE vectors USING vec0(embedding int8[{}] distance_metric=cosine)"""
-FIND = """WITH matched AS MATERIALIZED (SELECT rowid AS id, -rank bm25 FROM words WHERE words MATCH :asked),
-chosen AS (SELECT id FROM (SELECT id FROM matched ORDER BY bm25 DESC LIMIT :candidates) UNION
-    SELECT rowid FROM vectors WHERE embedding MATCH vec_int8(:row) AND k = :candidates)
-SELECT name, text, 1 - vec_distance_cosine(embedding, vec_int8(:row)), ifnull(bm25, 0) FROM chosen
-JOIN words ON words.rowid = id JOIN vectors ON vectors.rowid = id LEFT JOIN matched USING (id)"""
+COSINES = "SELECT rowid, 1 - vec_distance_cosine(embedding, vec_int8(?)) FROM vectors ORDER BY rowid"
+MATCHES = "SELECT rowid, -rank FROM words WHERE words MATCH ?"
+ONE = "SELECT name, text FROM words WHERE rowid = ?"
 
 
 def index(database, encoder, texts):
@@ -32,18 +30,33 @@ def index(database, encoder, texts):
     with database:
         for statement in TABLES.format(encoder.dims[0]).split(";"):
             database.execute(statement)
-        database.executemany("INSERT INTO words(name, text) VALUES (?, ?)", texts)
+        folded = ((" ".join(words(text)), text, name) for name, text in texts)
+        database.executemany("INSERT INTO words VALUES (?, ?, ?)", folded)
         database.executemany("INSERT INTO vectors VALUES (?, vec_int8(?))", enumerate(map(bytes, rows), 1))
 
 
+def paragraphs(file):
+    try:
+        return re.split(r"\n\s*\n", file.read_text("utf-8"))
+    except UnicodeDecodeError:
+        return print(f"skipped: {file} is not UTF-8", file=sys.stderr) or []
+
+
 def find(database, encoder, query, k=10):
-    """The k best (score, name, text), by z-scores of cosine and BM25 among the candidates of both indexes."""
-    asked = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query)) or '""'
+    """The k best (score, name, text): how far the cosine is above the mean, and the share of the words."""
     row = bytes(encoder.encode_query(query, precision="int8"))
-    found = database.execute(FIND, {"asked": asked, "row": row, "candidates": CANDIDATES}).fetchall()
-    scores = np.array([each[2:] for each in found])
-    joined = (scores - scores.mean(axis=0)) / np.maximum(scores.std(axis=0), 1e-9) @ [1, WEIGHT]
-    return [(joined[at], *found[at][:2]) for at in np.argsort(-joined)[:k]]
+    cosines = np.array([cosine for _, cosine in database.execute(COSINES, (row,))])
+    bm25, known, matched, count, whole = *np.zeros((3, len(cosines))), len(cosines), 1e-9
+    for word in dict.fromkeys(words(query)):
+        found = np.array(database.execute(MATCHES, (f'"{word}"',)).fetchall()).reshape(-1, 2)
+        idf = np.log((count - len(found) + 0.5) / (len(found) + 0.5))  # FTS5's
+        if idf > 0:  # not of a word that half of the texts have
+            whole, at = whole + idf, found[:, 0].astype(int) - 1
+            bm25[at], known[at], matched[at] = bm25[at] + found[:, 1] / 2.2, known[at] + idf, matched[at] + 1
+    share = np.where((matched == 1) & (known < LONE_SHARE * whole), LONE, 1) * bm25 / whole
+    scores = (cosines - cosines.mean()) / max(1 - cosines.mean(), 1e-6) + WEIGHT * share
+    best = np.argsort(-scores, kind="stable")[:k].tolist()
+    return [(float(scores[at]), *database.execute(ONE, (at + 1,)).fetchone()) for at in best]
 
 
 if __name__ == "__main__":
@@ -53,8 +66,7 @@ if __name__ == "__main__":
     sqlite_vec.load(database)
     if verb == "index":
         files = [file for file in sorted(Path(given).rglob("*")) if file.suffix in (".txt", ".md")]
-        parts = ((str(file), re.split(r"\n\s*\n", file.read_text("utf-8"))) for file in files)
-        found = [(name, text) for name, texts in parts for text in texts if text.strip()]
+        found = [(str(file), text) for file in files for text in paragraphs(file) if text.strip()]
         index(database, encoder, found or sys.exit(f"{given}: no texts in .txt and .md files; name another"))
     for score, name, text in find(database, encoder, given) if verb == "find" else ():
         print(f"{score:5.2f}  {name}: {' '.join(text.split())[:80]}")

@@ -11,7 +11,6 @@ const MOST_BYTES = 5e6; // of a text file
 const MOST_MARKED = 5_000; // characters of a line in which words are marked
 const NEAREST = 8; // lines shown at first
 const MORE = 20; // lines that one press adds
-const CLOSE = 0.2; // of the way from the median cosine to 1, which the best goes at least; on the example, by three students
 const HERE = /^(localhost|127(\.\d+){3}|\[::1\])(:\d+)?(\/|$)/iu; // an address without its http://
 const HOST = /^([\w-]+(\.[\w-]+)+(:\d+)?|[\w-]+:\d+)(\/|$)/u; // one without its https://
 const BACKENDS = ["auto", "webgpu", "wasm"];
@@ -403,12 +402,12 @@ async function embedLines({ stay = false } = {}) {
     }
     if (signal.aborted && signal.reason !== "stopped") return;
     const ready = all.filter(({ line }) => rows.has(line));
-    const { BM25, joined, words } = await import("./vendor/core/bm25.js"); // not before a bundle has opened
+    const { BM25, CLOSE, joined, words } = await import("./vendor/core/bm25.js"); // not before a bundle has opened
     if (stop.signal !== signal || rows !== rowOf) return;
     const [kept, numbers] = [ready.map(({ line }) => line), ready.map(({ number }) => number)];
     rowOf = new Map(kept.map((text) => [text, rows.get(text)]));
     const noun = same(kept, example) ? "example line" : "line";
-    embedded = { lines: kept, noun, numbers, of: texts, index: new BM25(kept), joined, words };
+    embedded = { lines: kept, noun, numbers, of: texts, index: new BM25(kept), CLOSE, joined, words };
     if (signal.aborted) halted = "stopped";
     showEmbedded(stay);
     const searchable = `${counted(kept.length, noun)} searchable`;
@@ -477,20 +476,22 @@ async function search() {
 
 /** The lines nearest to a query and its embedding, by cosine or by cosine and words; the best cosine, the median of all with the example's; which words lines have. */
 function nearest(query, row) {
-  const { lines, numbers, index, joined } = embedded;
+  const { lines, numbers, index, CLOSE, joined } = embedded;
   const cosines = lines.map((line) => similarity(row, rowOf.get(line)));
-  const bm25 = $("by-words").checked ? index.scores(query) : new Float64Array(lines.length);
-  const scores = joined(cosines, bm25);
+  const byWords = $("by-words").checked;
+  const bm25 = byWords ? index.shares(query) : new Float64Array(lines.length);
+  const all = [...cosines, ...unrelated.map((each) => similarity(row, each))];
+  const scores = joined(cosines, bm25, undefined, all);
   const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]);
   const found = order.slice(0, limit).map((at) => ({ cosine: cosines[at], hasWords: bm25[at] > 0, line: lines[at], number: numbers[at] }));
-  const sorted = [...cosines, ...unrelated.map((each) => similarity(row, each))].sort((a, b) => a - b);
-  return { found, median: sorted[(sorted.length - 1) >> 1], best: cosines.reduce((a, b) => Math.max(a, b)), known: index.known(query) };
+  const isFar = scores[order[0]] < (byWords ? CLOSE.words : CLOSE.cosine);
+  const sorted = all.sort((a, b) => a - b);
+  return { found, isFar, median: sorted[(sorted.length - 1) >> 1], best: cosines.reduce((a, b) => Math.max(a, b)), known: index.known(query) };
 }
 
 /** The nearest lines in their order, each with a bar for its cosine, from the median to the best; without bars where none is close. */
-function showNearest({ found, median, best, known } = { found: [] }, ms = 0) {
+function showNearest({ found, isFar, median, best, known } = { found: [], isFar: false }, ms = 0) {
   const { length } = embedded.lines;
-  const isFar = found.length > 0 && best - median < CLOSE * (1 - median) && !found[0].hasWords;
   $("results").className = isFar ? "far" : "";
   const share = (cosine) => (best > median ? Math.max(0, (cosine - median) / (best - median)) : 0);
   $("results").replaceChildren(...found.map((each) => resultOf(each, share(each.cosine), known)));
@@ -533,7 +534,7 @@ function resultOf({ line, number, cosine, hasWords }, share, known) {
 
 /** A line in parts, those in <mark> that are words of the query. */
 function marked(line, known) {
-  const parts = line.slice(0, MOST_MARKED).split(/([\p{L}\p{M}\p{N}]+)/u);
+  const parts = line.slice(0, MOST_MARKED).split(/([\p{L}\p{M}\p{N}\p{Cf}]+)/u);
   const isKnown = (part) => {
     const found = embedded.words(part);
     return found.length > 0 && found.every((word) => known.has(word));

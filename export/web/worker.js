@@ -42,7 +42,7 @@ const operations = {
     const [encoder, chosen] = [bundle.of(role), bundle.chosenDim(dim)];
     const width = rowWidth(precision, chosen);
     const ids = texts.map((text, at) => encoder.tokenize(text, `texts[${first + at}]`, role));
-    return { rows: compact(await encoder.embed(ids, chosen), precision, chosen), width };
+    return { rows: compact(await encoder.embed(ids, chosen), precision, chosen, encoder.manifest.calibration), width };
   },
 
   /** Embed the golden texts, alone and in batches, and compare with the stored embeddings. */

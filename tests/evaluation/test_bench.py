@@ -588,7 +588,7 @@ def test_a_runner_of_another_model_is_refused(shelf: Path, tmp_path: Path) -> No
         target = bench.targets(str(shelf / "teacher"))[0]
         target = replace(target, runner=speed.Runner.named(f"cat {script}"))
         [target.speed] = speed.measure([target], ["zero"], Session(threads=1), FEW)
-        with pytest.raises(error, match=re.escape(f"--runner cat {script}: {problem}")):
+        with pytest.raises(error, match=re.escape(f"--runner cat {name}.json: {problem}")):
             bench._check_embeddings(target, ["zero"], Session(threads=1))
 
 

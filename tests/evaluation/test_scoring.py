@@ -383,11 +383,11 @@ def test_beside_bm25_by_hand(tmp_path: Path) -> None:
         return np.array([[math.cos(math.radians(angle[t])), math.sin(math.radians(angle[t]))] for t in texts])
 
     cosines = np.cos(np.radians([10, 20, 80, 140]))
-    word = np.array([0, 0, 0, 3**0.5]) - np.array([3**-0.5] * 3 + [0])  # z-scores of one hit in four
-    assert bm25.z_scores(np.array([[0, 0, 0, 2]])) == pytest.approx(word[None])
+    share = bm25.BM25(corpus.values(), "set").shares(["ten more"])[0]
+    assert (share > 0).tolist() == [False, False, False, True]
     ideal = 2 + 1 / math.log2(3)
-    for weight, order in ((0.0, "d1 d2 d3 d4"), (0.8, "d1 d2 d4 d3"), (5.0, "d4 d1 d2 d3")):
-        joined = (cosines - cosines.mean()) / cosines.std() + weight * word
+    for weight, order in ((0.0, "d1 d2 d3 d4"), (100.0, "d1 d2 d4 d3"), (500.0, "d4 d1 d2 d3")):
+        joined = (cosines - cosines.mean()) / (1 - cosines.mean()) + weight * share
         assert [f"d{1 + at}" for at in np.argsort(-joined)] == order.split()
         found = scoring.evaluate_search(suite, by_angle, scoring.Search(weight))
         assert list(found) == ["suite", "suite + BM25"]

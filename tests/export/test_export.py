@@ -27,7 +27,7 @@ from edgedistill.precisions import PRECISIONS
 from edgedistill.runtime import bundle, onnx_session, verify
 from edgedistill.runtime.golden_file import golden_texts
 from edgedistill.session import Session
-from edgedistill.students import bert, bilstm, kinds, static
+from edgedistill.students import kinds
 from tests.conftest import World, make_tokenizer, sentences
 from tests.students.test_graph import spread
 
@@ -51,7 +51,7 @@ def make_run(
     """A run with random weights: what train writes, without the training. `change` edits the student."""
     words = make_tokenizer()
     common = {"kind": kind, "head": {"dims": 24, "bias": True}, "max_tokens": 32, **shape}
-    if kind == "bert":
+    if kind in ("bert", "recurrent"):
         config = {**SIZES, "vocab_size": len(words), "pad_token_id": 0}
         common = {"config": config, "bottleneck": None, "pooling": "mean", "tanh": False, **common}
         student = {"kind": "bert", "layers": 2, "width": 32, "heads": 4, "head": "linear", "dims": 24}
@@ -71,7 +71,7 @@ def make_run(
             **common,
         }
         student = {"kind": "bilstm", "width": 32, "hidden": 40}
-    module = spread({"bert": bert, "bilstm": bilstm, "static": static}[kind].build(common))
+    module = spread(kinds.KINDS[kind].build(common))
     if kind == "static":
         module.embedding.weight.data[0] = 0  # the padding token's
     if change is not None:
@@ -497,7 +497,7 @@ def test_only_a_bundle_is_replaced(tmp_path: Path) -> None:
     (out / "thesis.txt").write_text("years of work")
     assert (
         refused(tmp_path, source, ["fp32"], UserError)
-        == f"{out}: already exists and is not a bundle; choose another name"
+        == f"{out}: exists already and is not a bundle; choose another name"
     )
 
 
@@ -543,8 +543,8 @@ def test_an_id_above_the_table_while_the_count_is_below(tmp_path: Path, where: s
 
 
 UNKNOWN = (
-    ("w3", "choose one: (fp16, fp32, int8, w4, w8)"),
-    ("bf16", "did you mean 'fp16'? (fp16, fp32, int8, w4, w8)"),
+    ("w3", "choose one: (fp16, fp32, int8, qdq, w4, w8)"),
+    ("bf16", "did you mean 'fp16'? (fp16, fp32, int8, qdq, w4, w8)"),
 )
 
 
@@ -553,13 +553,13 @@ UNKNOWN = (
     [
         (
             ["fp32", "int4"],
-            "--precision: no precision 'int4'; did you mean 'int8'? (fp16, fp32, int8, w4, w8)",
+            "--precision: no precision 'int4'; did you mean 'int8'? (fp16, fp32, int8, qdq, w4, w8)",
         ),
         (
             ["w3", "bf16"],
             "\n".join(f"--precision: no precision {each!r}; {way_out}" for each, way_out in UNKNOWN),
         ),
-        ([], "--precision: none given; choose from fp32, fp16, w8, int8, w4"),
+        ([], "--precision: none given; choose from fp32, fp16, w8, int8, qdq, w4"),
     ],
 )
 def test_precisions_that_are_not(tmp_path: Path, precisions: list[str], message: str) -> None:

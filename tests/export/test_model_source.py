@@ -43,7 +43,7 @@ def test_a_sentence_transformers_folder_goes_straight_to_a_bundle(world: World, 
     assert (manifest["kind"], manifest["max_tokens"], manifest["teacher"]) == (
         "teacher",
         48,
-        str(world.teacher),
+        world.teacher.name,
     )
     assert verify.verify(tmp_path / "b")["texts"] == 32
     opened = bundle.load(tmp_path / "b", precision="fp32")
@@ -114,6 +114,16 @@ def unknown_module(folder: Path) -> None:
                 folder / "config.json", model_type="t5", architectures=["T5ForConditionalGeneration"]
             ),
             "an encoder with a decoder, T5ForConditionalGeneration (model_type t5)",
+        ),
+        (
+            lambda folder: edit(folder / "config.json", model_type="t5", architectures=["T5EncoderModel"]),
+            "an encoder of an architecture that is not supported yet (T5EncoderModel (model_type t5))",
+        ),
+        (
+            lambda folder: edit(
+                folder / "config.json", model_type="gemma3_text", use_bidirectional_attention=True
+            ),
+            "an encoder of an architecture that is not supported yet (",
         ),
         (without_tokenizer, "a model without a tokenizer (none of tokenizer.json, "),
         (

@@ -286,6 +286,6 @@ def test_fp32_is_what_it_was(graphs: dict[str, onnx.ModelProto]) -> None:
 def test_an_unknown_precision_names_the_known(graphs: dict[str, onnx.ModelProto]) -> None:
     with pytest.raises(
         UserError,
-        match=r"--precision: no precision 'int4'; did you mean 'int8'\? \(fp16, fp32, int8, w4, w8\)",
+        match=r"--precision: no precision 'int4'; did you mean 'int8'\? \(fp16, fp32, int8, qdq, w4, w8\)",
     ):
         quantization.convert(graphs["bert"], "int4")

@@ -188,6 +188,7 @@ def accepted(expression: str) -> bool:
     return True
 
 
+GRAPH_CHECK = "check_graph _read _check_operator span number".split()
 TOKENIZER_CHECK = """check_tokenizer _distinct _most _check_model _flat _check_step _check_strings _growth
 _longest_replacement _added_tokens""".split()
 
@@ -225,6 +226,8 @@ def test_the_lists_of_the_programs() -> None:
     module = embed_py()
     assert {domain: sorted(text.split()) for domain, text in module.OPERATORS.items()} == names
     assert module.FIELDS == graph_check.FIELDS
+    for name in GRAPH_CHECK:
+        assert inspect.getsource(getattr(module, name)) == inspect.getsource(getattr(graph_check, name))
     fields = {what: skipped | set(read) for what, (skipped, read) in module.FIELDS.items()}
     if not shutil.which("node"):
         pytest.skip("needs Node for the list of export/node/core/graph.js")

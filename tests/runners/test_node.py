@@ -183,7 +183,7 @@ import { readFileSync } from "node:fs";
 import { BM25, joined, words } from "./core/bm25.js";
 const { texts, queries } = JSON.parse(readFileSync(0, "utf8"));
 const index = new BM25(texts);
-const rows = queries.map((query) => [...index.scores(query)]);
+const rows = queries.map((query) => [...index.shares(query)]);
 const both = rows.map((row, at) => [...joined(rows[(at + 1) % rows.length], row, 0.5)]);
 console.log(JSON.stringify({ words: texts.map(words), rows, both }));
 """
@@ -194,7 +194,7 @@ console.log(JSON.stringify({ words: texts.map(words), rows, both }));
     assert found["words"] == [bm25.words(text) for text in texts]
     index = bm25.BM25(texts, "texts")
     assert index.language is None, "so that words are compared as they are"
-    expected = index.scores(queries)
+    expected = index.shares(queries)
     assert [(row > 0).sum() > 0 for row in expected] == [True] * 5 + [False]
     np.testing.assert_allclose(found["rows"], expected, rtol=1e-5)
     np.testing.assert_allclose(
@@ -266,7 +266,7 @@ def test_the_package_names_what_it_ships() -> None:
     )
     exported = package["exports"]["."]
     named = {*package["bin"].values(), *(Path(place).name for place in exported.values())}
-    assert named | {"core"} == set(package["files"])
+    assert named | {"core", "telemetry.js"} == set(package["files"])
     assert all((NODE / name).exists() for name in package["files"])
     code, types = ((NODE / name).read_text(encoding="utf-8") for name in ("index.js", "index.d.ts"))
     (listed,) = re.findall(r"^export \{ (.*) \};$", code, re.MULTILINE)

@@ -11,7 +11,7 @@ import pytest
 from edgedistill import search, similarity
 from edgedistill.errors import UserError
 from edgedistill.runtime import bundle
-from edgedistill.runtime.compact import compact
+from edgedistill.runtime.compact import Calibration, compact, measured
 from edgedistill.runtime.similarity import unit_rows
 from tests.conftest import sentences
 from tests.runtime.conftest import rewrite
@@ -33,13 +33,51 @@ def test_int8_and_bits_are_those_of_sentence_transformers() -> None:
 
     step = 8 / np.sqrt(64) / 127  # theirs takes the floor of (x - start) / step, and then 128 from it
     ranges = np.outer([-128.5 * step, 126.5 * step], np.ones(64))
-    rows = ROWS * 2  # beyond the range, which unit rows of 64 dimensions cannot pass
+    rows = ROWS * 1.3  # beyond the range, which unit rows of 64 dimensions cannot pass
     theirs = quantize_embeddings(rows, "int8", ranges=ranges).astype(int)
     ours = compact(rows, "int8").astype(int)
     assert np.abs(np.maximum(theirs, -127) - ours).max() <= 1
     assert (np.maximum(theirs, -127) == ours).mean() > 0.999  # float32 noise at the edges
     assert np.abs(ours).max() == 127, "some clip"
     assert np.array_equal(compact(ROWS, "binary"), quantize_embeddings(ROWS, "ubinary"))
+
+
+def test_int8_refuses_what_it_would_clip_and_an_export_measures_the_range() -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 256)).astype(np.float32)
+    rows[:, :2] *= 30
+    rows = unit_rows(rows)
+    with pytest.raises(UserError, match="int8 clips the embedding of text 1,"):
+        compact(rows, "int8")
+    found = measured(rows)
+    assert "int8_range" in found and found["int8_range"] <= 16
+    int8 = compact(rows, "int8", Calibration(**found))
+    assert np.abs(similarity(int8, int8) - similarity(rows, rows)).max() < 0.02
+    assert measured(ROWS[:, :24]) == {}, "the default serves"
+
+
+def test_bits_less_the_mean() -> None:
+    """Where all embeddings point one way, plain bits are those of every text."""
+    rows = unit_rows(ROWS * 0.2 + np.repeat([[0.3, -0.2]], 32, axis=0).ravel())
+    mean = Calibration(mean=np.array(measured(rows)["mean"], np.float32))
+    bits, plain = compact(rows, "binary", mean), compact(rows, "binary")
+    exact = np.argsort(-similarity(rows[:50], rows), axis=1)[:, 1]
+    found, without = (
+        (search(rows[:50], stored, 20, calibration=each)[0] == exact[:, None]).any(1).mean()
+        for stored, each in ((bits, mean), (plain, Calibration()))
+    )
+    assert found > without + 0.2
+    cut = mean.centred(unit_rows(rows[:, :16]))
+    assert np.abs(cut.mean(0)).max() < 0.1 and np.array_equal(Calibration().centred(rows), rows)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [[], {"mean": [2.0]}, {"mean": ["a"]}, {"mean": [0.1]}, {"int8_range": 0}],
+)
+def test_a_calibration_that_is_none_is_refused(copy: Path, wrong: Any) -> None:
+    rewrite(copy, calibration=wrong)
+    with pytest.raises(UserError, match="calibration"):
+        bundle.load(copy)
 
 
 def test_bits_by_hand() -> None:
@@ -71,7 +109,7 @@ def test_a_bundle_encodes_in_every_precision(folder: Path, copy: Path) -> None:
     ):
         found = opened.encode(texts, precision=precision)
         assert found.dtype == dtype and found.shape == (20, width)
-        assert np.array_equal(found, compact(rows, precision))
+        assert np.array_equal(found, compact(rows, precision, opened.calibration))
         assert np.array_equal(
             opened.encode(texts[3:4], precision=precision)[0], opened.encode(texts[3], precision=precision)
         )

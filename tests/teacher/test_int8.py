@@ -263,5 +263,5 @@ def test_check_makes_the_graph_and_training_finds_it(world: World, tmp_path: Pat
     assert sum("making the int8 graph" in line for line in lines) == 1 and any(
         "texts/s" in line for line in lines
     )
-    assert info["teachers"][0]["name"] == str(world.teacher)
+    assert info["teachers"][0]["name"] == "teacher"
     assert len(list((tmp_path / "cache" / "teachers").glob("*/*/00000"))) == 1

@@ -101,7 +101,7 @@ def test_a_plain_model_needs_a_pooling_and_the_other_brings_its_own(world: World
         np.abs(load_plain(world, "mean").embed(sentences(9)) - load(world.teacher).embed(sentences(9))).max()
         < 1e-6
     )
-    with pytest.raises(UserError, match="a plain model does not define its pooling; set teacher.pooling"):
+    with pytest.raises(UserError, match="a plain model does not define its pooling; add teacher.pooling"):
         load(world.folder / "plain")
     with pytest.raises(UserError, match="brings its own pooling; leave teacher.pooling out"):
         load(world.teacher, pooling="cls")

@@ -130,7 +130,7 @@ cli.main()
 def test_a_killed_job_loses_at_most_its_shard(world: World, tmp_path: Path) -> None:
     """Two jobs, the second killed with SIGKILL within its second shard, and started again."""
     path = tmp_path / "tiny.yaml"
-    path.write_text(recipe.dump(parsed(world)), encoding="utf-8")
+    path.write_text(json.dumps(parsed(world).model_dump(by_alias=True)), encoding="utf-8")
     teacher_cache.fill(parsed(world), session(world, tmp_path / "one"), (1, 2))
     environment = {**os.environ, "EDGEDISTILL_CACHE": str(tmp_path / "two")}
     command = [sys.executable, "-c", COMMAND, "cache", str(path), "--data", str(world.data), "--only", "2/2"]
@@ -181,7 +181,7 @@ print(teacher_cache.fill(recipe.read(sys.argv[1]), session, engine="ray")["passe
 @pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray: pip install 'edgedistill[ray]'")
 def test_ray_goes_on_after_a_killed_actor(world: World, tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
-    path.write_text(recipe.dump(parsed(world)), encoding="utf-8")
+    path.write_text(json.dumps(parsed(world).model_dump(by_alias=True)), encoding="utf-8")
     command = [sys.executable, "-c", RAY, str(path), str(tmp_path), str(world.data)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_DISABLE_MEMORY_MONITOR": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -76,18 +76,15 @@ def test_the_card_names_each_teacher(world: World, wide: Path, tmp_path: Path) -
     ]
     bundle_writer.export(tmp_path / "run", ["fp32"], tmp_path / "bundle", lambda line: None)
     card = (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
-    assert f"distilled from `{world.teacher}` and `{wide}`." in card
+    assert "distilled from `teacher` and `wide`." in card
     assert (
         "| teacher | revision | licence, as stated by the recipe or by the model's card | share of the "
         "targets |\n| --- |" in card
     )
-    assert (
-        f"\n| `{world.teacher}` | — | CC0 \\| public domain | 30% |\n| `{wide}` | — | apache-2.0 | 70% |\n"
-        in card
-    )
+    assert "\n| `teacher` | — | CC0 \\| public domain | 30% |\n| `wide` | — | apache-2.0 | 70% |\n" in card
     bundle_writer.export(Source(str(wide), "cls"), ["fp32"], tmp_path / "itself", lambda line: None)
     card = (tmp_path / "itself" / "README.md").read_text(encoding="utf-8")
-    assert f"| `{wide}` | — | apache-2.0 |\n" in card and "share of the targets" not in card
+    assert "| `wide` | — | apache-2.0 |\n" in card and "share of the targets" not in card
 
 
 def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedistill.runtime.bundle import Bundle
+from edgedistill.runtime.compact import PLAIN, Calibration
 from edgedistill.runtime.similarity import unit_rows
 
 Encode = Callable[[list[str]], npt.NDArray[np.float32]]
@@ -20,17 +21,19 @@ Ints = npt.NDArray[np.int64]
 
 
 class Encoder(NamedTuple):
-    """An encoder by the roles of texts: what embeds a text, a query, a document."""
+    """An encoder by the roles of texts: what embeds a text, a query, a document; and what its embeddings in
+    fewer bytes are made with."""
 
     text: Encode
     query: Encode
     document: Encode
+    calibration: Calibration = PLAIN
 
     @classmethod
     def of(cls, given: Any) -> Encoder:
         """A bundle, or a function that embeds texts of all roles, by roles."""
         if isinstance(given, Bundle):
-            return cls(given.encode, given.encode_query, given.encode_document)
+            return cls(given.encode, given.encode_query, given.encode_document, given.calibration)
         return given if isinstance(given, Encoder) else cls(given, given, given)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -162,27 +162,27 @@ def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[s
         if search.weight is not None:
             found[name]["bm25"] = alone
     if search.precisions:
-        found[""]["embeddings"] = _in_fewer_bytes(collection, queries, own, search.precisions)
+        found[""]["embeddings"] = _in_fewer_bytes(collection, queries, own, search, encoder)
     return found
 
 
 def _in_fewer_bytes(
-    collection: Collection, queries: Floats, index: Index, precisions: Sequence[str]
+    collection: Collection, queries: Floats, index: Index, search: Search, encoder: Encoder
 ) -> dict[str, float]:
     """Return nDCG@10 of the texts' embeddings in each precision, which are held in memory; queries stay
     float32. Of bits the nearest 100 by Hamming distance are ranked by the cosine of query and bits and, as
     `binary+int8`, of query and int8."""
-    taken = list(blocks(*index.embeddings.shape))
+    taken, fit = list(blocks(*index.embeddings.shape)), encoder.calibration
     stored = {
-        precision: np.concatenate([compact(index.embeddings[rows], precision) for rows in taken])
-        for precision in precisions
+        precision: np.concatenate([compact(index.embeddings[rows], precision, fit) for rows in taken])
+        for precision in search.precisions
     }
     variants: dict[str, tuple[Any, Any]] = {precision: (rows, None) for precision, rows in stored.items()}
     if {"binary", "int8"} <= set(stored):
         variants["binary+int8"] = stored["binary"], stored["int8"]
     found = {}
     for name, (rows, rescore) in variants.items():
-        numbers, cosines = similarity.search(queries, rows, k=100, rescore=rescore)
+        numbers, cosines = similarity.search(queries, rows, k=100, rescore=rescore, calibration=fit)
         found[name] = float(np.mean(_ndcg(_sorted(cosines, numbers, index.names), collection)))
     return found
 
@@ -211,12 +211,12 @@ def indexed(collection: Collection, encode: Encode) -> Index:
 def ranked(
     collection: Collection, queries: Floats, index: Index, weight: float | None = None
 ) -> list[Ranking]:
-    """Rank the texts for each query (q, d) by cosine, with a weight by z-scores of cosines and of BM25."""
+    """Rank the texts for each query (q, d) by cosine, with a weight by words too."""
     found = list[Ranking]()
     for taken in blocks(len(queries), len(index.names)):
         scores: Floats = queries[taken] @ index.embeddings.T
         if weight is not None:
-            scores = joined(scores, collection.bm25.scores(collection.queries[taken]), weight)
+            scores = joined(scores, collection.bm25.shares(collection.queries[taken]), weight)
         found += _best(scores, index.names)
     return found
 
@@ -232,8 +232,12 @@ def ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
 
 def _best(scores: Floats, names: list[str]) -> list[Ranking]:
     """Return the POOL best texts of each query, given their scores (q, n)."""
-    kept = np.argpartition(-scores, min(POOL, len(names)) - 1, axis=1)[:, :POOL]
-    return _sorted(np.take_along_axis(scores, kept, axis=1), kept, names)
+    least = -np.partition(-scores, min(POOL, len(names)) - 1, axis=1)[:, min(POOL, len(names)) - 1]
+    found = list[Ranking]()
+    for row, edge in zip(scores, least, strict=True):
+        kept = np.flatnonzero(row >= edge)  # all that tie at the edge
+        found.append(_sorted(row[None, kept], kept[None], names)[0][:POOL])
+    return found
 
 
 def _sorted(scores: Floats, kept: Ints, names: list[str]) -> list[Ranking]:

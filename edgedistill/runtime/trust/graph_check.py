@@ -16,7 +16,7 @@ from typing import Any
 
 from edgedistill.errors import CheckFailed
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.runtime.trust.operators import ALLOWED, full_name
+from edgedistill.runtime.trust.operators import ALLOWED
 
 MOST_FIELDS, MOST_NODES = 200_000, 20_000  # a traced encoder of 24 layers has some 30,000 and 5,000
 ORT_FORMAT = b"ORTM"  # bytes 4 to 8 of a file that onnxruntime reads past this check
@@ -63,14 +63,15 @@ def _read(data: Any, message: str, at: int, end: int, left: Iterator[int]) -> di
     while at < end:
         if next(left, None) is None or found.get("node", 0) > MOST_NODES:
             raise ValueError(f"more than {MOST_NODES} nodes, or {MOST_FIELDS} fields")
-        key, start = _number(data, at, end)
+        key, start = number(data, at, end)
         field, wire_type = key >> 3, key & 7
-        value, stop = _span(data, wire_type, start, end)
+        value, stop = span(data, wire_type, start, end)
         name = read.get(field)
         if name is None:
             in_this_file = message == "tensor" and (field, wire_type, value) == (DATA_LOCATION, VARINT, 0)
             if field not in skipped and not in_this_file:
-                raise ValueError(f"field {field} of a {message} at byte {at}, {_NOT_NEEDED}")
+                needed = "such as weights in another file, which no bundle needs"
+                raise ValueError(f"field {field} of a {message} at byte {at}, {needed}")
         elif wire_type != BYTES:
             raise ValueError(f"not an ONNX graph ({name} of another type at byte {at})")
         elif name not in ("operator", "domain"):
@@ -89,15 +90,16 @@ def _read(data: Any, message: str, at: int, end: int, left: Iterator[int]) -> di
 def _check_operator(domain: str, kind: str) -> None:
     domain = "" if domain == "ai.onnx" else domain
     if (domain, kind) not in ALLOWED:
-        raise ValueError(f"an operator that a bundle may not use ({full_name(domain, kind)[:100]!a})")
+        name = f"{domain}.{kind}" if domain else kind
+        raise ValueError(f"an operator that a bundle may not use ({name[:100]!a})")
 
 
-def _span(data: Any, wire_type: int, at: int, end: int) -> tuple[int, int]:
+def span(data: Any, wire_type: int, at: int, end: int) -> tuple[int, int]:
     """(the number itself, or where the value starts; where it stops) of a field."""
     if wire_type == VARINT:
-        return _number(data, at, end)
+        return number(data, at, end)
     if wire_type == BYTES:
-        length, at = _number(data, at, end)
+        length, at = number(data, at, end)
     elif wire_type in (FIXED64, FIXED32):
         length = 8 if wire_type == FIXED64 else 4
     else:
@@ -107,7 +109,7 @@ def _span(data: Any, wire_type: int, at: int, end: int) -> tuple[int, int]:
     return at, at + length
 
 
-def _number(data: Any, at: int, end: int) -> tuple[int, int]:
+def number(data: Any, at: int, end: int) -> tuple[int, int]:
     """An integer of 1 to 10 bytes, and where it ends."""
     number = 0
     for place in range(min(10, end - at)):
@@ -116,6 +118,3 @@ def _number(data: Any, at: int, end: int) -> tuple[int, int]:
         if byte < 128:
             return number, at + place + 1
     raise ValueError(f"not an ONNX graph (a number without an end at byte {at})")
-
-
-_NOT_NEEDED = "such as weights in another file, which no bundle needs"

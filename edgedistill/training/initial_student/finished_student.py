@@ -14,7 +14,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import bundle_run, recipe, run
+from edgedistill import bundle_run, files, recipe, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.runtime import prompts
@@ -78,7 +78,7 @@ def build(
     A new head starts as the old one where it has the same dimensions. Raises UserError where pairs would need
     a new head.
     """
-    shape, new_head = _shape(student, source), _needs_new_head(spec, source, dims)
+    shape, new_head = _shape(student, source), needs_new_head(spec, source, dims)
     if new_head and spec.corpus is not None and spec.corpus.translated:
         fact = f"{source.folder.name} embeds in another space than the targets"
         raise UserError(
@@ -163,7 +163,7 @@ def _head(module: Any, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"head.weight": old, "head.bias": weights.get("head.bias", torch.zeros(len(old)))}
 
 
-def _needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
+def needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
     """Whether the recipe's targets are in another space than the finished student's embeddings, and are not
     fitted to these."""
     if not any(stage.reads_teacher for stage in spec.distilling):
@@ -182,7 +182,7 @@ def _space(spec: recipe.Recipe) -> dict[str, Any] | None:
         if not spec.targets.keeps_space:
             return None
         teacher = spec.targets.blocks[0].teacher or teacher
-    return teacher.model_dump(include=SAME_SPACE)
+    return teacher.model_dump(mode="json", include=SAME_SPACE)
 
 
 def fit_head(
@@ -285,15 +285,13 @@ def earlier(source: run.Run) -> list[dict[str, Any]]:
         raise UserError(f"{source.folder}: {fact}; {GET_AGAIN}") from None
     spec = source.recipe
     named, licences = spec.teacher, getattr(spec.corpus, "licences", {})
-    teacher = _Teacher(
-        name=str(named.embeddings or named.model), revision=named.revision, licence=named.licence
-    )
+    model = files.portable(str(named.embeddings or named.model))
+    teacher = _Teacher(name=model, revision=named.revision, licence=named.licence)
+    stages = [stage.model_dump(mode="json") for stage in spec.stages]
     last = _Training(
         recipe=spec.name,
         teachers=read.teachers or [teacher],
         sources=[each.model_copy(update={"licence": licences.get(each.name)}) for each in read.sources],
-        tuples=[
-            _Tuples(**each) for each in recipe.tuple_sources([stage.model_dump() for stage in spec.stages])
-        ],
+        tuples=[_Tuples(**each) for each in recipe.tuple_sources(stages)],
     )
     return [each.model_dump() for each in [*read.earlier, last]]

@@ -1,4 +1,4 @@
-/** Full-text search beside embeddings: BM25 in Lucene's variant, and its z-scores joined with those of cosines. */
+/** Full-text search beside embeddings: BM25 in Lucene's variant, joined with cosines as edgedistill/data/bm25.py does. */
 
 // English stop words, NLTK's without those that an apostrophe divides: what BM25 in edgedistill's Python leaves out too.
 const STOP_WORDS = new Set(
@@ -12,14 +12,19 @@ const STOP_WORDS = new Set(
 const MIN_STOP_WORDS = 0.15; // share of the words of texts above which they are English, as in edgedistill's Python
 
 const [K1, B] = [0.9, 0.4]; // Anserini's defaults, used for BEIR (Thakur et al. 2021)
-const WEIGHT = 0.35; // of BM25; the best of 0.25, 0.35, 0.5, 0.75 and 1 on SciFact's training queries, beside nano
+const WEIGHT = 2; // of the shares of words beside the cosines
+const [LONE_SHARE, LONE] = [0.35, 0.1]; // a text with one word of several, less than so much of the query's idf, counts a tenth
+export const CLOSE = { words: 0.35, cosine: 0.25 }; // score below which no text answers, with shares and by cosine alone
 const WORD = /[\p{L}\p{M}\p{N}]+/gu;
 const UNSPACED = // scripts without spaces between words, and Hangul, whose particles are written with the word
   /([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\u{20000}-\u{3ffff}]+)/u;
 
-/** The words of a text in lower case, NFKC; of scripts without spaces each two letters in a row. */
+// Accents of Latin, Greek and Cyrillic, vowel signs of Hebrew and Arabic; and what is invisible, such as the soft hyphen.
+const UNTYPED = /[\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\p{Cf}]/gu;
+
+/** The words of a text in lower case, NFKC, without accents; of scripts without spaces each two letters in a row. */
 export function words(text) {
-  const found = text.normalize("NFKC").toLowerCase().match(WORD) ?? [];
+  const found = text.normalize("NFKD").toLowerCase().replace(UNTYPED, "").normalize("NFC").match(WORD) ?? [];
   return found.flatMap((word) => word.split(UNSPACED)).flatMap((run) => {
     const letters = [...run];
     return letters.length > 2 && UNSPACED.test(run) ? letters.slice(1).map((letter, at) => letters[at] + letter) : run || [];
@@ -31,13 +36,14 @@ export class BM25 {
   #found = new Map(); // word -> Map of text -> how often
   #lengths;
   #mean; // of the lengths
+  #left; // words that are left out
 
   constructor(texts) {
     const wordsOf = texts.map(words);
     const count = (kept) => wordsOf.reduce((sum, all) => sum + all.filter(kept).length, 0);
-    const isEnglish = count((word) => STOP_WORDS.has(word)) >= MIN_STOP_WORDS * Math.max(1, count(() => true));
+    this.#left = count((word) => STOP_WORDS.has(word)) >= MIN_STOP_WORDS * Math.max(1, count(() => true)) ? STOP_WORDS : new Set();
     this.#lengths = wordsOf.map((found, at) => {
-      const all = isEnglish ? found.filter((word) => !STOP_WORDS.has(word)) : found;
+      const all = found.filter((word) => !this.#left.has(word));
       for (const word of all) {
         if (!this.#found.has(word)) this.#found.set(word, new Map());
         const counts = this.#found.get(word);
@@ -53,27 +59,26 @@ export class BM25 {
     return new Set(words(query).filter((word) => this.#found.has(word)));
   }
 
-  /** The score of each text, 0 where it has no word of the query. A word that the query has twice counts twice. */
-  scores(query) {
-    const scores = new Float64Array(this.#lengths.length);
-    for (const word of words(query)) {
+  /** How much of a query each text has, 0 to 1: its BM25 divided by the idf of all words of the query, of unknown ones too. */
+  shares(query) {
+    const [scores, known, wordsOf] = [0, 0, 0].map(() => new Float64Array(this.#lengths.length));
+    let whole = 1e-9;
+    for (const word of new Set(words(query).filter((each) => !this.#left.has(each)))) {
       const counts = this.#found.get(word) ?? new Map();
       const idf = Math.log(1 + (scores.length - counts.size + 0.5) / (counts.size + 0.5));
-      for (const [at, count] of counts) scores[at] += (idf * count) / (count + K1 * (1 - B + (B * this.#lengths[at]) / this.#mean));
+      whole += idf;
+      for (const [at, count] of counts) {
+        scores[at] += (idf * count) / (count + K1 * (1 - B + (B * this.#lengths[at]) / this.#mean));
+        known[at] += idf;
+        wordsOf[at] += 1;
+      }
     }
-    return scores;
+    return scores.map((x, at) => ((wordsOf[at] === 1 && known[at] < LONE_SHARE * whole ? LONE : 1) * x) / whole);
   }
 }
 
-/** z-scores of the cosines of a query with n texts plus `weight` times those of its BM25. */
-export function joined(cosines, bm25, weight = WEIGHT) {
-  const [first, second] = [zScores(cosines), zScores(bm25)];
-  return first.map((z, at) => z + weight * second[at]);
-}
-
-/** Scores with mean 0 and standard deviation 1; zeros where all are equal. */
-function zScores(scores) {
-  const mean = scores.reduce((sum, x) => sum + x, 0) / scores.length;
-  const deviation = Math.sqrt(scores.reduce((sum, x) => sum + (x - mean) ** 2, 0) / scores.length);
-  return Float64Array.from(scores, (x) => (deviation > 1e-9 ? (x - mean) / deviation : 0));
+/** The scores that rank n texts: how far each cosine is on the way from their mean to 1, plus `weight` times the share of words. */
+export function joined(cosines, shares, weight = WEIGHT, all = cosines) {
+  const mean = all.reduce((sum, x) => sum + x, 0) / all.length;
+  return cosines.map((x, at) => (x - mean) / Math.max(1 - mean, 1e-6) + weight * shares[at]);
 }

@@ -111,7 +111,7 @@ export class Bundle {
     const stored = rowWidth(precision, width);
     promptOf(this.manifest, role); // a wrong role is reported for no texts too
     const ids = Array.from(texts, (text, at) => this.tokenize(text, `texts[${at}]`, role));
-    const rows = compact(await this.embed(ids, width, batchTokens), precision, width);
+    const rows = compact(await this.embed(ids, width, batchTokens), precision, width, this.manifest.calibration);
     return ids.map((_, at) => rows.slice(at * stored, (at + 1) * stored));
   }
 
@@ -294,7 +294,7 @@ export class Pair extends Bundle {
     const rows = await encoder.encode(given, { ...asked, precision: "float32" });
     const others = await this.#query.encode(given, { ...asked, precision: "float32" });
     const means = rows.map((row, at) => unit(row.map((x, i) => x + others[at][i])));
-    return means.map((row) => compact(row, options.precision ?? "float32", asked.dim));
+    return means.map((row) => compact(row, options.precision ?? "float32", asked.dim, encoder.manifest.calibration));
   }
 
   tokenize(text, place = "text", role = "text") {

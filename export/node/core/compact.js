@@ -2,7 +2,6 @@
 
 import { UserError } from "./errors.js";
 
-const INT8_RANGE = 8; // int8 holds components up to 8/√d, the same for all encoders
 export const PRECISIONS = ["float32", "int8", "binary"];
 
 /** The numbers in a row of `dim` dimensions. Throws UserError for an unknown precision, and for bits that do not fill whole bytes. */
@@ -16,16 +15,17 @@ export function rowWidth(precision, dim) {
 }
 
 /**
- * Unit rows of `dim` dimensions, one after the other, in a precision: Float32Array; Int8Array, x · 127√d / 8, rounded and clipped to
- * ±127; Uint8Array, the bits x > 0, the highest first (numpy.packbits).
+ * Unit rows of `dim` dimensions, one after the other, in a precision: Float32Array; Int8Array, x · 127√d / range, rounded and clipped
+ * to ±127; Uint8Array, the bits x > mean, the highest first (numpy.packbits). Range and mean are those of the manifest's calibration.
  */
-export function compact(rows, precision, dim) {
+export function compact(rows, precision, dim, { mean, int8_range = 8 } = {}) {
   const width = rowWidth(precision, dim);
   if (precision === "float32") return rows;
-  const scale = (127 * Math.sqrt(dim)) / INT8_RANGE;
+  const scale = (127 * Math.sqrt(dim)) / int8_range;
   if (precision === "int8") return Int8Array.from(rows, (x) => Math.max(-127, Math.min(127, Math.round(x * scale))));
   const bits = new Uint8Array((rows.length / dim) * width);
-  rows.forEach((x, at) => x > 0 && (bits[at >> 3] |= 128 >> (at & 7)));
+  const least = mean?.slice(0, dim).map((x, _, cut) => Math.fround(x * Math.sqrt(dot(mean, mean) / dot(cut, cut))));
+  rows.forEach((x, at) => x > (least?.[at % dim] ?? 0) && (bits[at >> 3] |= 128 >> (at & 7)));
   return bits;
 }
 

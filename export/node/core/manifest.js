@@ -37,6 +37,7 @@ const KEYS = {
   pad_id: (value) => value === undefined || isWhole(value, 0, 2 ** 31 - 1),
   precisions: (value) => isObject(value) && Object.keys(value).length > 0 && Object.values(value).every(isObject),
   files: (value) => isObject(value) && Object.values(value).every(isSha256),
+  calibration: (value = {}) => isObject(value) && [value.int8_range ?? 8].concat(value.mean ?? []).every(Number.isFinite),
   documents: (value) => value === undefined || value === MEAN,
 };
 

@@ -211,8 +211,7 @@ export const GIVES = {
         assert.equal(kind, "Float32Array");
         const rounded = row.map((x) => Math.round((x * 127 * Math.sqrt(DIMS)) / 8));
         assert.deepEqual(int8[at], ["Int8Array", ...rounded.map((x) => Math.max(-127, Math.min(127, x)) + 0)]);
-        const bits = row.map((x) => (x > 0 ? "1" : "0")).join("").match(/.{8}/g);
-        assert.deepEqual(binary[at], ["Uint8Array", ...bits.map((byte) => parseInt(byte, 2))]);
+        assert.deepEqual([binary[at][0], binary[at].length], ["Uint8Array", 1 + DIMS / 8]); // bits by hand: search.test.js
       }
     },
   },

@@ -84,14 +84,14 @@ export const cases = {
     await on.waitForSelector("#results li");
     const rows = await on.evaluate(async (texts) => (await encoder.encode(texts)).map((row) => [...row]), [query, ...lines]);
     const cosines = rows.slice(1).map((row) => dot(row, rows[0]));
-    const scores = joined(cosines, new BM25(lines).scores(query));
+    const scores = joined(cosines, new BM25(lines).shares(query));
     const best = (values) => lines.toSorted((a, b) => values[lines.indexOf(b)] - values[lines.indexOf(a)]).slice(0, 8);
     assert.notDeepEqual(best(scores), best(cosines));
     assert.deepEqual(await on.$$eval("#results .line", (all) => all.map((each) => each.textContent)), best(scores));
     assert.match(await text(on, "found"), /^8 nearest of 20 example lines, in \d+ ms$/);
     await on.waitForFunction(() => document.getElementById("announced").textContent === "8 nearest of 20 example lines");
     // each row's bar is its cosine, it opens to that, and those with a word of the query have it marked and say so
-    const bm25 = new BM25(lines).scores(query);
+    const bm25 = new BM25(lines).shares(query);
     const [median, most] = [cosines.toSorted((a, b) => a - b)[9], Math.max(...cosines)];
     const expected = best(scores).map((line) => [cosines[lines.indexOf(line)], bm25[lines.indexOf(line)] > 0, lines.indexOf(line) + 1]);
     const rowsShown = await on.$$eval("#results li", (all) =>

@@ -1,0 +1,277 @@
+"""The file of a student: numbers, then arrays, each behind its count and size at a multiple of 64 bytes, so
+that it is mapped and used without a copy; export/core/README.md describes it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgedistill import files
+from edgedistill.device import student_layers, tokenizer_tables
+from edgedistill.device.graph_weights import GraphWeights, Stored
+from edgedistill.device.student_layers import (
+    ACTIVATIONS,
+    FIXED,
+    KINDS,
+    POOLINGS,
+    Dense,
+    Product,
+    Student,
+    Table,
+)
+from edgedistill.device.tokenizer_tables import MODELS, Tables
+from edgedistill.errors import UserError
+from edgedistill.runtime import bundle, golden_file
+from edgedistill.runtime.prompts import ROLES
+from edgedistill.session import Log
+
+MAGIC, VERSION, START = b"edstudnt", 4, 16
+FILE = "student.bin"
+FLOATS, BYTES, NIBBLES, INT8 = range(4)  # how a matrix is stored
+ALIGNED, PADDED = 64, 16
+RUNTIME = "run its bundle with onnxruntime, see export/README.md"
+
+
+def write(name: str, out: Path, log: Log) -> dict[str, Any]:
+    """Write a bundle as one file for the core, at `out`/student.bin beside its source, atomically.
+
+    Returns {name, precision, size_bytes}. Raises UserError for a bundle that the core has no place for, by
+    the name of what it lacks.
+    """
+    files.check_free(out, "name", True, FILE, f"a folder with {FILE}")
+    with bundle.load(name, threads=1) as opened:
+        data = content(opened)
+    source = files.shipped_folder("runner") / "core"
+    with files.new_folder(out) as temporary:
+        shutil.copytree(source, temporary, dirs_exist_ok=True)
+        files.write_bytes(temporary / FILE, data)
+    log(f"{FILE}: {len(data) / 1e6:.2f} MB")
+    return {"name": opened.manifest["name"], "precision": opened.precision, "size_bytes": len(data)}
+
+
+def content(opened: bundle.Bundle) -> bytes:
+    """The file of an opened bundle. Raises UserError as `write`."""
+    manifest, name = opened.manifest, opened.manifest["name"]
+    if len(opened.encoders) > 1 or opened.pair:
+        raise UserError(
+            f"{name}: two encoders, or texts in pairs, which the core has no place for; {RUNTIME}"
+        )
+    graph = GraphWeights(opened.graph_file)
+    student = student_layers.read(graph, manifest["output"])
+    settings = json.loads((opened.folder / "tokenizer.json").read_text("utf-8"))
+    tables = tokenizer_tables.read(opened._tokenizer, settings, student.table.tokens)
+    if isinstance(tables, list):
+        raise UserError(
+            *(f"{name}: tokenizer: {fact}, which the core has no place for; {RUNTIME}" for fact in tables)
+        )
+    return _File().write(opened, student, tables)
+
+
+class _File:
+    """A file in the making."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(START)
+
+    def write(self, opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
+        header = _header(opened, student, tables)
+        self.data += header
+        self._tokenizer(tables, [prompt.encode() for prompt in opened.prompts])
+        self._table(student.table)
+        if student.projection is not None:
+            self.product(student.projection)
+        if student.weights is not None:
+            self.array(student.weights)
+        self._layers(student)
+        for at in range(len(student.dense) + 1):
+            if at == student.words_at and student.words is not None:
+                self._table(student.words.rows)
+                self.array(student.words.weights.astype(np.float32))
+                self.product(student.words.product)
+            if at < len(student.dense):
+                self._dense(student.dense[at])
+        self.numbers([size for size, _ in student.blocks])
+        self.array(np.array([weight for _, weight in student.blocks], np.float32))
+        self.numbers(opened.dims if not opened.labels else [])
+        self.strings([label.encode() for label in opened.labels])
+        self._golden(opened)
+        struct.pack_into("<i", self.data, START, len(self.data))
+        self.data[:START] = MAGIC + struct.pack("<II", VERSION, zlib.crc32(self.data[START:]))
+        return bytes(self.data)
+
+    def array(self, values: np.ndarray) -> None:
+        """Rows of one array: the last dimension of more than one is an item's."""
+        values = np.ascontiguousarray(values)
+        each = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
+        self.data += struct.pack("<II", len(values), each)
+        self.data += (
+            bytes(-len(self.data) % ALIGNED) + values.astype(values.dtype.newbyteorder("<")).tobytes()
+        )
+        self.data += bytes(-len(self.data) % 4)
+
+    def numbers(self, values: Any) -> None:
+        """Numbers, in as few bytes as the largest takes."""
+        found = np.asarray(values, np.int64)
+        most = int(found.max(initial=0))
+        self.array(found.astype(np.min_scalar_type(most)))
+
+    def strings(self, texts: list[bytes]) -> None:
+        self.numbers([len(text) for text in texts])
+        self.raw(b"".join(texts))
+
+    def raw(self, data: bytes) -> None:
+        self.array(np.frombuffer(data, np.uint8))
+
+    def rows(self, rows: Any, columns: int) -> None:
+        self.array(np.array(rows, np.int32).reshape(-1, columns))
+
+    def floats(self, values: np.ndarray) -> None:
+        """Floats, padded."""
+        self.array(_padded(np.asarray(values, np.float32), (PADDED,)))
+
+    def _tokenizer(self, tables: Tables, prompts: list[bytes]) -> None:
+        self.numbers(tables.before)
+        self.numbers(tables.after)
+        for prompt in prompts:
+            self.raw(prompt)
+        order = sorted(range(len(tables.tokens)), key=tables.tokens.__getitem__)
+        self.strings([tables.tokens[at] for at in order])
+        self.numbers(order)
+        self.strings([text for text, _ in tables.added])
+        self.numbers([at for _, at in tables.added])
+        self.raw(tables.prefix)
+        self.rows(tables.runs, 3)
+        self.numbers(tables.letters)
+        self.array(tables.scores[order] if len(tables.scores) else tables.scores)
+        self.array(tables.units)
+        self.raw(tables.replaced)
+        self.rows(tables.classes, 3)
+        self.rows(tables.marks, 3)
+        self.rows(tables.parts, 5)
+        self.rows(tables.composed, 3)
+
+    def _table(self, table: Table) -> None:
+        blocks = 0 if table.codes is None else table.codes.shape[1]
+        self.array(np.array([blocks, table.centroids], np.int32))
+        self.matrix(table.rows)
+        if table.codes is not None:
+            self.array(table.codes.reshape(-1))
+
+    def matrix(self, stored: Stored, bias: np.ndarray | None = None) -> None:
+        """A matrix whose product is in floats, or which is looked up."""
+        rows, cols = stored.values.shape
+        kind = NIBBLES if stored.bits == 4 else BYTES
+        kind = FLOATS if stored.scales is None else kind
+        group = min(stored.group or cols, cols)
+        self.array(np.array([kind, rows, cols, group, 0, bias is not None, 0], np.int32))
+        values = stored.values.reshape(-1)
+        if kind == NIBBLES:
+            nibbles = _padded(stored.values, (1, 2)) + 8
+            values = (nibbles[:, ::2] | nibbles[:, 1::2] << 4).astype(np.uint8).reshape(-1)
+        self.array(values)
+        if stored.scales is not None:
+            self.array(stored.scales.astype(np.float32).reshape(-1))
+        if bias is not None:
+            self.floats(bias)
+
+    def product(self, product: Product) -> None:
+        """A weight; in int8 as the core multiplies: blocks of 16 rows, which have 4 columns after each
+        other."""
+        if not product.is_int8:
+            self.matrix(product.weight, product.bias)
+            return
+        values, scales = product.weight.values, product.weight.scales
+        assert scales is not None
+        rows, cols = values.shape
+        step = np.float32(product.step).view(np.int32)
+        self.array(np.array([INT8, rows, cols, cols, product.zero, product.bias is not None, step], np.int32))
+        blocks = _padded(values, (PADDED, PADDED))
+        blocks = blocks.reshape(blocks.shape[0] // 16, 16, -1, 4).transpose(0, 2, 1, 3)
+        self.array(blocks.reshape(-1))
+        self.floats(scales.reshape(-1))
+        self.array(_padded(values.astype(np.int32).sum(1, dtype=np.int32), (PADDED,)))
+        if product.zero == FIXED:
+            assert product.factors is not None
+            self.floats(product.factors)
+        if product.bias is not None:
+            self.floats(product.bias)
+
+    def _layers(self, student: Student) -> None:
+        for direction in student.directions:
+            self.product(direction)
+        if student.positions is None:
+            return
+        self.matrix(student.positions)
+        self._vectors(student.norm)
+        for layer in student.layers:
+            for part in layer:
+                if isinstance(part, Product):
+                    self.product(part)
+                else:
+                    self._vectors(part)
+        if student.again is not None:
+            self.floats(student.again)
+
+    def _vectors(self, vectors: list[np.ndarray]) -> None:
+        for vector in vectors:
+            self.floats(vector)
+
+    def _dense(self, dense: Dense) -> None:
+        self.array(np.array([ACTIVATIONS.index(dense.activation), dense.from_unit], np.int32))
+        self.product(dense.product)
+
+    def _golden(self, opened: bundle.Bundle) -> None:
+        golden = golden_file.read(opened.folder, opened.manifest)
+        texts = [text if isinstance(text, str) else text[0] for text in golden.texts]
+        ids = [row[0] if isinstance(row[0], list) else row for row in golden.ids]
+        self.strings([text.encode() for text in texts])
+        self.numbers([ROLES.index(role) for role in golden.all_roles])
+        self.numbers([len(row) for row in ids])
+        self.numbers([token for row in ids for token in row])
+        self.array(golden.rows.astype("<f2").reshape(-1))
+
+
+def _header(opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
+    """The numbers of ed_header in edgedistill.c, in its order."""
+    numbers, labels = student.numbers, len(opened.labels)
+    threshold = opened.manifest["precisions"][opened.precision]["parity"]["threshold"]
+    layer = student.projection.weight.values if student.projection is not None else None
+    fields = {
+        "length": 0,  # once it is known
+        "kind": KINDS.index(student.kind),
+        "model": MODELS.index(tables.model),
+        "tokens": student.table.tokens,
+        "width": student.table.width if layer is None else len(layer),
+        "layers": numbers.get("layers", 0),
+        "times": numbers.get("times", 1),
+        "heads": numbers.get("heads", 1),
+        "inner": numbers.get("inner", 1),
+        "activation": ACTIVATIONS.index(numbers.get("activation", "Gelu")),
+        "positions": numbers.get("positions", 0),
+        "first_position": numbers.get("first_position", 0),
+        "max_tokens": opened.max_tokens,
+        "pooling": POOLINGS.index(student.pooling),
+        "denses": len(student.dense),
+        "lexical_at": student.words_at,
+        "blocks": len(student.blocks),
+        "size": labels or opened.dims[0],
+        "cuts": 0 if labels else len(opened.dims),
+        "labels": labels,
+        "unknown": tables.unknown,
+        "longest_word": tables.longest_word,
+        "composes": tables.composes,
+        "reserved": 0,
+    }
+    least = 1 - threshold if labels else threshold
+    return struct.pack(f"<{len(fields)}i2f", *fields.values(), numbers.get("epsilon", 0), least)
+
+
+def _padded(values: np.ndarray, to: tuple[int, ...]) -> np.ndarray:
+    """Zeros behind each dimension, up to a multiple."""
+    return np.pad(values, [(0, -size % multiple) for size, multiple in zip(values.shape, to, strict=True)])

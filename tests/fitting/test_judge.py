@@ -1,0 +1,78 @@
+"""The measures: 1 for the teacher itself, near 0 for noise, and 0 for what is not finite; and the verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgedistill import recipe
+from edgedistill.data import corpus
+from edgedistill.fitting import judge
+from edgedistill.fitting.judge import Judge
+from edgedistill.runtime import bundle
+from edgedistill.session import Session
+from edgedistill.teacher.encoder import TeacherEncoder
+from tests.conftest import World
+
+
+@pytest.fixture(scope="module")
+def judging(world: World) -> Judge:
+    spec = recipe.parse(world.recipe(), "tiny")
+    assert isinstance(spec.corpus, recipe.Files)
+    built = corpus.build(spec.corpus, Session(data=world.data), 0)
+    return Judge(TeacherEncoder(spec.teacher), built, Session(), {})
+
+
+def test_the_teacher_agrees_with_itself(judging: Judge) -> None:
+    assert judging.teacher["agreement"] > 0.98
+    draw = np.random.default_rng(0)
+    noise = judging.measures(lambda texts: draw.standard_normal((len(texts), 8)).astype(np.float32))
+    assert noise["agreement"] < 0.4 and abs(noise["similarity"]) < 0.2 and noise["search"] < 0.1
+    assert judging.measures(lambda texts: np.full((len(texts), 8), np.nan))["score"] == 0.0
+
+
+def test_a_student_that_knows_english_is_the_better_one(judging: Judge) -> None:
+    nano = judging.measures(bundle.load("nano"))
+    assert nano["similarity"] > 0.6 and nano["search"] > 0.3
+    assert judging.teacher["similarity"] < nano["similarity"]
+    weak = judge.weaker_teacher(judging.teacher, nano)
+    assert weak.startswith("the teacher is worse than the start")
+    assert judge.weaker_teacher(nano, judging.teacher) == ""
+
+
+def test_the_score_has_two_halves() -> None:
+    measures = {"agreement": 0.4, "made": 0.6, "similarity": 0.8, "search": 0.2}
+    assert judge.score(measures) == pytest.approx((0.5 + 0.5) / 2)
+    assert judge.score({**measures, "own": 0.8}) == pytest.approx((0.6 + 0.5) / 2)
+
+
+def test_the_verdict_has_both_numbers() -> None:
+    before = {"agreement": 0.4, "made": 0.60, "similarity": 0.80, "search": 0.50, "score": 0.6}
+    after = {"agreement": 0.5, "made": 0.68, "similarity": 0.791, "search": 0.50, "score": 0.65}
+    better = judge.verdict(before, after, before)
+    assert better == "better: +8.0 nDCG on your texts, −0.9 similarity and +0.0 nDCG on general ones"
+    assert judge.verdict(after, before, before).startswith(
+        "no better than the start, which is exported: −8.0"
+    )
+
+
+def test_what_forgets_general_texts_is_not_better() -> None:
+    before = {"agreement": 0.4, "made": 0.60, "similarity": 0.80, "search": 0.50, "score": 0.575}
+    after = {"agreement": 0.9, "made": 0.70, "similarity": 0.60, "search": 0.40, "score": 0.65}
+    general = {"agreement": 1.0, "made": 0.7, "similarity": 0.82, "search": 0.60, "score": 0.78}
+    assert not judge.is_better(after, before, general)
+    assert judge.is_better(after, before, {**general, "similarity": 0.6, "search": 0.4}), "as its teacher"
+    assert not judge.is_better(after, before, {**general, "made": 0.5, "similarity": 0.6, "search": 0.4})
+
+
+def test_general_queries_are_trained_on_nowhere(tmp_path: Path) -> None:
+    for limit, many in ((2_000, True), (40_000, False)):
+        spec = recipe.Documentation(kind="documentation", limit=limit)
+        built = corpus.build(spec, Session(), 0)
+        asked = judge.general_queries(built)
+        assert (asked is not None) == many, "not where the documentation itself is learned"
+        if asked is not None:
+            known = set(built.texts(range(built.training_count)))
+            assert len(asked.queries) == judge.QUERIES and not known & set(asked.queries)

@@ -1,0 +1,392 @@
+"""The core, export/core: token ids of the tokenizer, embeddings of the bundle, what it refuses, and what
+neither files, texts nor a shortage of memory may do to it."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sqlite3
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from edgedistill import load
+from edgedistill.device import student_file, tokenizer_tables
+from edgedistill.errors import UserError
+from edgedistill.export import bundle_writer
+from edgedistill.runtime import manifest as manifests
+from edgedistill.runtime.compact import compact
+from tests.conftest import sentences
+from tests.device.adversarial import adversarial_texts
+from tests.export.test_export import SIZES, make_run
+from tests.runners.core.student import COMPILER, CORE, CoreError, CoreStudent, library, run
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+TORTURE, CALLER = (Path(__file__).parent / "core" / name for name in ("torture.c", "student.mjs"))
+WARNINGS = ["-Wall", "-Wextra", "-pedantic"]
+PLAIN = sentences(60)
+PLAIN_TAIL = {"head": None, "tanh": False}
+LEXICAL = {"lexical": 0.3, "head": {"dims": 32, "bias": True}}
+NEW_GELU = {"hidden_act": "gelu_new"}
+CONFIG = {**SIZES, "vocab_size": 200, "pad_token_id": 0}
+# kinds of students, which have between them all that a file has a place for
+STUDENTS: dict[str, dict[str, Any]] = {
+    "bert": {"kind": "bert"},
+    "cls": {"kind": "bert", "pooling": "cls", "head": None},
+    "pooler": {"kind": "bert", "pooling": "cls_pooler", "head": None},
+    "max": {"kind": "bert", "pooling": "max", "tanh": True},
+    "last": {"kind": "bert", "pooling": "last"},
+    "codes": {"kind": "bert", "pq_bytes": 8},
+    "narrow": {"kind": "bert", "bottleneck": 20, **LEXICAL},
+    "relu": {"kind": "bert", "config": {**CONFIG, "hidden_act": "relu", "num_attention_heads": 1}},
+    "odd": {"kind": "bert", "config": {**CONFIG, "hidden_size": 36, "intermediate_size": 50, **NEW_GELU}},
+    "from-padding": {"kind": "bert", "position_ids": "pad", "pad": 0},
+    "recurrent": {"kind": "recurrent", "repeats": 3},
+    "no-layers": {"kind": "bert", "config": {**CONFIG, "num_hidden_layers": 0}},
+    "static": {"kind": "static"},
+    "static-table": {"kind": "static", "head": None},
+    "static-codes": {"kind": "static", "pq_bytes": 16, "head": None},
+    "bilstm": {"kind": "bilstm"},
+    "bilstm-last": {"kind": "bilstm", "readout": "last", "layers": 2, "tanh": False},
+    "bilstm-mean": {"kind": "bilstm", "readout": "mean", "hidden": 24, "pq_bytes": 8, **PLAIN_TAIL},
+}  # fmt: skip
+IN_ALL = ("narrow", "codes", "bilstm")  # precisions
+# lowest and mean cosine to the bundle. What is rounded to 8 bits may be rounded the other way where two
+# implementations differ in the last bit of a float; in tiny students one such step counts
+ALIKE = {"fp32": (0.99999, 0.99999), "w8": (0.999, 0.9998), "w4": (0.999, 0.9998), "int8": (0.995, 0.9995)}
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return library(tmp_path_factory.mktemp("core"))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    root, made = tmp_path_factory.mktemp("students"), dict[str, Path]()
+
+    def export(name: str) -> Path:
+        if name not in made:
+            torch.manual_seed(3)
+            source, made[name] = make_run(root / "runs" / name, **STUDENTS[name]), root / name
+            precisions = list(ALIKE) if name in IN_ALL else ["fp32", "int8"]
+            bundle_writer.export(source, precisions, made[name], lambda line: None)
+        return made[name]
+
+    return export
+
+
+def file_of(name: Path | str) -> bytes:
+    with load(name, threads=1) as opened:
+        return student_file.content(opened)
+
+
+def stamped(data: bytes) -> bytes:
+    """With a right checksum."""
+    return data[:12] + struct.pack("<I", zlib.crc32(data[16:])) + data[16:]
+
+
+def odd_texts(count: int) -> list[str]:
+    """Texts of characters from all over Unicode, the same each time: marks, letters of Hangul, graphemes."""
+    draw, found = random.Random(1), []
+    near = [
+        *range(32, 127),
+        *map(ord, "\u0300\u0308\u0323\u0345\u1100\u1161\u11a8가각\u200d\u0600\ufe0f½▁\r\n\t\u3000"),
+    ]
+    rare = [0x1D165, 0x1D16E, 0x1B44, 0x302E, 0xFB1D, 0x1F468, 0x1F3FD, 0x903, 0x94D, 0x915]
+    for _ in range(count):
+        text = ""
+        for _ in range(draw.randrange(1, 12)):
+            kind = draw.random()
+            code = draw.choice(near) if kind < 0.3 else draw.randrange(0x80, 0x3100)
+            if kind > 0.6:
+                code = (
+                    draw.choice([*rare, 0xF900 + draw.randrange(256)])
+                    if kind > 0.9
+                    else draw.randrange(0x110000)
+                )
+            text += chr(code) if not 0xD800 <= code < 0xE000 else "A"
+        found.append(text)
+    return found
+
+
+def same_ids(student: CoreStudent, tokenizer: Tokenizer, texts: list[str]) -> None:
+    for text, encoding in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        if encoding.ids:
+            assert student.tokenize(text) == encoding.ids, ascii(text)
+
+
+def adversarial(tokenizer: Tokenizer, max_tokens: int, count: int) -> list[str]:
+    special = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    words = sorted(tokenizer.get_vocab())
+    texts = adversarial_texts(special, words[:: max(1, len(words) // 500)], max_tokens)
+    return [*texts[:100], *texts[100 :: max(1, len(texts) // count)]]
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_ids_and_embeddings_are_the_bundles(name: str, exported: Callable[..., Path], core: Any) -> None:
+    folder = exported(name)
+    for precision in json.loads((folder / "manifest.json").read_text())["precisions"]:
+        least, mean = ALIKE[precision]
+        with load(f"{folder}:{precision}", threads=1) as opened:
+            student = CoreStudent(core, student_file.content(opened))
+            same_ids(student, opened._tokenizer, adversarial(opened._tokenizer, opened.max_tokens, 60))
+            cosines = (opened.encode(PLAIN) * student.embed(PLAIN)).sum(1)
+        assert cosines.min() >= least and cosines.mean() >= mean, precision
+        worst, asked = student.check()
+        assert worst >= asked
+        student.close()
+
+
+@pytest.mark.parametrize("name", ["nano", "micro", "multi"])
+def test_shipped_students(name: str, core: Any) -> None:
+    with load(name, threads=1) as opened:
+        student = CoreStudent(core, student_file.content(opened))
+        texts = adversarial(opened._tokenizer, opened.max_tokens, 1500)
+        same_ids(student, opened._tokenizer, [*texts, *odd_texts(1500)])
+        cosines = (opened.encode(PLAIN) * student.embed(PLAIN)).sum(1)
+    assert cosines.mean() >= 0.9999 and cosines.min() >= 0.999
+    worst, asked = student.check()
+    assert worst >= asked
+    student.close()
+
+
+def test_compact_embeddings_and_cuts(core: Any) -> None:
+    student = CoreStudent(core, file_of("micro"))
+    rows = student.embed(PLAIN[:8])
+    for row, int8, bits in zip(rows, compact(rows, "int8"), compact(rows, "binary"), strict=True):
+        found = np.zeros(student.size, np.int8), np.zeros(student.size // 8, np.uint8)
+        core.ed_int8(row.ctypes.data, student.size, found[0].ctypes.data)
+        core.ed_bits(row.ctypes.data, student.size, found[1].ctypes.data)
+        assert np.array_equal(found[0], int8) and np.array_equal(found[1], bits)
+    core.ed_cut(rows[0].ctypes.data, 64)
+    assert np.linalg.norm(rows[0, :64]) == pytest.approx(1) and student.dims == [student.size]
+    student.close()
+
+
+def test_prompts_belong_to_roles(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "asked"
+    shutil.copytree(exported("static"), folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["query_prompt"] = "the cat "
+    manifest["digest"] = manifests.digest(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    student = CoreStudent(core, file_of(folder))
+    assert (
+        student.tokenize("eats", 1) == student.tokenize("the cat eats") == student.tokenize("the cat eats", 2)
+    )
+    with pytest.raises(CoreError, match="role"):
+        student.tokenize("eats", 3)
+    student.close()
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"a \xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xc0\x80"])
+def test_what_is_not_utf8_is_refused(text: bytes, exported: Callable[..., Path], core: Any) -> None:
+    student = CoreStudent(core, file_of(exported("static")))
+    with pytest.raises(CoreError, match="UTF-8"):
+        student.embed([text])
+    student.close()
+
+
+def test_any_text_has_an_embedding(core: Any) -> None:
+    for name in ("micro", "multi"):
+        student = CoreStudent(core, file_of(name))
+        rows = student.embed(
+            ["", "\0 a\0b", "x" * 1_000_000, "长" * 100_000, " " * 1_000_000, "a\u0300" * 50_000]
+        )
+        assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-4)
+        student.close()
+
+
+def test_damaged_files_are_refused(exported: Callable[..., Path], core: Any) -> None:
+    data = file_of(exported("bert"))
+    changed = {
+        "not a student": b"PK" + data[2:],
+        "version": data[:8] + struct.pack("<I", 3) + data[12:],
+        "cut off": data[:-64],
+        "checksum": data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
+        "do not fit": stamped(data[:32] + struct.pack("<i", 10**6) + data[36:]),
+    }
+    for fact, damaged in changed.items():
+        with pytest.raises(CoreError, match=fact):
+            CoreStudent(core, damaged)
+    for end in range(0, len(data), len(data) // 40):
+        with pytest.raises(CoreError):
+            CoreStudent(core, data[:end])
+
+
+@pytest.mark.parametrize("name", ["narrow", "recurrent", "static-codes", "bilstm-last"])
+def test_no_file_text_or_shortage_of_memory_ends_it(
+    name: str, exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    program, file, texts = tmp_path / "torture", tmp_path / "student.bin", tmp_path / "texts"
+    file.write_bytes(file_of(f"{exported(name)}:int8"))
+    texts.write_bytes(
+        "\0".join([*odd_texts(200), "[CLS] a[SEP]", "a" * 5000, ""]).encode() + b"\0\xff\xfe\0\xc3"
+    )
+    run(COMPILER, "-std=c99", "-O1", "-g", *checks, f"-I{CORE}", TORTURE, "-o", program, "-lm")
+    assert "changed files were opened" in run(program, file, texts, 1, 400)
+
+
+@pytest.mark.parametrize("language", ["c99", "c11", "c++11", "c++20"])
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_compilers_have_nothing_to_say(compiler: str, language: str, tmp_path: Path) -> None:
+    if not shutil.which(compiler):
+        pytest.skip(f"needs {compiler}")
+    warnings = [
+        "-Wall",
+        "-Wextra",
+        "-pedantic",
+        "-O2",
+        f"-std={language}",
+        "-x",
+        "c++" if "+" in language else "c",
+    ]
+    assert run(compiler, *warnings, "-c", CORE / "edgedistill.c", "-o", tmp_path / "core.o") == ""
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs Node")
+@pytest.mark.parametrize("name", ["nano", "multi"])
+def test_webassembly_is_the_same(name: str, core: Any, tmp_path: Path) -> None:
+    file = tmp_path / "student.bin"
+    file.write_bytes(file_of(name))
+    student, texts = CoreStudent(core, file.read_bytes()), [*PLAIN[:20], *odd_texts(200), ""]
+    found = json.loads(run("node", CALLER, file, stdin=json.dumps(texts)))
+    rows = np.array(found["rows"], np.float32)
+    assert found["ids"] == [student.tokenize(text) for text in texts]
+    cosines = (rows * student.embed(texts)).sum(1)
+    assert cosines.min() > 0.995 and cosines.mean() > 0.9998  # roundings, as in ALIKE
+    assert np.array_equal(found["int8"], compact(rows, "int8"))
+    assert np.array_equal(found["bits"], compact(rows, "binary"))
+    assert found["dims"] == [384] and found["long"] == 384
+    assert found["check"]["worst"] >= found["check"]["least"]
+    for error, fact in zip(
+        found["errors"], ["surrogate", "role", "dims", "precision", "checksum"], strict=True
+    ):
+        assert error.startswith("StudentError: ") and fact in error
+    student.close()
+
+
+@pytest.mark.skipif(not shutil.which("wasm-ld"), reason="needs clang and lld")
+def test_webassembly_is_built_to_the_same_bytes(tmp_path: Path) -> None:
+    if "clang version 14." not in run("clang", "--version"):
+        pytest.skip("edgedistill.wasm is clang 14's")
+    shutil.copytree(CORE, tmp_path / "core")
+    run("make", "-B", "-C", tmp_path / "core", "edgedistill.wasm")
+    assert (tmp_path / "core" / "edgedistill.wasm").read_bytes() == (CORE / "edgedistill.wasm").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("compiler", "emulator", "instructions"),
+    [
+        (str(COMPILER), "qemu-x86_64-static -cpu core2duo", "sse2"),
+        (str(COMPILER), "qemu-x86_64-static -cpu Haswell", "avx2"),
+        ("aarch64-linux-gnu-gcc", "qemu-aarch64-static -cpu cortex-a53", "neon"),
+        ("aarch64-linux-gnu-gcc", "qemu-aarch64-static -cpu max", "dotprod"),
+        ("arm-linux-gnueabihf-gcc", "qemu-arm-static", "scalar"),
+        ("riscv64-linux-gnu-gcc", "qemu-riscv64-static", "scalar"),
+    ],
+)
+def test_other_processors(
+    compiler: str, emulator: str, instructions: str, exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    if not shutil.which(compiler) or not shutil.which(emulator.split()[0]):
+        pytest.skip(f"needs {compiler} and {emulator.split()[0]}")
+    program, file = tmp_path / "bench", tmp_path / "student.bin"
+    sources = [CORE / "bench.c", CORE / "edgedistill.c"]
+    warnings = run(compiler, *WARNINGS, "-std=c99", "-O2", "-static", *sources, "-o", program, "-lm")
+    for name in ("narrow", "bilstm"):
+        file.write_bytes(file_of(f"{exported(name)}:int8"))
+        found = json.loads(run(*emulator.split(), program, file, "0").splitlines()[-1])
+        assert found["instructions"] == instructions and found["worst"] >= found["least"]
+        assert [each["tokens"] for each in found["latency"]] == [4, 8, 16, 32]
+    assert warnings == ""
+
+
+@pytest.mark.skipif(not Path("/usr/include/sqlite3ext.h").exists(), reason="needs SQLite's headers")
+def test_in_sql(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
+    file, extension = tmp_path / "student.bin", tmp_path / "edgedistill.so"
+    file.write_bytes(file_of(exported("static")))
+    sources = [CORE / "sqlite" / "edgedistill_sqlite.c", CORE / "edgedistill.c"]
+    assert run(COMPILER, *WARNINGS, "-shared", "-fPIC", f"-I{CORE}", *sources, "-o", extension, "-lm") == ""
+    database = sqlite3.connect(":memory:")
+    database.enable_load_extension(True)
+    database.load_extension(str(extension))
+    with pytest.raises(sqlite3.OperationalError, match="no student"):
+        database.execute("select embed('a')").fetchone()
+    assert database.execute("select embed_open(?)", [str(file)]).fetchone() == (24,)
+    student = CoreStudent(core, file.read_bytes())
+    rows = student.embed(PLAIN[:2])
+    found = database.execute(
+        "select embed(?1), embed(?1, 'int8'), embed_document(?1, 'bits'), embed(null)", PLAIN[:1]
+    )
+    blobs = [rows[0].tobytes(), compact(rows, "int8")[0].tobytes(), compact(rows, "binary")[0].tobytes()]
+    assert found.fetchone() == (*blobs, None)
+    (cosine,) = database.execute("select cosine(embed_query(?), embed(?))", PLAIN[:2]).fetchone()
+    assert cosine == pytest.approx(float(rows[0] @ rows[1]), abs=1e-6)
+    for call, fact in {
+        "embed('a', 'w4')": "precision",
+        "embed_open('/nowhere')": "nowhere: not readable",
+    }.items():
+        with pytest.raises(sqlite3.OperationalError, match=fact):
+            database.execute(f"select {call}").fetchone()
+    student.close()
+
+
+HEADERS = next(iter(sorted(Path("/usr/lib/jvm").glob("*/include/jni.h"))), None)
+
+
+@pytest.mark.skipif(HEADERS is None or not shutil.which("javac"), reason="needs a JDK")
+def test_on_the_jvm(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
+    assert HEADERS is not None
+    file, places = (
+        tmp_path / "student.bin",
+        [f"-I{each}" for each in (HEADERS.parent, HEADERS.parent / "linux", CORE)],
+    )
+    file.write_bytes(file_of(exported("static")))
+    sources = [CORE / "jvm" / "jni.c", CORE / "edgedistill.c"]
+    library_ = tmp_path / "libedgedistill.so"
+    assert run(COMPILER, *WARNINGS, "-shared", "-fPIC", *places, *sources, "-o", library_, "-lm") == ""
+    run("javac", "-d", tmp_path, CORE / "jvm" / "Student.java", TORTURE.with_name("Caller.java"))
+    options = [f"-Djava.library.path={tmp_path}", "-cp", tmp_path]
+    lines = run("java", *options, "Caller", file, PLAIN[0]).splitlines()
+    student = CoreStudent(core, file.read_bytes())
+    assert json.loads(lines[0]) == student.tokenize(PLAIN[0])
+    assert json.loads(lines[1]) == pytest.approx(student.embed(PLAIN[:1])[0].tolist(), abs=1e-5)
+    assert json.loads(lines[2]) == pytest.approx(student.check(), abs=1e-6)
+    assert lines[3].startswith("not a student")
+    student.close()
+
+
+def test_what_the_file_has_no_place_for_is_named(exported: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(exported("static"), folder)
+    words = json.loads((folder / "tokenizer.json").read_text())
+    changes = {
+        "Lowercase": {"normalizer": {"type": "Lowercase"}},
+        "BPE": {"model": {"type": "BPE"}},
+        "left": {"truncation": {"direction": "Left"}},
+        "single word": {"added_tokens": [{**words["added_tokens"][0], "single_word": True}]},
+    }
+    for fact, change in changes.items():
+        found = tokenizer_tables.read(
+            Tokenizer.from_file(str(folder / "tokenizer.json")), words | change, 200
+        )
+        assert isinstance(found, list) and any(fact in each for each in found)
+    with pytest.raises(UserError, match="two encoders"):
+        student_file.content(_Pair())  # type: ignore[arg-type]
+
+
+class _Pair:
+    manifest = {"name": "pair"}  # noqa: RUF012
+    encoders = (1, 2)
+    pair = False
