@@ -25,7 +25,7 @@ from edgedistill.evaluation import scoring
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
-GROUND = ["__init__", "errors", "files", "object_store", "machine", "precisions", "session"]
+GROUND = ["__init__", "errors", "files", "object_store", "machine", "precisions", "reading", "session"]
 EDGE = [
     "recipe",
     "runtime",

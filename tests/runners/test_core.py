@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import sqlite3
 import struct
+import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -312,33 +312,37 @@ def test_other_processors(
     assert warnings == ""
 
 
-@pytest.mark.skipif(not Path("/usr/include/sqlite3ext.h").exists(), reason="needs SQLite's headers")
+@pytest.mark.skipif(
+    not Path("/usr/include/sqlite3ext.h").exists() or not shutil.which("sqlite3"),
+    reason="needs SQLite's headers and shell",
+)
 def test_in_sql(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
     file, extension = tmp_path / "student.bin", tmp_path / "edgedistill.so"
     file.write_bytes(file_of(exported("static")))
     sources = [CORE / "sqlite" / "edgedistill_sqlite.c", CORE / "edgedistill.c"]
     assert run(COMPILER, *WARNINGS, "-shared", "-fPIC", f"-I{CORE}", *sources, "-o", extension, "-lm") == ""
-    database = sqlite3.connect(":memory:")
-    database.enable_load_extension(True)
-    database.load_extension(str(extension))
-    with pytest.raises(sqlite3.OperationalError, match="no student"):
-        database.execute("select embed('a')").fetchone()
-    assert database.execute("select embed_open(?)", [str(file)]).fetchone() == (24,)
     student = CoreStudent(core, file.read_bytes())
     rows = student.embed(PLAIN[:2])
-    found = database.execute(
-        "select embed(?1), embed(?1, 'int8'), embed_document(?1, 'bits'), embed(null)", PLAIN[:1]
-    )
-    blobs = [rows[0].tobytes(), compact(rows, "int8")[0].tobytes(), compact(rows, "binary")[0].tobytes()]
-    assert found.fetchone() == (*blobs, None)
-    (cosine,) = database.execute("select cosine(embed_query(?), embed(?))", PLAIN[:2]).fetchone()
-    assert cosine == pytest.approx(float(rows[0] @ rows[1]), abs=1e-6)
-    for call, fact in {
-        "embed('a', 'w4')": "precision",
-        "embed_open('/nowhere')": "nowhere: not readable",
-    }.items():
-        with pytest.raises(sqlite3.OperationalError, match=fact):
-            database.execute(f"select {call}").fetchone()
+
+    def lines(*calls: str) -> list[str]:
+        script = [f".load {extension}", *[f"select {call};" for call in calls]]
+        done = subprocess.run(
+            ["sqlite3", ":memory:"], input="\n".join(script), capture_output=True, text=True, check=False
+        )
+        return (done.stdout + done.stderr).splitlines()
+
+    opened, text, other = f"embed_open('{file}')", *[f"'{each}'" for each in PLAIN[:2]]
+    blobs = [rows[0], compact(rows, "int8")[0], compact(rows, "binary")[0]]
+    called = [
+        f"hex({call})"
+        for call in (f"embed({text})", f"embed({text}, 'int8')", f"embed_document({text}, 'bits')")
+    ]
+    found = lines(opened, *called, "embed(null) is null", f"cosine(embed_query({text}), embed({other}))")
+    assert found[:5] == ["24", *[blob.tobytes().hex().upper() for blob in blobs], "1"]
+    assert float(found[5]) == pytest.approx(float(rows[0] @ rows[1]), abs=1e-6)
+    wrong = lines("embed('a')", opened, "embed('a', 'w4')", "embed_open('/none')", "cosine(x'00', x'00')")
+    for fact in ("no student", "precision: float32", "/none: not readable", "not two float32"):
+        assert any(fact in line for line in wrong)
     student.close()
 
 
