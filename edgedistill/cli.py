@@ -968,17 +968,26 @@ def search(
 def verify(
     name: OneBundle,
     device: RuntimeDevice = "cpu",
+    other: Annotated[
+        str | None,
+        _option("BUNDLE", "Whether its embeddings may be mixed with those of this bundle.", "--with"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Verify a bundle on this machine.
 
     Compares the sha256 of every file with the manifest, and the embeddings of golden texts, in every
-    precision, with those stored at export.
+    precision, with those stored at export. --with compares the embeddings of two bundles on the same
+    sentences.
     """
     from edgedistill.runtime import verify as verification
 
     found = verification.verify(name, device)
-    print_result(found, as_json, verification.summary(name, found))
+    lines = verification.summary(name, found)
+    if other is not None:
+        found["with"] = verification.beside(name, other)
+        lines += f"\nwith {other}: {found['with']['space']} space; {found['with']['advice']}"
+    print_result(found, as_json, lines)
 
 
 def _number(default: int, help: str, most: int | None = None) -> Any:

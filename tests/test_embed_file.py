@@ -112,6 +112,7 @@ def test_a_plain_file_becomes_an_array(nano: Bundle, tmp_path: Path, monkeypatch
         nano, TextFile(source), EmbeddingFile(tmp_path / "out" / "v.npy"), session=Session(log=logged.append)
     )
     assert result.pop("read")["files"] == 1
+    assert result.pop("space") == nano.space
     assert result == {"texts": 15, "dims": 384, "out": tmp_path / "out" / "v.npy"}
     assert logged == [f"{tmp_path / 'out' / 'v.npy'}: 15 texts, 384 dimensions", "read 1 file"]
     assert np.allclose(np.load(tmp_path / "out" / "v.npy"), nano.encode(TEXTS), atol=1e-4)

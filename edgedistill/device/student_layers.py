@@ -211,7 +211,7 @@ class _Tail:
                 activation, name = node.kind, node.inputs[0]
             elif node.kind == "Add" and self._words(node):
                 name = self.graph.writers[node.inputs[0]].inputs[0]
-            elif node.kind == "Add" and node.inputs[1] in self.graph.tensors:
+            elif node.kind == "Add" and self.graph.has(node.inputs[1]):
                 bias, name = node.inputs[1], node.inputs[0]
             elif node.kind == "Mul" and self._product(node.inputs[0]) is not None:
                 name = node.inputs[0]  # times the scales of its rows

@@ -103,6 +103,13 @@ class Bundle:
     def __repr__(self) -> str:
         return f"<Bundle {self.manifest['name']}:{self.precision}, {self.dims[0]} dimensions>"
 
+    @property
+    def space(self) -> str | None:
+        """What an index can note: embeddings of bundles with the same identifier may be mixed. All precisions
+        of a student share it; None where the bundle is older than that, and of a pair."""
+        found: str | None = self.manifest.get("space")
+        return found
+
     def of(self, role: str) -> Bundle:
         """What embeds texts in a role: the bundle itself; of a pair one of its two encoders."""
         self.prompts.of(role)
