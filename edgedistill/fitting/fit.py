@@ -17,11 +17,10 @@ from typing import Any
 import torch
 import yaml
 
-from edgedistill import files, recipe, resolve, run
+from edgedistill import files, recipe, resolve
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer, model_source
-from edgedistill.fitting import judge, plan, queries, record, texts
+from edgedistill.fitting import judge, plan, record, texts
 from edgedistill.fitting.plan import Fit
 from edgedistill.fitting.record import Candidate, FitRequest, State
 from edgedistill.fitting.shapes import Shape
@@ -29,7 +28,6 @@ from edgedistill.planning.cost import graph_medians_ms, medians_ms
 from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import flush_denormals
-from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
 NAME = "mine"
 ATTEMPTS = 4  # to measure a p50 within the budget
@@ -110,7 +108,6 @@ def _find(request: FitRequest, out: Path, session: Session, started: float) -> d
     done = {
         "winner": won,
         "verdict": verdict(state, chosen),
-        "search": queries.compared(at_work.queries, _encoders(at_work, won), "after", session),
         "teacher": state.teacher_measures,
         "start": state.start.measures if state.start is not None else None,
         **record.PLACES,
@@ -272,16 +269,6 @@ def _certified(fit: Fit, candidate: Candidate, precision: str) -> dict[str, Any]
     }
 
 
-def _encoders(fit: Fit, won: dict[str, Any]) -> dict[str, scoring.Encoder]:
-    """What search is compared of: the teacher, the best start and the winner."""
-    opened = bundle.load(fit.folder / record.BUNDLE, precision=won["precision"])
-    encoders = {"teacher": fit.judge.by_teacher}
-    if (start := fit.state.start) is not None and start.name != won["candidate"]:
-        student = PreparedStudent.of(run.open_run(fit.folder / record.TRIALS / start.name))
-        encoders["before"] = judge.encoder(student, start.precision)
-    return {**encoders, "after": scoring.Encoder.of(opened)}
-
-
 # ---- what is said
 
 
@@ -303,10 +290,8 @@ def summary(done: dict[str, Any]) -> str:
     """The result in a table and a few lines."""
     won = done["winner"]
     columns = {"start": done["start"] or {}, "student": won["measures"], "teacher": done["teacher"]}
-    found = done["search"]
     lines = [
         judge.table(columns, {}, done["held_out"]),
-        *(f"{title}: {_listed(values)}" for title, values in (queries.lines(found) if found else ())),
         done["verdict"],
         f"{won['candidate']} in {won['precision']}: {won['size_mb']:.2f} MB with tokenizer.json (graph "
         f"{won['graph_mb']:.2f}), p50 {won['p50_ms']:.3f} ms",
@@ -316,10 +301,6 @@ def summary(done: dict[str, Any]) -> str:
         f"{done['page']}  all {len(done['candidates'])} candidates",
     ]
     return "\n".join(lines)
-
-
-def _listed(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {100 * value:.1f}" for name, value in values.items())
 
 
 def teacher(model: str, revision: str | None, pooling: str | None) -> recipe.Teacher:
