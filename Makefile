@@ -61,10 +61,10 @@ reproduction: $(STAMP)  ## train and measure a paper's variants, write its page:
 	$(BIN)/python bench/reproduction/run.py --only $(PAPER) --jobs $(JOBS) --runs $(OUT) --reports $(OUT)/reports; status=$$?; \
 		$(BIN)/python bench/reproduction/table.py --only $(PAPER) --reports $(OUT)/reports --out $(OUT) && exit $$status
 
-LIBRARIES := optimum fastembed model2vec
+LIBRARIES := optimum fastembed model2vec tract
 INSTALLED := $(foreach library,$(LIBRARIES) transformers.js,$(ENVIRONMENTS)/$(library)/installed)
 
-ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner and library; writes the table of export/README.md
+ecosystems: runners $(STAMP) $(INSTALLED) $(ENVIRONMENTS)/openvino/installed  ## embed golden texts in every runner and library; writes the table of export/README.md
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) OMP_NUM_THREADS=1 $(BIN)/python bench/ecosystems.py $(ECOSYSTEMS)
 
 processors: $(STAMP)  ## golden texts of every kind and precision on aarch64 and x86-64 without VNNI, under QEMU (Debian's qemu-user-static)
@@ -101,6 +101,7 @@ peers: $(STAMP)  ## other libraries beside edgedistill, made and measured: EDGED
 $(ENVIRONMENTS)/optimum/installed: PACKAGES := -e '.[optimum]'
 $(ENVIRONMENTS)/fastembed/installed: PACKAGES := fastembed
 $(ENVIRONMENTS)/model2vec/installed: PACKAGES := model2vec
+$(ENVIRONMENTS)/tract/installed: PACKAGES := tract numpy
 $(ENVIRONMENTS)/engines/installed: PACKAGES := -e '.[train]' ray daft pyspark
 $(ENVIRONMENTS)/stores/installed: PACKAGES := -e '.[train,remote]' pytest 'moto[server]' gcp-storage-emulator
 $(ENVIRONMENTS)/sentence-transformers/installed: PACKAGES := 'sentence-transformers[train]'

@@ -1,4 +1,4 @@
-"""Make edgedistill/device/adversarial_texts.json.xz: 10,000 texts on which tokenizers differ.
+"""Make tests/device/adversarial_texts.json.xz: 10,000 texts on which tokenizers differ.
 
 python bench/adversarial_texts.py [--out FILE]
 
@@ -12,12 +12,14 @@ import argparse
 import json
 import lzma
 import random
+import sys
 import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 
-from edgedistill.device.tokenizer_equality import LINES, SPECIAL, TEXTS, WORD
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.device.adversarial import LINES, SPECIAL, TEXTS, WORD
 
 SEED = 20_260_101
 

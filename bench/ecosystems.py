@@ -118,6 +118,13 @@ RUNNERS = {
     "transformers.js model": Runner("transformers_js.mjs", "transformers.js", arguments=("model",)),
     "model2vec": Runner("model2vec_encode.py", "model2vec", _is_static, precisions=("fp32",)),
 }
+ENGINES = {  # given token ids
+    "onnxruntime": Runner("engine_forward.py", "here", arguments=("onnxruntime",)),
+    "openvino": Runner("engine_forward.py", "openvino", arguments=("openvino",)),
+    "tract": Runner("engine_forward.py", "tract", arguments=("tract",)),
+    "onnx reference": Runner("engine_forward.py", "here", arguments=("reference",)),
+}
+RUNNERS |= ENGINES
 
 
 def export_students(folder: Path, names: list[str]) -> None:
@@ -174,7 +181,8 @@ class Environments(NamedTuple):
         checkout."""
         folder = Path(os.environ.get("EDGEDISTILL_ENVIRONMENTS") or ROOT / ".environments")
         interpreters = {
-            name: folder / name / "bin" / "python" for name in ("optimum", "fastembed", "model2vec")
+            name: folder / name / "bin" / "python"
+            for name in ("optimum", "fastembed", "model2vec", "openvino", "tract")
         }
         interpreters |= {name: Path(path).absolute() for name, path in (pythons or {}).items()}
         return cls(interpreters, (transformers_js or folder / "transformers.js").absolute())
@@ -260,7 +268,12 @@ def _result(answer: dict[str, Any] | str, golden: dict[str, Any], precision: str
             "version": answer["version"],
             "error": f"{dims} dimensions, the bundle's embeddings have {expected}",
         }
-    return {"version": answer["version"], **compared(answer["vectors"][precision], golden, precision)}
+    rates = {"rate_texts_s": answer["rate_texts_s"][precision]} if "rate_texts_s" in answer else {}
+    return {
+        "version": answer["version"],
+        **compared(answer["vectors"][precision], golden, precision),
+        **rates,
+    }
 
 
 def _ask(command: list[str], folder: Path, texts: list[str], wanted: dict[str, str]) -> dict[str, Any] | str:
@@ -354,11 +367,21 @@ def merged(before: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dic
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report as Markdown: a row for each kind and precision, a column for each runner; below, what was
-    not run and why."""
-    rows = sorted(report["rows"], key=lambda row: ["teacher", *STUDENTS].index(row["kind"]))
+    """The report as Markdown: a row for each kind and precision, a column for each engine, and the same for
+    the libraries."""
+    libraries = [name for name in RUNNERS if name not in ENGINES]
+    parts = (list(ENGINES), [*libraries, "text-embeddings-inference"])
+    return "\n".join(_table(report["rows"], names) for names in parts)
+
+
+def _table(rows: list[dict[str, Any]], runners: list[str]) -> str:
+    """A column for each of these runners; below, what was not run and why."""
+    rows = [row for row in rows if row["runner"] in runners]
+    rows.sort(key=lambda row: ["teacher", *STUDENTS].index(row["kind"]))
     shown = {row["runner"] for row in rows if row.get("precision")}
-    names = [name for name in [*RUNNERS, "text-embeddings-inference"] if name in shown]
+    names = [name for name in runners if name in shown]
+    if not names:
+        return ""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
         if row.get("precision"):
@@ -377,10 +400,12 @@ def table(report: dict[str, Any]) -> str:
 
 def _cell(row: dict[str, Any]) -> str:
     if row.get("error"):
-        return "fails"
+        return "refuses" if row["runner"] in ENGINES else "fails"
     if row.get("layout"):
         return "layout"
     worst = f"{row['cosine_min']:.5f}"
+    if "rate_texts_s" in row:
+        worst += f", {row['rate_texts_s']:.3g}/s"
     return (
         f"{worst} ({row['texts'] - row['below_threshold']} of {row['texts']})"
         if row["below_threshold"]

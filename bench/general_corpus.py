@@ -85,7 +85,7 @@ def package_docstrings(name: str) -> Iterator[str]:
 
 def sentences(document: str) -> Iterator[str]:
     """The English sentences of a document in reStructuredText."""
-    for _, paragraph in document_text.restructured(document, titles=False):
+    for _, paragraph in document_text.restructured(document, prose=True):
         for text in split_sentences(readers.normalize(paragraph.replace("“", '"').replace("”", '"'))):
             if is_sentence(text):
                 yield text

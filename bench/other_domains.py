@@ -55,9 +55,7 @@ def docstrings(package: str) -> Iterator[tuple[str, str]]:
     once."""
     seen = set[str]()
     for string in general_corpus.package_docstrings(package):
-        first, *rest = [paragraph for _, paragraph in document_text.restructured(string, titles=False)] or [
-            ""
-        ]
+        first, *rest = [paragraph for _, paragraph in document_text.restructured(string, prose=True)] or [""]
         text = " ".join(rest)
         fits = (
             QUERY_WORDS[0] <= len(first.split()) <= QUERY_WORDS[1]

@@ -209,7 +209,14 @@ Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names o
 
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
 HYBRID_WEIGHT = "Weight of BM25 beside the cosines; by default 2."
-Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
+Column = Annotated[
+    str | None,
+    _option(
+        "NAME",
+        "The column of texts in tables, or several as in title,body. Default: text, else all with words.",
+        "--column",
+    ),
+]
 PairTable = Annotated[
     str | None,
     _option(
@@ -318,6 +325,12 @@ def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
             typer.echo(text)
 
 
+def print_read(session: Session, value: dict[str, Any], as_json: bool, text: str = "") -> None:
+    """Log what became of the files that a command read, and print its result with that."""
+    log(session.reading.line)
+    print_result({**value, "read": session.reading.report}, as_json, text)
+
+
 @_command("edgedistill students")
 def students(as_json: Json = False) -> None:
     """List the students that ship.
@@ -390,8 +403,9 @@ def check(
     _require_torch("check", specs)
     from edgedistill.planning import cost
 
-    found = cost.costs(specs, _session(data, device, remote_code, quiet=True))
-    print_result({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
+    session = _session(data, device, remote_code, quiet=True)
+    found = cost.costs(specs, session)
+    print_read(session, {"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
 
 
 def _share(value: str) -> tuple[int, int]:
@@ -484,7 +498,7 @@ def train(
         info = training.train(spec, folder, session, resume)
     if process()[0] == 0:
         object_store.push(folder, "run.json")
-        print_result({"run": out, **info}, as_json, out)
+        print_read(session, {"run": out, **info}, as_json, out)
 
 
 @_command("edgedistill adapt nano --texts 'docs/**/*.txt' --out bundles/mine")
@@ -504,7 +518,7 @@ def adapt(
         Path,
         _option("DIR", "Folder of the bundle. The run goes to runs/NAME, with its recipe."),
     ],
-    column: Column = "text",
+    column: Column = None,
     pairs: PairTable = None,
     query_column: QueryColumn = "query",
     text_column: TextColumn = "text",
@@ -553,9 +567,10 @@ def adapt(
         if not resume:
             files.check_free(folder, "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
-        found = adapting.adapt(request, _session(data, device, remote_code), resume)
+        session = _session(data, device, remote_code)
+        found = adapting.adapt(request, session, resume)
     text = f"{found['table']}\n{adapting.usage(found)}"
-    print_result({key: value for key, value in found.items() if key != "table"}, as_json, text)
+    print_read(session, {key: value for key, value in found.items() if key != "table"}, as_json, text)
 
 
 @_command(
@@ -602,7 +617,7 @@ def fit(
     ] = None,
     out: Annotated[Path, _option("DIR", "Folder of the fit.")] = Path("fit"),
     resume: Resume = False,
-    column: Column = "text",
+    column: Column = None,
     pairs: PairTable = None,
     query_column: QueryColumn = "query",
     text_column: TextColumn = "text",
@@ -638,8 +653,9 @@ def fit(
         *("teacher" if space == "teacher" else "own", steps, seed, own, data),
     )
     with _resumable(out, out):
-        found = fitting.fit(asked, out, _session(data, device, remote_code, quiet=as_json), resume)
-    print_result(found, as_json, fitting.summary(found))
+        session = _session(data, device, remote_code, quiet=as_json)
+        found = fitting.fit(asked, out, session, resume)
+    print_read(session, found, as_json, fitting.summary(found))
 
 
 @_command("edgedistill export runs/demo-bert2 --precision int8,w8")
@@ -671,14 +687,6 @@ def export(
             "there: C99 without a library.",
         ),
     ] = None,
-    static: Annotated[
-        Path | None,
-        _option(
-            "DIR",
-            "Write a static student, a run or a bundle, as one file that needs no onnxruntime, with its "
-            "readers. --precision w4 (the default) or w8; PQ codes stay as they are.",
-        ),
-    ] = None,
     overwrite: Overwrite = False,
     pooling: Pooling = None,
     revision: Revision = None,
@@ -692,7 +700,7 @@ def export(
     """
     precisions = listed(precision)
     if core is not None:
-        others = {"--out": out, "--documents": documents, "--static": static, "--pooling": pooling}
+        others = {"--out": out, "--documents": documents, "--pooling": pooling}
         if unused := [option for option, value in others.items() if value]:
             raise UserError(f"--core {core}: writes no bundle; leave {' and '.join(unused)} out")
         from edgedistill import device
@@ -702,20 +710,6 @@ def export(
         found = device.write(named, core, log)
         print_result(
             {"folder": str(core), **found}, as_json, f"wrote {core}; edgedistill.h says how to read it"
-        )
-        return
-    if static is not None:
-        others = {"--out": out, "--documents": documents}
-        if unused := [option for option, value in others.items() if value]:
-            raise UserError(f"--static {static}: writes no bundle; leave {' and '.join(unused)} out")
-        _require_torch("export --static", source)
-        from edgedistill.mobile import static_file
-
-        files.check_free(static, "--static", overwrite, static_file.FILE, f"a folder with {static_file.FILE}")
-        rows = None if precisions == DEFAULT else ",".join(precisions)
-        found = static_file.write(source, rows, static, log)
-        print_result(
-            {"folder": str(static), **found}, as_json, f"wrote {static}; its README.md says how to read it"
         )
         return
     if mean and documents is None:
@@ -874,7 +868,7 @@ def embed(
         Path | None,
         _option("FILE", "X.npy (an n x d array) or X.jsonl. Default: JSON lines on stdout."),
     ] = None,
-    column: Annotated[str | None, _option("NAME", "Column of the texts. Default: text.")] = None,
+    column: Column = None,
     role: Annotated[
         str,
         _option(
@@ -935,7 +929,7 @@ def search(
     ] = None,
     question: Annotated[str, _argument("QUESTION", "What to look for, in quotes.", show_default=False)] = "",
     top: Annotated[int, _option("N", "How many texts to show.")] = 10,
-    column: Column = "text",
+    column: Column = None,
     weight: Annotated[
         float | None,
         _option("WEIGHT", HYBRID_WEIGHT + " 0 leaves BM25 out.", "--hybrid-weight", min=0),
@@ -974,17 +968,26 @@ def search(
 def verify(
     name: OneBundle,
     device: RuntimeDevice = "cpu",
+    other: Annotated[
+        str | None,
+        _option("BUNDLE", "Whether its embeddings may be mixed with those of this bundle.", "--with"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Verify a bundle on this machine.
 
     Compares the sha256 of every file with the manifest, and the embeddings of golden texts, in every
-    precision, with those stored at export.
+    precision, with those stored at export. --with compares the embeddings of two bundles on the same
+    sentences.
     """
     from edgedistill.runtime import verify as verification
 
     found = verification.verify(name, device)
-    print_result(found, as_json, verification.summary(name, found))
+    lines = verification.summary(name, found)
+    if other is not None:
+        found["with"] = verification.beside(name, other)
+        lines += f"\nwith {other}: {found['with']['space']} space; {found['with']['advice']}"
+    print_result(found, as_json, lines)
 
 
 def _number(default: int, help: str, most: int | None = None) -> Any:
@@ -1032,34 +1035,6 @@ def serve(
     )
     session = Session(device=device, log=typer.echo, threads=threads)
     server.serve(name, host, port, limits, workers, session)
-
-
-@_command("edgedistill mobile nano --out phone")
-def mobile(
-    name: OneBundle,
-    out: Annotated[Path, _option("DIR", "Folder of the package.")],
-    ids: Annotated[
-        bool,
-        typer.Option(
-            "--ids",
-            help="Only the graph that takes token ids; the app tokenizes, with the tokenizers library.",
-        ),
-    ] = False,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-) -> None:
-    """Make a package for Android and iOS from a bundle.
-
-    Its graph takes texts and returns embeddings. It is written only if the tokenizer in the graph gives the
-    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format and the operators for a
-    reduced build of onnxruntime come with it.
-    """
-    files.check_free(out, "--out", overwrite, "mobile.json", "a mobile package")
-    require("onnx", "edgedistill mobile", "mobile")
-    from edgedistill.mobile import package
-
-    found = package.write(name, out, None, log, ids)
-    print_result({"package": str(out), **found}, as_json, str(out))
 
 
 @_command("edgedistill demo --out demo")

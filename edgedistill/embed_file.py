@@ -14,6 +14,7 @@ import numpy as np
 from edgedistill import files, object_store
 from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError, border, counted, unknown_name
+from edgedistill.reading import Reading
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.compact import Layout, layout
 from edgedistill.session import QUIET, Session, progress_bar
@@ -31,8 +32,8 @@ class TextFile:
     """A file of texts, or stdin where the path is `-`.
 
     A file is read as `readers.texts_in` reads it, by its ending. Stdin holds UTF-8 with one text per line,
-    and an empty line is an empty text. `column` names the column of the texts in a table; without it, that is
-    "text". `role` is that of `Bundle.encode`: text, query or document.
+    and an empty line is an empty text. `column` names the column of the texts in a table, by default as
+    `readers.numbered_texts` chooses. `role` is that of `Bundle.encode`: text, query or document.
     """
 
     path: str | Path = "-"
@@ -57,11 +58,11 @@ class TextFile:
         if self.column is not None and kind in input_file.WHOLE_TEXT:
             raise UserError(f"--column {self.column}: {self.name} is no table; leave it out")
 
-    def texts(self) -> Iterator[str]:
+    def texts(self, reading: Reading | None = None) -> Iterator[str]:
         """Return the texts in their order. Raises UserError for damaged lines and an unknown column."""
         if str(self.path) != "-":
             path = object_store.noted(self.path)
-            return readers.texts_in(path, self.column or "text", "--column", longest=LONGEST_TEXT)
+            return readers.texts_in(path, self.column, "--column", longest=LONGEST_TEXT, reading=reading)
         numbered = input_file.stream_lines(sys.stdin.buffer, self.name, input_file.MAX_LINE_BYTES)
         return (readers.checked(text, self.name, number, LONGEST_TEXT) for number, text in numbered)
 
@@ -114,19 +115,22 @@ def embed_file(
 ) -> dict[str, Any]:
     """Embed the texts of a file, a few thousand at a time; row i is text i.
 
-    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, out}. Raises UserError,
+    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, space, out, read}; `read` is a
+    `Reading.report`, with the texts that are longer than the encoder reads. Raises UserError,
     and writes nothing, where there is no such file, column or format, no text, where `out` exists already,
     for a damaged line, and for a pair of encoders where the texts are neither queries nor documents.
     """
     source.check()
     dims, encoder = opened.embedding_dim(dim), opened.of(source.role)
     out.check(dims)
-    count = 0
+    count, reading = 0, Reading(files=1)
     with progress_bar(None, session.progress) as advance:
 
         def embedded() -> Embedded:
             nonlocal count
-            for texts in _chunks(source.texts()):
+            for texts in _chunks(source.texts(reading)):
+                long = [text for text in texts if len(text.encode()) >= encoder.max_tokens]
+                reading.cut(encoder.token_counts(long, source.role), encoder.max_tokens)
                 rows = encoder.encode(texts, dim, batch_tokens, role=source.role, precision=out.precision)
                 count += len(texts)
                 yield texts, rows
@@ -138,7 +142,8 @@ def embed_file(
         out.write(embedded(), dims)
     if out.path is not None:
         session.log(f"{out.path}: {counted(count, 'text')}, {dims} dimensions")
-    return {"texts": count, "dims": dims, "out": out.path}
+    session.log(reading.line)
+    return {"texts": count, "dims": dims, "space": opened.space, "out": out.path, "read": reading.report}
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from edgedistill import files
-from edgedistill.data import added_texts, bm25, cached_folder, file_patterns, input_file, readers
+from edgedistill.data import bm25, cached_folder, file_patterns, input_file, readers
 from edgedistill.embed_file import LONGEST_TEXT
-from edgedistill.errors import UserError, escaped, shown
+from edgedistill.errors import UserError, escaped
+from edgedistill.reading import Reading
 from edgedistill.runtime import manifest
 from edgedistill.runtime.arguments import positive
 from edgedistill.runtime.bundle import Bundle
@@ -27,7 +28,6 @@ from edgedistill.session import QUIET, Session, progress_bar
 
 CHUNK_TEXTS = 1_024  # embedded between two reports of progress
 FORMAT = 1  # part of every cache key: raise it when what is kept changes
-CHARACTERS = 4  # of a token, in bytes: a text of more than so many for each that the student reads is divided
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
 INDENT, LINES, WIDTH = " " * 5, 3, 100  # of a text that is printed, where the terminal has them
 KEPT = 64  # folders in the cache: of so many sets of paths, or bundles, the last
@@ -39,36 +39,35 @@ class Search:
     """A question to the texts of files: `paths` are files, globs, and folders, which stand for the files in
     them that are all text but those that hide behind a dot.
 
-    `column` is that of the texts in tables. `weight` is that of words beside the cosines, see `bm25.joined`;
-    with 0, cosines decide alone.
+    `column` is that of the texts in tables, by default as `readers.numbered_texts` chooses. `weight` is that
+    of words beside the cosines, see `bm25.joined`; with 0, cosines decide alone.
     """
 
     paths: list[str]
     question: str
     top: int = 10
-    column: str = "text"
+    column: str | None = None
     weight: float = bm25.WEIGHT
 
 
 def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[str, Any]:
-    """The texts that answer a question best: {files, left_out, texts, embedded, ranked_by, close, results}.
+    """The texts that answer a question best: {read, texts, embedded, ranked_by, close, results}.
 
     A result is {file, line (or row, item), text, score, cosine, bm25}, of equal texts the first; `score`
     ranks them, `bm25` is the share of the question's words that a text has. `close` is False where even the
-    best score says that no text answers, None of few texts. `left_out` are files without text that no
-    path names itself; `embedded` says how many texts were not in the cache.
+    best score says that no text answers, None of few texts. `read` is a `Reading.report`; `embedded` says how
+    many texts were not in the cache.
     Raises UserError for an empty question, where no file is found, none has text, or a named one is damaged.
     """
     question, top = readers.normalize(request.question), positive(request.top, "top")
     weight = bm25.checked_weight(request.weight)
     if not question:
         raise UserError("the question is empty; give one, in quotes")
-    found, left_out = _read(request, CHARACTERS * opened.of("document").max_tokens)
-    if left_out:
-        names = shown(", ".join(left_out), 300, quoted=False)
-        session.log(f"left out, with no text or no column {request.column!r} that can be read: {names}")
-    texts, count = list(found), len({path for path, _ in found.values()})
-    counted = f"files: {count:,}; texts: {len(texts):,}"
+    reading = Reading()  # of this question alone
+    found = _read(request, opened, reading)
+    texts = list(found)
+    session.log(reading.line)
+    counted = f"texts: {len(texts):,}"
     rows, embedded = _kept_embeddings(opened, texts, request, session, counted)
     cosines = similarity(opened.encode_query(question), rows)
     words, ranked_by, least = np.zeros_like(cosines), "cosine", bm25.CLOSE_BY_COSINE
@@ -85,31 +84,35 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
         place = {"file": str(path), input_file.numbered(path): number, "text": texts[at]}
         numbers = {"score": scores, "cosine": cosines, "bm25": words}
         results.append(place | {name: round(float(each[0, at]), 4) for name, each in numbers.items()})
-    about = {"files": count, "left_out": left_out, "texts": len(texts), "embedded": embedded}
+    about = {"read": reading.report, "texts": len(texts), "embedded": embedded}
     close = None if len(texts) < bm25.FEW else bool(best >= least)
     return {**about, "ranked_by": ranked_by, "close": close, "results": results}
 
 
-def _read(request: Search, longest: int) -> tuple[dict[str, tuple[Path, int]], list[str]]:
-    """The distinct texts of all files, with the file and the line or row of each; and the files that are
-    left out."""
-    found, left_out = dict[str, tuple[Path, int]](), dict[str, str]()
+def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, tuple[Path, int]]:
+    """The distinct texts of all files, with the file and the line or row of each. What a folder or a glob
+    stands for and cannot be read is skipped."""
+    found = dict[str, tuple[Path, int]]()
     for pattern in map(Path, request.paths):
         for path in _files(pattern):
             try:
-                for number, text in list(_passages(path, request, longest)):
-                    found.setdefault(text, (path, number))
-            except UserError as problem:
+                passages = list(_passages(path, request, encoder, reading))
+                if not passages:
+                    raise UserError(f"{path}: no text found; give other files")
+            except (UserError, OSError) as problem:
                 if path == pattern:
                     raise
-                left_out[str(path)] = str(problem)
+                reading.skip(str(path), problem)
+                continue
+            reading.files += 1
+            for number, text in passages:
+                found.setdefault(text, (path, number))
     if not found:
-        raise UserError(
-            *list(left_out.values())[:3], f"{' '.join(request.paths)}: no text found; give other files"
-        )
-    if request.column != Search.column and all(readers.is_text_file(path) for path, _ in found.values()):
+        problems = [f"{path}: {reason}" for path, reason in list(reading.skipped.items())[:3]]
+        raise UserError(*problems, f"{' '.join(request.paths)}: no text found; give other files")
+    if request.column is not None and all(readers.is_text_file(path) for path, _ in found.values()):
         raise UserError(f"--column {request.column}: {' '.join(request.paths)} is no table; leave it out")
-    return found, list(left_out)
+    return found
 
 
 def _files(pattern: Path) -> list[Path]:
@@ -130,21 +133,18 @@ def missing(path: str) -> str:
     return "no such file or folder" + (f"; did you mean {os.path.join(folder, near[0])!r}?" if near else "")
 
 
-def _passages(path: Path, request: Search, most: int) -> Iterator[tuple[int, str]]:
-    """The texts of a file, of at most so many bytes each: a longer one as runs of its sentences; a heading or
-    a cell of a document, a line each, together with what follows."""
+def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) -> Iterator[tuple[int, str]]:
+    """The texts of a file, each of no more tokens than the encoder reads: a longer one is divided; a heading
+    or a cell of a document stands in a line of its own before what follows it."""
     least = SHORTEST if readers.is_text_file(path) and input_file.kind(path) != ".txt" else 1
-    run, first = "", 0  # its lines are passages, its words as before
-    numbered = readers.numbered_texts(path, request.column, "--column", "auto", LONGEST_TEXT)
+    run, first = "", 0
+    numbered = readers.numbered_texts(path, request.column, "--column", "auto", LONGEST_TEXT, reading)
     for number, text in numbered:
-        normal = readers.normalize(text)
-        between = "\n"
-        for part in [normal] if len(normal.encode()) <= most else added_texts.sentences(normal, 1):
-            if run and len(f"{run} {part}".encode()) > most:
-                yield first, run
-                run = ""
-            first, run = first if run else number, f"{run}{between}{part}".strip()
-            between = " "
+        first = first if run else number
+        *whole, run = encoder.passages(f"{run}\n{readers.normalize(text)}".strip())
+        for passage in whole:
+            yield first, passage
+            first = number
         if len(run) >= least:
             yield first, run
             run = ""

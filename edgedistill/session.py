@@ -7,12 +7,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgedistill import object_store
 from edgedistill.errors import UserError
 from edgedistill.files import own_cache
+from edgedistill.reading import Reading
 
 # the time left is estimated from the steps of this long, of which there are few where each takes a minute
 SPEED_PERIOD_S = 600.0
@@ -33,7 +34,8 @@ class Session:
     `cache_folder`, by default $EDGEDISTILL_CACHE, else ~/.cache/edgedistill. The device is auto, cpu or cuda.
     Progress bars are shown with `progress`. Python code that comes with a model may run with `remote_code`;
     only the user's own command sets it, no file does. Without `threads`, a measurement takes
-    $OMP_NUM_THREADS, else the processors that this process may use.
+    $OMP_NUM_THREADS, else the processors that this process may use. `reading` gathers what became of the
+    files that were read.
     """
 
     data: Path | None = None
@@ -43,6 +45,7 @@ class Session:
     cache_folder: Path | None = None
     remote_code: bool = False
     threads: int | None = None
+    reading: Reading = field(default_factory=Reading, compare=False)
 
     @property
     def cache(self) -> Path:

@@ -242,7 +242,7 @@ def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:
     paragraphs = wrapped.count("\n\n") + 1
 
     def found(pattern: str) -> tuple[dict[str, Any], int]:
-        section = texts.files_section([pattern], "text", tmp_path)
+        section = texts.files_section([pattern], None, tmp_path)
         return section, len(texts.read(section, 50, Session(data=tmp_path)))
 
     assert found("wrapped.txt") == ({"texts": ["wrapped.txt"], "unit": "auto"}, paragraphs)

@@ -46,7 +46,6 @@ COMMANDS = (
     "search",
     "serve",
     "verify",
-    "mobile",
     "demo",
 )
 

@@ -111,10 +111,33 @@ def test_a_plain_file_becomes_an_array(nano: Bundle, tmp_path: Path, monkeypatch
     result = embed_file(
         nano, TextFile(source), EmbeddingFile(tmp_path / "out" / "v.npy"), session=Session(log=logged.append)
     )
+    assert result.pop("read")["files"] == 1
+    assert result.pop("space") == nano.space
     assert result == {"texts": 15, "dims": 384, "out": tmp_path / "out" / "v.npy"}
-    assert logged == [f"{tmp_path / 'out' / 'v.npy'}: 15 texts, 384 dimensions"]
+    assert logged == [f"{tmp_path / 'out' / 'v.npy'}: 15 texts, 384 dimensions", "read 1 file"]
     assert np.allclose(np.load(tmp_path / "out" / "v.npy"), nano.encode(TEXTS), atol=1e-4)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["v.npy"]
+
+
+def test_texts_that_are_cut_are_counted(nano: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("short\n" + "word " * 300 + "\n" + "word " * 254 + "\n")
+    logged: list[str] = []
+    session = Session(log=logged.append)
+    result = embed_file(
+        nano, TextFile(tmp_path / "long.txt"), EmbeddingFile(tmp_path / "v.npy"), session=session
+    )
+    assert (result["read"]["texts_cut"], result["read"]["tokens_cut"]) == (1, 302 - nano.max_tokens)
+    assert logged[-1] == "read 1 file; 1 text cut at the encoder's limit, 46 tokens not read"
+
+
+def test_columns_are_chosen_as_the_page_chooses(nano: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,title,body\n1,Refunds,They take nine days.\n2,Post,\n")
+
+    def texts(column: str | None) -> list[str]:
+        return list(TextFile(tmp_path / "t.csv", column).texts())
+
+    assert texts(None) == texts("title,body")[:1] + ["Post"] == ["Refunds · They take nine days.", "Post"]
+    assert texts("body") == ["They take nine days.", ""]
 
 
 def test_a_packed_file_becomes_json_lines(nano: Bundle, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from edgedistill.evaluation import scoring
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
-GROUND = ["__init__", "errors", "files", "object_store", "machine", "precisions", "session"]
+GROUND = ["__init__", "errors", "files", "object_store", "machine", "precisions", "reading", "session"]
 EDGE = [
     "recipe",
     "runtime",
@@ -39,7 +39,7 @@ EDGE = [
     "device",
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
-TORCH += ["teacher", "vocabulary", "training", "export", "mobile", "fitting"]
+TORCH += ["teacher", "vocabulary", "training", "export", "fitting"]
 TORCH += ["adapting", "demo", "planning.cost", "planning.training_time"]
 # From the ground up: a room imports only rooms before it.
 ROOMS = [
@@ -62,7 +62,6 @@ ROOMS = [
         "training",
         "export",
         "device",
-        "mobile",
         "planning",
         "fitting",
         "adapting",
@@ -343,7 +342,7 @@ def test_every_suite_is_read() -> None:
 def test_every_runner_is_found() -> None:
     """By the README of its folder, which one of a single file does without; `fit` times students in the
     web's."""
-    assert set(files.shipped("runner")) == {"core", "mobile", "node", "server", "sqlite", "static", "web"}
+    assert set(files.shipped("runner")) == {"core", "node", "server", "sqlite", "web"}
 
 
 def test_the_recipes_schema_is_in_step() -> None:

@@ -81,26 +81,27 @@ def test_a_folder_is_read_whole(nano: Bundle, docs: Path, session: Session) -> N
             1,
         ): "The shop is closed on Sunday, and all trains stop in the next town.",
         ("docs/more/wrapped.txt", 5): "A second paragraph.",
+        ("docs/rows.csv", 2): "The invoice is in the parcel.",
         (
             "docs/page.md",
             1,
         ): "Refunds\nYour money is paid back within ten days, to the card that you paid with.\n"
         "Delivery\nWe send books by post. They arrive after two or three days, and later on islands.",
     }
-    left_out = ["docs/binary.txt"]
-    assert (found["files"], found["texts"], found["left_out"]) == (3, 5, left_out)
-    named = "left out, with no text or no column 'text' that can be read: " + ", ".join(left_out)
-    assert logged[:2] == [named, "files: 3; texts: 5; to embed: 5"]
+    assert (found["read"]["files"], found["texts"]) == (4, 6)
+    assert list(found["read"]["skipped"]) == ["docs/binary.txt", "docs/other.tsv"]
+    assert logged[0].startswith("read 4 files; skipped 2: docs/binary.txt (binary, or UTF-16")
+    assert logged[1] == "texts: 6; to embed: 6"
     assert found["results"][0]["line"] == 1 and found["results"][0]["file"] == "docs/page.md"
 
 
 def test_a_pattern_stands_for_all_that_it_names(nano: Bundle, docs: Path, session: Session) -> None:
     found = asked(nano, ["docs/*"], session, "Where is the invoice?", column="text")
-    assert found["left_out"] == ["docs/binary.txt", "docs/other.tsv", "docs/picture.png"]
+    assert list(found["read"]["skipped"]) == ["docs/binary.txt", "docs/other.tsv", "docs/picture.png"]
     best = found["results"][0]
     assert (best["file"], best["line"], best["text"]) == ("docs/rows.csv", 2, "The invoice is in the parcel.")
     found = asked(nano, ["docs/*.tsv"], session, "q", column="b")
-    assert [each["text"] for each in found["results"]] == ["2"] and not found["left_out"]
+    assert [each["text"] for each in found["results"]] == ["2"] and not found["read"]["skipped"]
 
 
 def test_the_ranking_is_that_of_the_bundle_and_bm25(nano: Bundle, docs: Path, session: Session) -> None:
@@ -142,8 +143,35 @@ def test_a_long_text_is_found_by_its_sentences(nano: Bundle, docs: Path, session
     (docs / "long.jsonl").write_text(json.dumps({"text": "short"}) + "\n" + json.dumps(row) + "\n")
     found = asked(nano, ["docs/long.jsonl"], session, "Where is the treasure?")
     best = found["results"][0]
-    assert "treasure" in best["text"] and best["line"] == 2 and found["texts"] > 3
-    assert all(len(nano.tokenize([each["text"]])[0]) < nano.max_tokens for each in found["results"])
+    assert "treasure" in best["text"] and best["line"] == 2 and found["texts"] == 3
+    assert max(nano.token_counts([each["text"] for each in found["results"]])) <= nano.max_tokens
+
+
+@pytest.mark.parametrize("student", ["nano", "multi"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "so today we talk about bread and let the dough rest " * 200,
+        " ".join(f"set_{at}_x9(q{at * 7919 % 997}, 0x{at * 104729:x});" for at in range(150)),
+        "Właściciele największych przedsiębiorstw sprzeciwiają się nowym przepisom. " * 40,
+        "我们今天谈谈怎样在家里烤面包" * 200,
+        "Dr. Smith met Mr. Jones. " * 100,
+    ],
+    ids=["transcript", "code", "Polish", "Chinese", "abbreviations"],
+)
+def test_every_word_of_a_text_is_read(student: str, text: str) -> None:
+    opened = load(student, threads=1)
+    parts = opened.passages(text.strip())
+    assert len(parts) > 1 and max(opened.token_counts(parts)) <= opened.max_tokens
+    assert "".join(parts).replace(" ", "") == text.replace(" ", ""), "nothing is lost, nothing is twice"
+    assert not any(part.endswith(("Dr.", "Mr.")) for part in parts)
+
+
+def test_a_heading_stays_with_its_section(nano: Bundle, docs: Path, session: Session) -> None:
+    (docs / "page.md").write_text("# Refunds\n\n" + "Your money is paid back within nine days. " * 60)
+    found = asked(nano, ["docs/page.md"], session, "refunds", top=99)
+    (first,) = [hit["text"] for hit in found["results"] if "Refunds" in hit["text"]]
+    assert first.startswith("Refunds\nYour money is paid back") and found["texts"] > 1
 
 
 def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, session: Session) -> None:
@@ -174,13 +202,13 @@ def test_the_index_is_kept_until_texts_change(
     monkeypatch.setattr(bm25.BM25, "__init__", counted)
     first = asked(nano, ["docs"], session, "trains on Sunday")
     again = asked(nano, ["docs"], session, "trains on Sunday")
-    assert built == [5] and again["results"] == first["results"] and first["results"][0]["bm25"] > 0
-    assert asked(load("micro", threads=1), ["docs"], session)["texts"] == 5 and built == [5], "of any bundle"
+    assert built == [6] and again["results"] == first["results"] and first["results"][0]["bm25"] > 0
+    assert asked(load("micro", threads=1), ["docs"], session)["texts"] == 6 and built == [6], "of any bundle"
     (docs / "lines.txt").write_text("A zebra sleeps.\nThe train leaves at nine.\n")
-    assert "zebra" in asked(nano, ["docs"], session, "zebra")["results"][0]["text"] and built == [5, 5]
+    assert "zebra" in asked(nano, ["docs"], session, "zebra")["results"][0]["text"] and built == [6, 6]
     assert len(list(session.cache.rglob("language.json"))) == 1, "what is gone is not kept"
     monkeypatch.setattr(bm25, "K1", 1.2)
-    assert asked(nano, ["docs"], session)["texts"] == 5 and built == [5, 5, 5]
+    assert asked(nano, ["docs"], session)["texts"] == 6 and built == [6, 6, 6]
 
 
 @pytest.mark.parametrize("name", ["embeddings.npy", "vocab.index.json", "files.json"])
@@ -206,10 +234,10 @@ def test_a_damaged_cache_is_named_and_made_again(
         (["docs/more", "void"], "q", "void: no such file or folder; give files (.txt,"),
         (["docs/picture.png"], "q", "docs/picture.png: no file type '.png'"),
         (["docs/binary.txt"], "q", "docs/binary.txt: binary, or UTF-16 without a byte order mark"),
-        (["docs/other.tsv"], "q", "docs/other.tsv: no column 'text'; choose one: (a, b); set --column"),
+        (["docs/other.tsv"], "q", "docs/other.tsv: no column with words; name one"),
         (["docs/.git/none"], "q", "docs/.git/none: no such file or folder; give files (.txt,"),
         (["docs/pic*"], "q", "docs/picture.png: no file type '.png'"),
-        (["docs/empty*"], "q", "docs/empty*: no text found; give other files"),
+        (["docs/empty*"], "q", "docs/empty.txt: no text found"),
     ],
 )
 def test_what_is_refused(
@@ -246,7 +274,7 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "".join(lines[2:4]).replace(" ", "") == page.replace(" ", "")
     assert lines[4].split()[::4] == ["2", "docs/rows.csv:2"] and len(lines) == 6
     assert all(len(line) <= 100 for line in lines)
-    assert told.stderr.startswith("files: 2; texts: 2; to embed: 2\n")
+    assert told.stderr.startswith("read 2 files\ntexts: 2; to embed: 2\n")
     assert told.stderr.endswith("ranked by cosine + 2 BM25\n")
     options = ("--json", "--top", "1", "--hybrid-weight", "0")
     told = call(*("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, *options), folder=tmp_path)

@@ -49,7 +49,7 @@ class Request:
     texts: list[str]
     out: Path
     runs: Path = Path("runs")
-    column: str = "text"
+    column: str | None = None
     teacher: recipe.Teacher | None = None
     minutes: float = 10.0
     steps: int | None = None
@@ -144,7 +144,7 @@ def resumed(request: Request, source: run.Run, file: Path, session: Session) -> 
         texts_stage["steps"] = min(texts_stage["steps"], request.steps)
     planned["teacher"]["model"] = recorded.teacher(source.recipe, request.teacher, request.student).model
     section = texts.files_section(request.texts, request.column, session.data)
-    planned["corpus"] |= {"column": "text", **section}
+    planned["corpus"] |= {"column": None, **section}
     planned["student"]["weights"] = request.student
     return recipe.parse(planned, str(file))
 

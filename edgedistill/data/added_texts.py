@@ -7,7 +7,6 @@ and what a student knew of general texts it keeps where some are trained on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 
@@ -16,12 +15,10 @@ import numpy as np
 from edgedistill import files, recipe
 from edgedistill.data import readers
 from edgedistill.data.deduplicate import Spool, key, sample_evenly
+from edgedistill.runtime.sentences import sentences
 
 MIN_WORDS = 4  # of a sentence; a shorter one is joined to the next
 LONGEST_RUN = 4  # sentences
-# White space behind the end of a sentence, or none behind a full stop of Chinese or Japanese. Abbreviations
-# end sentences too: a passage that is too short is joined to the next, and the teacher embeds any passage.
-_END = re.compile(r"(?<=[.!?…][)\"'”’])\s+(?=\S)|(?<=[.!?…])\s+(?=[^\s,;:])|(?<=[。！？])")
 
 
 def joined_lines(
@@ -50,20 +47,6 @@ def joined_lines(
                     yield b" ".join(parts)
             growing = unfinished
         yield from (b" ".join(parts) for _, parts in growing if len(parts) > 1)
-
-
-def sentences(text: str, min_words: int) -> list[str]:
-    """The sentences of a text; one of fewer words than `min_words` is joined to the one behind it."""
-    found: list[str] = []
-    short = ""
-    for part in _END.split(text):
-        sentence = f"{short} {part}".strip()
-        short = sentence if _words(sentence) < min_words else ""
-        if not short and sentence:
-            found.append(sentence)
-    if short:
-        found[-1:] = [f"{found[-1]} {short}"] if found else [short]
-    return found
 
 
 class PassageCutter:
@@ -109,12 +92,6 @@ def measured(texts: Iterable[str]) -> set[int]:
     """The keys of held-out texts and of their sentences, which are asked for: none of them may be trained
     on."""
     return {key(part) for text in texts for part in (text, *sentences(text, MIN_WORDS))}
-
-
-def _words(text: str) -> int:
-    """Words between white space; each character of a text without any counts as half a word."""
-    spaced = text.count(" ") + 1
-    return spaced if spaced > 1 or text.isascii() else len(text) // 2
 
 
 def general_sentences(count: int) -> Iterator[bytes]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Set
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +21,10 @@ from edgedistill.data import added_texts, deduplicate, file_patterns, input_file
 from edgedistill.data.cached_folder import RECORD, cached_folder, check_uncut, intact, mapped, written
 from edgedistill.data.deduplicate import Spool
 from edgedistill.errors import UserError
+from edgedistill.reading import Reading
 from edgedistill.session import Session, progress_bar
 
-FORMAT = 2  # part of every cache key: raise it when what is written changes
+FORMAT = 3  # part of every cache key: raise it when what is written changes
 CHUNK_TEXTS = 4096  # read at a time by a loop over all texts
 SHARD = 32_768  # texts of a `CorpusPass`
 # Names of added texts in `Corpus.sources`.
@@ -50,6 +51,7 @@ class Corpus:
         self.fingerprint: str = meta["fingerprint"]
         self.sources: list[dict[str, Any]] = meta["sources"]
         self.training_count: int = meta["trained"]
+        self.reading: dict[str, Any] = meta.get("reading", Reading().report)
         self.offsets = mapped(folder / "offsets.bin", np.int64)
         self.bytes = mapped(folder / "texts.bin", np.uint8)
 
@@ -236,7 +238,8 @@ def build(spec: Spec, session: Session, seed: int, measured: Set[int] = frozense
     over 100,000 characters, nothing left to train on.
     """
     seed = seed if spec.seed is None else spec.seed
-    sources = _sources(spec, session.data)
+    reading = Reading()
+    sources = _sources(spec, session.data, reading)
     excluded, general = list[Path](), 0
     if isinstance(spec, recipe.Files):
         excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
@@ -257,20 +260,24 @@ def build(spec: Spec, session: Session, seed: int, measured: Set[int] = frozense
         rows = (((readers.normalize(text),) for text in source.texts) for source in sources)
         with progress_bar(None, session.progress, "reading") as advance:
             spool = deduplicate.gather(rows, usable, keys, temporary / "spool", advance)
+        if reading.skipped and not reading.files:
+            raise UserError(*(f"{name}: {reason}" for name, reason in islice(reading.skipped.items(), 3)))
         names = [source.name for source in sources]
         meta = _write_split(spec, names, spool, keys, measured, seed, temporary)
         spool.path.unlink()
-        files.write_json(temporary / "corpus.json", meta)
+        files.write_json(temporary / "corpus.json", meta | {"reading": reading.report})
         held_out = meta["texts"] - meta["trained"]
         fact = f"{meta['texts']:,} distinct ones kept or made of them, {held_out:,} held out"
         if meta["measured"]:
             fact += f", {meta['measured']:,} left out as held-out texts are in other letters or sources"
         session.log(f"{meta['read']:,} texts read; {fact}")
 
-    return Corpus(cached_folder(folder, write, session.log))
+    built = Corpus(cached_folder(folder, write, session.log))
+    session.reading.add(built.fingerprint, built.reading)
+    return built
 
 
-def _sources(spec: Spec, data: Path | None) -> list[Source]:
+def _sources(spec: Spec, data: Path | None, reading: Reading) -> list[Source]:
     if isinstance(spec, recipe.Hub):
         name = f"{spec.dataset}@{spec.revision}"
         rows = readers.hub_columns(spec, [spec.column], "corpus.dataset", "corpus.column")
@@ -279,28 +286,55 @@ def _sources(spec: Spec, data: Path | None) -> list[Source]:
         path = files.GENERAL_CORPUS
         return [Source("documentation", files.sha256_file(path), readers.texts_in(path))]
     paths = file_patterns.matching_files(spec.texts, data, "corpus.texts")
-    columns = _columns(paths, [spec.column] if isinstance(spec.column, str) else spec.column)
+    columns = _columns(paths, spec.column if isinstance(spec.column, list) else [spec.column])
+    named = file_patterns.named(spec.texts, data)
     return [
-        Source(each.name, input_file.content_id(each), _texts(each, columns[each], spec.unit))
-        for each in paths
+        Source(
+            path.name,
+            input_file.content_id(path),
+            _texts(path, columns[path], spec.unit, str(path) in named, reading),
+        )
+        for path in paths
     ]
 
 
-def _columns(paths: list[Path], columns: list[str]) -> dict[Path, list[str]]:
+def _columns(paths: list[Path], columns: Sequence[str | None]) -> dict[Path, Sequence[str | None]]:
     """The columns that are read of each file: of several those that it has. What no file has, or a file none
     of, is left in, so that the reader names it."""
-    known = {path: set(readers.column_names(path) if len(columns) > 1 else columns) for path in paths}
-    somewhere = set().union(*known.values())
+
+    def known(path: Path) -> set[str | None]:
+        try:
+            return set(readers.column_names(path))
+        except UserError:  # its reader says so again
+            return set()
+
+    names = {path: known(path) if len(columns) > 1 else set(columns) for path in paths}
+    somewhere = set().union(*names.values())
     return {
-        path: [each for each in columns if each in names or each not in somewhere] or columns
-        for path, names in known.items()
+        path: [column for column in columns if column in names[path] or column not in somewhere] or columns
+        for path in paths
     }
 
 
-def _texts(path: Path, columns: list[str], unit: str) -> Iterator[str]:
-    """The texts of a file, those of one column after the other."""
-    for column in columns[:1] if readers.is_text_file(path) else columns:
-        yield from readers.texts_in(path, column, "corpus.column", unit)
+def _texts(
+    path: Path, columns: Sequence[str | None], unit: str, named: bool, reading: Reading
+) -> Iterator[str]:
+    """The texts of a file, those of one column after the other. One that cannot be read is skipped, all of
+    it, unless the recipe names it itself."""
+
+    def texts(reading: Reading) -> Iterator[str]:
+        for column in columns[:1] if readers.is_text_file(path) else columns:
+            yield from readers.texts_in(path, column, "corpus.column", unit, reading=reading)
+
+    if not named:
+        try:
+            if not sum(1 for text in texts(Reading()) if text.strip()):
+                raise UserError(f"{path}: no text in it; leave it out")
+        except (UserError, OSError) as problem:
+            reading.skip(path.name, problem)
+            return
+    yield from texts(reading)
+    reading.files += 1
 
 
 def _kept(spec: Spec, names: list[str], spool: Spool) -> np.ndarray:

@@ -1,196 +1,245 @@
-"""The prose of documents in Markdown, reStructuredText, HTML and PDF, without markup, code and tables'
-borders."""
+"""The text of documents in Markdown, reStructuredText, HTML and PDF: what a reader of the page sees.
+
+Each is parsed by a library that knows its standard: selectolax (HTML), markdown-it-py (CommonMark with
+tables, whose HTML is read as a page is), docutils (reStructuredText), pypdf.
+"""
 
 from __future__ import annotations
 
-import html
 import logging
 import re
-from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+import yaml
 
 from edgedistill.errors import UserError, first_line, require
 
 if TYPE_CHECKING:
-    from markdown_it.token import Token
+    from docutils import nodes
+    from selectolax.lexbor import LexborNode
 
 Passages = Iterator[tuple[int, str]]  # (number of its first line, or of its page, text)
 
 FENCE = "---"  # around a front matter
-# What is no prose in HTML, and what does not end a passage.
-_HIDDEN = set("title script style template noscript svg math pre textarea select button nav".split())
-_WITHIN = set(
-    "a abbr b bdi bdo big cite code data del dfn em font i img ins kbd label mark q ruby s samp script small "
-    "span strike strong style sub sup template time tt u var wbr".split()
+LINE = "data-edgedistill-line"  # the attribute that carries the line of a Markdown block into its HTML
+CELL = "; "  # between the cells of a table's row
+# Elements whose content a browser does not show, or shows in place of what it cannot play.
+_HIDDEN = frozenset(
+    "head title script style template noscript noframes noembed iframe object video audio canvas textarea "
+    "select datalist rp desc defs metadata annotation annotation-xml".split()
 )
-_TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][\w:-]*+)[^<>]*+>|<[!?/][^<>]*+>")
+# Elements that stand within a line; each other one begins a passage, and ends it.
+_WITHIN = frozenset(
+    "a abbr b bdi bdo big cite code data del dfn em font i img ins kbd label mark q ruby rt s samp small "
+    "span strike strong sub sup td th time tt u var wbr".split()
+)
+_UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
-_RULE = re.compile(r"([^\w\s])\1{2,}")  # ------ under a title
-_TABLE = re.compile(r"[+|].*|={2,} +={2,}.*|.*\S {3,}\S.*")
-_DIRECTIVE = re.compile(r"\.\. +([\w:-]+)::\s*(.*)")  # .. name:: argument
-_MARKED = re.compile(
-    r"(?:[-*+•]|\(?(?:\d{1,2}|#|[a-z])[.)]) +(?=\S)|:\w[^:`]*:(?: +|$)"
-)  # an item of a list, a field
-_NOT_PROSE = set(
-    "code code-block sourcecode parsed-literal literalinclude include raw math doctest testcode testsetup "
-    "testoutput "
-    "productionlist toctree image figure table csv-table list-table highlight index "
-    "tabularcolumns graphviz".split()
-)
-_BEGIN_WITH_TEXT = {
-    "note",
-    "warning",
-    "tip",
-    "important",
-    "caution",
-    "hint",
-    "versionadded",
-    "versionchanged",
-    "deprecated",
-}
-_INLINE = [  # (pattern, replacement)
-    (re.compile(r"``(.+?)``"), r"\1"),
-    (re.compile(r"`~[^`]*\.(?=[^`.]+`)"), "`"),  # :func:`~a.b.c`
-    (
-        re.compile(r"(?::[\w:+.-]+:)?`!?([^`<]*?)\s*(?:<[^`>]*>)?`_{0,2}"),
-        r"\1",
-    ),  # :ref:`text <target>`, `text <address>`_
-    (re.compile(r"(?<![\w*])\*{1,2}([^*\s](?:[^*]*[^*\s])?)\*{1,2}(?![\w*])"), r"\1"),
-    (re.compile(r"\|([\w ]+)\|_{0,2}"), r"\1"),
-    (re.compile(r"\s*\[[\w#*-]+\]_|\\ "), ""),  # a footnote's number, an escaped space
-]
-
-
-def markdown(document: str) -> Passages:
-    """Every heading, paragraph, list item and table row, in their order."""
-    from markdown_it import MarkdownIt
-
-    lines = document.splitlines()
-    first = _front_matter(lines)
-    line, row = first, None
-    for token in MarkdownIt("commonmark").enable("table").parse("\n".join(lines[first:])):
-        line = first + token.map[0] if token.map else line
-        text = _plain(token.children or []).strip() if token.type == "inline" else ""
-        if token.type == "tr_open":
-            row = list[str]()
-        elif token.type == "tr_close":
-            text, row = "; ".join(row or []), None
-        elif row is not None and text:
-            row.append(text)
-        if text and row is None:
-            yield line + 1, text
-
-
-def _front_matter(lines: list[str]) -> int:
-    """How many lines a front matter (between two lines of `---` at the top) takes."""
-    if not lines or lines[0].rstrip() != FENCE:
-        return 0
-    return next((at + 1 for at, line in enumerate(lines[1:], 1) if line.rstrip() == FENCE), 0)
-
-
-def _plain(tokens: list[Token]) -> str:
-    """The text of inline tokens; an image's is its alternative text."""
-    parts = []
-    for token in tokens:
-        if token.type in ("softbreak", "hardbreak"):
-            parts.append(" ")
-        elif token.type == "image":
-            parts.append(_plain(token.children or []))
-        elif token.type != "html_inline":
-            parts.append(token.content)
-    return "".join(parts)
-
-
-def restructured(document: str, titles: bool = True) -> Passages:
-    """(number of its first line, text) of every title, paragraph, list item and field, in their order; what
-    stands in a directive is read, tables are not.
-
-    With `titles` False they are left out, such as the names of a docstring's sections.
-
-    This knows what prose is made of, not the whole of reStructuredText: what is no prose to it, it leaves
-    out.
-    """
-    gathered: list[str] = []
-    first = indent = 0
-    hidden = 1_000  # lines indented deeper than this are code, a table or a comment
-    hanging = example = options = False
-    for number, line in enumerate([*document.expandtabs().splitlines(), ""], 1):
-        text, depth = line.strip(), len(line) - len(line.lstrip())
-        if text and depth > hidden:
-            continue
-        hidden = 1_000 if text else hidden
-        example = bool(text) and (example or text.startswith((">>>", "$ ")))
-        if not titles and _RULE.fullmatch(text):
-            gathered.clear()
-        left_out = example or bool(_RULE.fullmatch(text) or _TABLE.fullmatch(text)) or text.startswith("..")
-        marked = None if left_out else _MARKED.match(text)
-        continues = depth == indent or (hanging and len(gathered) == 1 and depth > indent)
-        if gathered and (not text or left_out or marked or not continues):
-            yield first, _without_roles(" ".join(gathered))
-            gathered.clear()
-        if directive := _DIRECTIVE.match(text):
-            name, text = directive.groups()
-            hidden = depth if name in _NOT_PROSE else hidden
-            marked, left_out = directive, name not in _BEGIN_WITH_TEXT
-            text = re.sub(r"^v?\d[\w.]*\s*", "", text) if name.startswith(("version", "deprecated")) else text
-        elif text.startswith(".."):
-            hidden = depth
-        elif marked:
-            left_out = options and text.startswith(":")
-            text = text[marked.end() :]
-        options = directive is not None or (options and left_out)
-        if text.endswith("::") and not left_out:
-            text, hidden = text[:-1], indent if gathered else depth
-        if text and not left_out:
-            first, hanging = (first, hanging) if gathered else (number, marked is not None)
-            indent = depth
-            gathered.append(text)
-
-
-def _without_roles(paragraph: str) -> str:
-    """The paragraph without inline markup."""
-    for pattern, replacement in _INLINE:
-        paragraph = pattern.sub(replacement, paragraph)
-    return " ".join(paragraph.split())
+NEEDLE = 40  # characters by which a text is found in its page
+MOST_MISSED, REACH = 1_000, 200_000  # texts not found, after which no more are looked for, and how far
 
 
 def hypertext(document: str) -> Passages:
-    """Every run of text between tags that are more than emphasis, in their order; what a page hides, and
-    preformatted text, is left out.
+    """Every run of text between elements that begin a line, in their order; the cells of a row are one."""
+    from selectolax.lexbor import LexborHTMLParser
 
-    Tags are found by their brackets, in one pass over a page of any content.
-    """
-    gathered, hidden = list[str](), list[str]()  # texts, and the tags that hide what follows
-    first = line = 1
-    document, at = _without_comments(document), 0
-    for tag in _TAG.finditer(document):
-        text = document[at : tag.start()]
-        if not hidden and (gathered or text.strip()):
-            first = first if gathered else line + text[: -len(text.lstrip())].count("\n")
-            gathered.append(html.unescape(text))
-        line += document.count("\n", at, tag.end())
-        at, name = tag.end(), (tag["name"] or "").lower()
-        if gathered and not hidden and name not in _WITHIN:
+    place = _Place(document)
+    gathered: list[str] = []
+    first = 0
+    for node, leaving in _visible(LexborHTMLParser(document).root):
+        if node.is_text_node:
+            text = node.text_content or ""
+            if text.strip():
+                line = place.of(text)
+                first = first if gathered else line
+            if gathered or text.strip():
+                gathered.append(text)
+            continue
+        if not leaving:
+            place.marked(node)
+        if node.tag in ("td", "th") and not leaving and _trimmed(gathered):
+            gathered.append(CELL)
+        if node.tag not in _WITHIN and _trimmed(gathered):
             yield first, " ".join("".join(gathered).split())
-            gathered.clear()
-        if tag["end"] and name in hidden:
-            del hidden[hidden.index(name) :]
-        elif name in _HIDDEN - set(hidden) and not (tag["end"] or tag[0].endswith("/>")):
-            hidden.append(name)
-    gathered += [] if hidden else [html.unescape(document[at:])]
-    if text := " ".join("".join(gathered).split()):
-        yield first if len(gathered) > 1 else line, text
+            gathered = []
+    if _trimmed(gathered):
+        yield first, " ".join("".join(gathered).split())
 
 
-def _without_comments(document: str) -> str:
-    """The page with the line ends of its comments alone."""
-    text, *comments = document.split("<!--")
-    parts = (comment.partition("-->") for comment in comments)
-    return "".join([text, *("\n" * part[0].count("\n") + part[2] for part in parts)])
+def _trimmed(gathered: list[str]) -> list[str]:
+    """The parts of a passage, after those at its end are removed that are white space or a cell's border."""
+    while gathered and (gathered[-1] is CELL or not gathered[-1].strip()):
+        gathered.pop()
+    return gathered
 
 
-def portable(file: IO[bytes], name: str, most: int) -> Passages:
-    """The paragraphs of a PDF, with the numbers of their pages. `name` names it in errors.
+def _visible(root: LexborNode | None) -> Iterator[tuple[LexborNode, bool]]:
+    """Every node that a page shows, in its order, and each element a second time when it is left."""
+    node, leaving = root, False
+    while node is not None:
+        shown = leaving or _is_shown(node)
+        if shown:
+            yield node, leaving
+        below = node.first_child if shown and not leaving else None
+        if below is not None:
+            node = below
+        elif node.is_element_node and shown and not leaving:
+            leaving = True
+        elif node.next is not None:
+            node, leaving = node.next, False
+        else:
+            node, leaving = node.parent, True
+            if node is not None and node.is_document_node:
+                return
+
+
+def _is_shown(node: LexborNode) -> bool:
+    """Whether a page shows the node: a text, or an element that nothing hides."""
+    if not node.is_element_node:
+        return node.is_text_node
+    attributes = node.attributes
+    closed = node.tag == "dialog" and "open" not in attributes
+    return not (
+        closed
+        or node.tag in _HIDDEN
+        or "hidden" in attributes
+        or _UNSEEN.search(attributes.get("style") or "")
+    )
+
+
+class _Place:
+    """Where the texts of a page stand: its parser keeps no lines, so each is looked for behind the last
+    one."""
+
+    def __init__(self, document: str) -> None:
+        self.document, self.at, self.line, self.missed = document, 0, 1, 0
+        self.from_marks = False
+
+    def marked(self, element: LexborNode) -> None:
+        """Take the line that Markdown's renderer wrote on an element."""
+        number = element.attributes.get(LINE)
+        if number is not None:
+            self.line, self.from_marks = int(number), True
+
+    def of(self, text: str) -> int:
+        """The line where a text begins; that of the last one, where it is written otherwise in the page."""
+        if self.from_marks:
+            return self.line
+        text = text.strip().partition("\n")[0][:NEEDLE]
+        word = re.search(r"\w+", text, re.ASCII)
+        for needle in (text, word[0] if word else ""):
+            if self.missed < MOST_MISSED and needle:
+                at = self.document.find(needle, self.at, self.at + REACH)
+                if at >= 0:
+                    self.line += self.document.count("\n", self.at, at)
+                    self.at = at
+                    break
+                self.missed += 1
+        return self.line
+
+
+def markdown(document: str) -> Passages:
+    """Every heading, paragraph, list item, table row and code block, in their order, and what HTML in the
+    document shows; an image is its alternative text."""
+    from markdown_it import MarkdownIt
+    from markdown_it.common.utils import escapeHtml
+
+    def html(self: Any, tokens: Any, at: int, options: Any, env: Any) -> str:
+        return f'<hr {LINE}="{tokens[at].map[0] + 1}">{tokens[at].content}'
+
+    def image(self: Any, tokens: Any, at: int, options: Any, env: Any) -> str:
+        return escapeHtml(self.renderInlineAsText(tokens[at].children or [], options, env))
+
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.add_render_rule("html_block", html)
+    parser.add_render_rule("image", image)
+    tokens = parser.parse(_without_front_matter(document))
+    for token in tokens:
+        if token.map and token.nesting >= 0:
+            token.attrSet(LINE, str(token.map[0] + 1))
+    yield from hypertext(parser.renderer.render(tokens, parser.options, {}))
+
+
+def _without_front_matter(document: str) -> str:
+    """The document with empty lines in place of its front matter: a mapping in YAML between two lines of
+    `---` at the top."""
+    lines = document.split("\n")
+    if lines[0].rstrip() != FENCE:
+        return document
+    end = next((at for at, line in enumerate(lines[1:], 1) if line.rstrip() == FENCE), 0)
+    try:
+        data = yaml.compose("\n".join(lines[1:end]), yaml.CSafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return document
+    if not isinstance(data, yaml.MappingNode):
+        return document
+    return "\n" * (end + 1) + "\n".join(lines[end + 1 :])
+
+
+def restructured(document: str, prose: bool = False) -> Passages:
+    """Every title, paragraph, list item, field, table row and literal block, in their order.
+
+    What a directive holds that docutils does not know, such as Sphinx's, is read too; no file is opened. With
+    `prose`, paragraphs alone.
+    """
+    from edgedistill.data.restructured_text import parsed
+
+    yield from _blocks(parsed(document, hypertext), prose)
+
+
+def _blocks(node: nodes.Node, prose: bool, line: int = 1) -> Passages:
+    """The passages below a node of docutils' tree."""
+    from docutils import nodes
+
+    invisible = (nodes.comment, nodes.substitution_definition, nodes.label, nodes.target, nodes.meta)
+    not_prose = (
+        nodes.title,
+        nodes.subtitle,
+        nodes.rubric,
+        nodes.FixedTextElement,
+        nodes.field_name,
+        nodes.table,
+    )
+    line = node.line or line
+    if isinstance(node, invisible) or (prose and isinstance(node, (*not_prose, nodes.system_message))):
+        return
+    if isinstance(node, nodes.system_message):  # of what could not be parsed, the source stands in it
+        lost = [child for child in node.children if isinstance(child, nodes.literal_block)]
+        for block in lost if node["level"] >= 3 else []:
+            yield line, " ".join(block.astext().split())
+    elif isinstance(node, nodes.TextElement | nodes.line_block | nodes.image):
+        text = " ".join(_plain(node).split())
+        above = isinstance(node, nodes.title) and isinstance(node.parent, nodes.section)
+        if text:
+            yield line - above, text  # a section's line is that under its title
+    elif isinstance(node, nodes.row):
+        cells = [" ".join(text for _, text in _blocks(cell, prose, line)) for cell in node.children]
+        if any(cells):
+            yield line, CELL.join(cells)
+    else:
+        for child in node.children:
+            yield from _blocks(child, prose, line)
+            line = child.line or line
+
+
+def _plain(node: nodes.Node) -> str:
+    """The text of a node without the numbers of footnotes."""
+    from docutils import nodes
+
+    if isinstance(node, nodes.Text):
+        return node.astext()
+    if isinstance(node, nodes.footnote_reference | nodes.citation_reference):
+        return ""
+    if isinstance(node, nodes.image):
+        return str(node.get("alt", ""))
+    between = " " if isinstance(node, nodes.line_block) else ""
+    return between.join(_plain(child) for child in node.children)
+
+
+def portable(file: IO[bytes], name: str, most: int, empty: Callable[[int], None]) -> Passages:
+    """The paragraphs of a PDF, with the numbers of their pages. `name` names it in errors; `empty` is called
+    with the number of each page without text, such as a scan.
 
     Raises UserError where pypdf is not installed, for a file that it cannot read, one without text, and one
     of more than `most` characters.
@@ -202,14 +251,19 @@ def portable(file: IO[bytes], name: str, most: int) -> Passages:
         reader = pypdf.PdfReader(file)
         if reader.is_encrypted and not reader.decrypt(""):
             raise UserError(f"{name}: encrypted; save it without a password")
-        for page, each in enumerate(reader.pages, 1):
-            text = each.extract_text()
+        for page, content in enumerate(reader.pages, 1):
+            text = content.extract_text()
             size += len(text)
             if size > most:
                 raise UserError(f"{name}: over {most:,} characters by page {page}; split it")
+            if not text.strip():
+                empty(page)
             for paragraph in _paragraphs(text):
                 yield page, paragraph
     except UserError:
+        raise
+    except pypdf.errors.DependencyError:
+        require("cryptography", f"{name}: a PDF that is encrypted without a password")
         raise
     except Exception as error:  # noqa: BLE001 - of a damaged file, its reader raises anything
         place = f"page {page + 1}" if page else "at its start"

@@ -16,8 +16,8 @@ from edgedistill.errors import UserError
 def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
     """The files that match any of the globs, in order, each once. Relative globs start from the folder
     `data`; `**` stands for a folder and all below it, linked ones too, but for node_modules. An address in an
-    object store, such as s3://bucket/texts/*.txt, stands for the files there. A folder is all that
-    is text in it, WHOLE_TEXT and packed files of these, and no tables. What hides behind a dot is found only
+    object store, such as s3://bucket/texts/*.txt, stands for the files there. A folder is all texts and
+    tables in it. What hides behind a dot is found only
     where a pattern has that dot.
 
     The option `place` names the globs, for errors. Raises UserError: no file matches, unknown file type, no
@@ -34,19 +34,24 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
             if not paths and os.path.isdir(path):
                 paths = texts_below(path)
                 if not paths:
-                    tables = str(Path(pattern) / "**/*.csv")
-                    fact = f"{pattern!r} is a folder without texts ({', '.join(input_file.WHOLE_TEXT)})"
-                    raise UserError(
-                        f"{place}: {fact}; give files of other types by a pattern, such as {tables!r}"
-                    )
+                    kinds = ", ".join(input_file.KINDS)
+                    raise UserError(f"{place}: {pattern!r} is a folder without texts ({kinds}); name another")
             if not Path(pattern).is_absolute():
                 where = f" in {data}; check the pattern and --data"
         if not paths:
             raise UserError(f"{place}: no file matches {pattern!r}{where}")
-        for each in paths:
-            input_file.kind(each)
+        if len(paths) == 1 and str(paths[0]) in named([pattern], data):
+            input_file.kind(paths[0])
         found |= dict.fromkeys(paths)
     return list(found)
+
+
+def named(patterns: list[str], data: Path | None) -> set[str]:
+    """The paths that are named themselves, as no file is that a glob or a folder stands for."""
+    return {
+        pattern if object_store.is_address(pattern) else str((data or Path()) / pattern)
+        for pattern in patterns
+    }
 
 
 def expanded(path: Path) -> list[Path]:
@@ -89,10 +94,11 @@ def _below(pattern: str, folder: Path) -> str:
 
 
 def texts_below(folder: Path) -> list[Path]:
-    """What a folder stands for: its files that are text, and those of the folders in it."""
+    """What a folder stands for: its files of texts and tables, and those of the folders in it. Documents that
+    are to be converted first are among them, so that their reader names them."""
     paths = [below / name for below in _folders(folder) for name in sorted(os.listdir(below))]
     plain = [path for path in paths if not path.name.startswith(".") and path.is_file()]
-    return [each for each in plain if each.name.lower().removesuffix(".gz").endswith(input_file.WHOLE_TEXT)]
+    return [path for path in plain if path.name.lower().removesuffix(".gz").endswith(input_file.NAMED)]
 
 
 def _expanded(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:

@@ -3,9 +3,12 @@ damaged one as UserError."""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
+import io
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,13 +25,22 @@ KINDS = (*WHOLE_TEXT, ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 # what is counted in a file, where it is not lines
 NUMBERED = {".parquet": "row", ".json": "item", ".pdf": "page"}
 CONVERTED = (".docx", ".odt", ".epub", ".rtf", ".tex", ".ipynb", ".adoc", ".org")  # by pandoc
+NAMED = (*KINDS, *CONVERTED)  # files that a folder is read for
 
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
-_UTF16 = ("UTF-16 or UTF-32", "save it as UTF-8, for example with iconv")
+MARKS = {  # byte order marks; that of UTF-32 begins with that of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+    codecs.BOM_UTF8: "utf-8-sig",
+}
+MOST_RECODED = 64_000_000  # bytes of a file in UTF-16 or UTF-32, which is read whole
+_CHARSET = re.compile(
+    rb"<meta[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)|<\?xml[^>]*?encoding\s*=\s*[\"']([\w.-]+)", re.I
+)
+LATIN = {"iso8859-1": "cp1252", "ascii": "cp1252"}  # as browsers read these (WHATWG Encoding)
 SIGNATURES = {  # the first bytes of what is no text: (its name, way out)
-    b"\xff\xfe": _UTF16,
-    b"\xfe\xff": _UTF16,
-    b"\0\0\xfe\xff": _UTF16,
     GZIP: ("gzip within gzip", "unpack it once"),
     PARQUET: ("a parquet file", "rename it to end in .parquet"),
     b"PK\x03\x04": ("a zip archive, as .xlsx and .docx are", "unpack it, or save it as .csv or .txt"),
@@ -55,8 +67,9 @@ def kind(path: Path) -> str:
         raise UserError(f"{path}: {unknown_name('file type', suffix, KINDS)}, each also .gz; {way_out}")
     if suffix == ".json":
         with opened(path) as file, damage_as_user_error(str(path), lambda: "at its start"):
-            start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
-        return ".json" if start.startswith(b"[") else ".jsonl"
+            start = file.read(1024)
+        text = start.decode(_marked(start) or "utf-8", errors="ignore").lstrip()
+        return ".json" if text.startswith("[") else ".jsonl"
     return {".ndjson": ".jsonl", ".htm": ".html"}.get(suffix, suffix)
 
 
@@ -88,6 +101,46 @@ def lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, st
         yield from stream_lines(file, str(path), max_bytes)
 
 
+def decoded(data: bytes, name: str, declared: bool = False) -> str:
+    """All of a file as text with line ends of LF, in the encoding that its byte order mark or, with
+    `declared`, the page itself names; else UTF-8. Raises UserError as `stream_lines`."""
+    encoding = _marked(data)
+    if encoding is None:
+        _refuse_binary(data.partition(b"\n")[0], name)
+    found = _CHARSET.search(data, 0, 1024) if declared and encoding is None else None
+    if found:
+        label = (found[1] or found[2]).decode()
+        try:
+            encoding = codecs.lookup(label).name
+        except LookupError:
+            raise UserError(f"{name}: charset {label!r} is unknown; save it as UTF-8") from None
+        encoding = LATIN.get(encoding, "utf-8" if encoding.startswith("utf-16") else encoding)
+    encoding = encoding or "utf-8"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{name}: line {line}: {_damage(error)}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _marked(data: bytes) -> str | None:
+    """The encoding that a byte order mark names."""
+    return next((encoding for mark, encoding in MARKS.items() if data.startswith(mark)), None)
+
+
+def _recoded(file: IO[bytes], name: str) -> IO[bytes]:
+    """The file in UTF-8, where its byte order mark is that of UTF-16 or UTF-32."""
+    peek: Any = file if hasattr(file, "peek") else io.BufferedReader(file)
+    file, encoding = peek, _marked(peek.peek(4)[:4])
+    if encoding in (None, "utf-8-sig"):
+        return file
+    data = file.read(MOST_RECODED + 1)
+    if len(data) > MOST_RECODED:
+        raise UserError(f"{name}: over {MOST_RECODED:,} bytes of {encoding}; save it as UTF-8")
+    return io.BytesIO(data.decode(encoding).encode())
+
+
 def stream_lines(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[int, str]]:
     """The same of a stream, which `name` names in errors.
 
@@ -96,6 +149,7 @@ def stream_lines(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[i
     """
     number = 1
     with damage_as_user_error(name, lambda: f"line {number}"):
+        file = _recoded(file, name)
         while line := file.readline(max_bytes + 1):
             if number == 1:
                 _refuse_binary(line, name)
@@ -142,7 +196,8 @@ def damage_as_user_error(name: str, place: Callable[[], str]) -> Iterator[None]:
 def _damage(error: Exception) -> str | None:
     """The fact and the way out where a library raised this for what is in a file; otherwise None."""
     if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.object[error.start]:#04x} is not UTF-8; convert the file, for example with iconv"
+        byte, encoding = error.object[error.start], error.encoding.upper()
+        return f"byte {byte:#04x} is not {encoding}; convert the file, for example with iconv"
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON ({error.msg}); correct it"
     if isinstance(error, RecursionError):

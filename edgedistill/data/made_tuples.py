@@ -11,11 +11,12 @@ import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import corpus, deduplicate, input_file
-from edgedistill.data.added_texts import MIN_WORDS, sentences
+from edgedistill.data.added_texts import MIN_WORDS
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.rows import SIDES, Rows, write_rows
 from edgedistill.errors import UserError
+from edgedistill.runtime.sentences import sentences
 from edgedistill.session import Session
 
 FORMAT = 4  # part of every cache key: raise it when what is written changes

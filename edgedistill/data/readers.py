@@ -9,14 +9,17 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 from edgedistill.data import document_text, input_file
 from edgedistill.data.input_file import MAX_LINE_BYTES, damage_as_user_error, lines
 from edgedistill.errors import UserError, counted, require, unknown_name
+from edgedistill.reading import Reading
 
 MAX_TEXT_CHARACTERS = 100_000  # a longer text is a file without line ends
 # bytes of a file that is read whole; its parsed form takes some fifty times as much memory
@@ -29,6 +32,12 @@ LINES_JUDGED = 2_000  # of a .txt file, to see whether they are wrapped
 # share of lines that end inside a sentence, from which on a file's lines are taken to be wrapped
 WRAPPED = 0.5
 
+BETWEEN = " · "  # the texts of a row's columns
+NUMBER = re.compile(r"[-+.,\d\s%€$]*")  # a cell that is no text
+QUOTED = re.compile(r'"(?:[^"]|"")*"')
+DIVIDED = re.compile(r"[;\t|,]")  # a header that another sign than the file's divides
+SEPARATOR = re.compile(r"sep=(.)")  # the first line of a .csv file that Excel writes
+
 Numbered = Iterator[tuple[int, str]]
 
 
@@ -39,16 +48,20 @@ def texts_in(path: Path, *options: Any, **named: Any) -> Iterator[str]:
 
 def numbered_texts(
     path: Path,
-    column: str = "text",
+    column: str | None = "text",
     field: str | None = None,
     unit: str = "line",
     longest: int = MAX_TEXT_CHARACTERS,
+    reading: Reading | None = None,
 ) -> Numbered:
     """The texts of one file, unchanged, and the numbers of their lines, rows, items or pages: a .txt file's
-    lines, the passages of a .md, .rst, .html or .pdf file, one column of any other.
+    lines, the passages of a .md, .rst, .html or .pdf file, a column of any other, or several, as in
+    `title,body`, joined; None stands for `text`
+    or, in a table without it, for the columns with words, as export/web chooses them.
 
     `field` is the option that names the column, for errors. The unit `paragraph` joins the lines of a .txt
     file up to a blank one, `auto` does so where they are wrapped. `longest` is the most characters of a text.
+    `reading` is told of pages without text.
     Raises UserError, which names file and line or row: unknown file type, no such column, no text there,
     bytes that are not UTF-8, a damaged file, a text that is too long.
     """
@@ -59,9 +72,13 @@ def numbered_texts(
         case ".txt":
             numbered = lines(path, min(4 * longest, MAX_LINE_BYTES))
         case ".md" | ".rst" | ".html" | ".pdf" as kind:
-            numbered = _passages(path, kind)
+            report = Reading() if reading is None else reading
+            numbered = _passages(path, kind, partial(report.empty_page, str(path)))
+        case _ if column is None and "text" not in column_names(path):
+            numbered = _worded(path)
         case _:
-            numbered = ((number, text) for number, (text,) in _cells(path, (column,), field))
+            columns = _named_columns(path, column or "text")
+            numbered = ((number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field))
     word = input_file.numbered(path)
     return ((number, checked(text, str(path), number, longest, word)) for number, text in numbered)
 
@@ -82,6 +99,39 @@ def columns_in(
     word = input_file.numbered(path)
     for number, row in _cells(path, columns, field, numeric):
         yield tuple(normalize(checked(text, str(path), number, MAX_TEXT_CHARACTERS, word)) for text in row)
+
+
+def _named_columns(path: Path, column: str) -> list[str]:
+    """The columns that an option names: one, or several with commas between them."""
+    names = column_names(path) if "," in column else [column]
+    return [column] if column in names else [part.strip() for part in column.split(",")]
+
+
+def _worded(path: Path) -> Numbered:
+    """The texts of a table without a column `text` whose column nobody named: its cells that are more than
+    numbers, joined. Raises UserError where no column has a word."""
+    header = [] if numbered_rows(path) is None else column_names(path)
+    rows = _rows(path, [] if header else None, None)
+    if input_file.numbered(path) == "row":
+        names = column_names(path)
+        rows = ((number, dict(zip(names, row.values(), strict=True))) for number, row in rows)
+    if len(header) == 1 and DIVIDED.search(header[0]):
+        _check_columns(path, ["text"], header, None)
+    judged = list(islice(rows, LINES_JUDGED))
+    chosen = _text_columns([row for _, row in judged])
+    if judged and not chosen:
+        raise UserError(f"{path}: no column with words; name one that has texts")
+    if header:
+        _check_columns(path, chosen, header, None)
+    for number, row in chain(judged, rows):
+        texts = [normalize(row[name]) for name in chosen if isinstance(row.get(name), str)]
+        yield number, BETWEEN.join(filter(None, texts))
+
+
+def _text_columns(rows: list[dict[Any, Any]]) -> list[Any]:
+    """Which columns of some rows have a word in any of them; export/web chooses alike."""
+    cells = ((name, cell) for row in rows for name, cell in row.items() if isinstance(cell, str))
+    return list(dict.fromkeys(name for name, cell in cells if not NUMBER.fullmatch(cell)))
 
 
 def is_text_file(path: Path) -> bool:
@@ -128,12 +178,14 @@ def column_names(path: Path) -> list[str]:
     """The names of the columns of a file, by its first row; a text file has none."""
     if is_text_file(path):
         return []
-    table = numbered_rows(path)
-    if table is not None:
-        return next(table, (0, list[str]()))[1]
-    if input_file.numbered(path) == "row":
-        return [name for batch in islice(parquet_batches(path, None, None), 1) for name in batch.schema.names]
-    return [name for _, row in islice(objects(path), 1) for name in row]
+    with damage_as_user_error(str(path), lambda: "at its start"):
+        table = numbered_rows(path)
+        if table is not None:
+            return next(table, (0, list[str]()))[1]
+        if input_file.numbered(path) == "row":
+            batches = islice(parquet_batches(path, None, None), 1)
+            return [name for batch in batches for name in batch.schema.names]
+        return [name for _, row in islice(objects(path), 1) for name in row]
 
 
 def checked(text: str, name: str, number: int, longest: int, word: str = "line") -> str:
@@ -175,31 +227,24 @@ def _paragraphs(path: Path, longest: int) -> Numbered:
         yield first, " ".join(gathered)
 
 
-def _passages(path: Path, kind: str) -> Numbered:
+def _passages(path: Path, kind: str, empty_page: Callable[[int], None]) -> Numbered:
     """The passages of a document with markup, or of a PDF, which is read whole."""
+    most = MAX_DOCUMENT * 8 if kind == ".pdf" else MAX_DOCUMENT
+    with input_file.opened(path) as file, damage_as_user_error(str(path), lambda: "its content"):
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise UserError(f"{path}: over {most:,} bytes, and a {kind} file is read whole; split it")
     if kind == ".pdf":
-        with input_file.opened(path) as file:
-            data = file.read(MAX_LINE_BYTES * 4 + 1)
-        if len(data) > MAX_LINE_BYTES * 4:
-            raise UserError(f"{path}: over {MAX_LINE_BYTES * 4:,} bytes, and a PDF is read whole; split it")
-        yield from document_text.portable(io.BytesIO(data), str(path), MAX_DOCUMENT)
+        yield from document_text.portable(io.BytesIO(data), str(path), MAX_DOCUMENT, empty_page)
         return
-    gathered: list[str] = []
-    size = 0
-    for _, line in lines(path, MAX_DOCUMENT):
-        gathered.append(line)
-        size += len(line) + 1
-        if size > MAX_DOCUMENT:
-            raise UserError(
-                f"{path}: over {MAX_DOCUMENT:,} characters, and a {kind} file is read whole; split it"
-            )
     passages = {
         ".md": document_text.markdown,
         ".rst": document_text.restructured,
         ".html": document_text.hypertext,
     }
+    text = input_file.decoded(data, str(path), declared=kind == ".html")
     with damage_as_user_error(str(path), lambda: "its markup"):
-        yield from passages[kind]("\n".join(gathered))
+        yield from passages[kind](text)
 
 
 def _cells(
@@ -271,8 +316,14 @@ def numbered_rows(path: Path) -> Iterator[tuple[int, list[str]]] | None:
     """The numbered rows of a .tsv or .csv file, a header included; None for other kinds of file."""
     kind = input_file.kind(path)
     if kind == ".tsv":
-        return ((number, line.split("\t")) for number, line in lines(path))
+        return ((number, [_unquoted(cell) for cell in line.split("\t")]) for number, line in lines(path))
     return _csv_rows(path) if kind == ".csv" else None
+
+
+def _unquoted(cell: str) -> str:
+    """A cell of a .tsv file: in quotes where it begins and ends with one and those inside are doubled, as
+    spreadsheets and csv modules write it; any other quote is a character. export/web reads them alike."""
+    return cell[1:-1].replace('""', '"') if cell[:1] == '"' and QUOTED.fullmatch(cell) else cell
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -292,11 +343,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield line + "\n"
 
     csv.field_size_limit(2 * MAX_LINE_BYTES)
-    reader = csv.reader(row_lines(), strict=True)
+    _, start = next(lines(path), (1, ""))
+    named = SEPARATOR.fullmatch(start)
+    reader = csv.reader(row_lines(), delimiter=named[1] if named else ",", strict=True)
     with damage_as_user_error(str(path), lambda: f"line {first}"):
         try:
             for row in reader:
-                if row:
+                if row and not (named and first == 1):
                     yield first, row
                 first, size = reader.line_num + 1, 0
         except csv.Error as error:
@@ -346,7 +399,13 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     with damage_as_user_error(str(path), lambda: f"line {number}"):
         for number, line in lines(path):
             if line.strip():
-                yield number, json.loads(line)
+                try:
+                    yield number, json.loads(line)
+                except json.JSONDecodeError:
+                    if line.strip() not in ("{", "[") or number > 1:
+                        raise
+                    fact = "one JSON object over several lines"
+                    raise UserError(f"{path}: {fact}; give an array of objects, or .jsonl") from None
 
 
 def _array(path: Path) -> Iterator[tuple[int, Any]]:
@@ -355,7 +414,7 @@ def _array(path: Path) -> Iterator[tuple[int, Any]]:
         if len(data) > MAX_LINE_BYTES:
             fact = f"over {MAX_LINE_BYTES:,} bytes, and a .json array is read whole"
             raise UserError(f"{path}: {fact}; save it as .jsonl, an object a line")
-        return enumerate(json.loads(data.decode("utf-8-sig")), 1)
+        return enumerate(json.loads(input_file.decoded(data, str(path))), 1)
 
 
 def parquet_batches(

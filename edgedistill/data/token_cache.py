@@ -15,9 +15,13 @@ from edgedistill.data.cached_folder import cached_folder, mapped
 from edgedistill.data.corpus import Corpus, CorpusPass
 from edgedistill.session import QUIET, Session
 
-FORMAT = 1  # part of every cache key: raise it when what is written changes
+FORMAT = 2  # part of every cache key: raise it when what is written changes
 CHUNK = 8_192  # texts tokenized at a time
 COUNT_BLOCK = 1 << 24  # tokens counted at a time
+
+
+# ids of texts in one row, the length of each, and how many were cut, with how many tokens lost in all
+Tokens = tuple[np.ndarray, np.ndarray, tuple[int, int]]
 
 
 class TokenCache:
@@ -25,7 +29,9 @@ class TokenCache:
     1]]."""
 
     def __init__(self, folder: Path, pad_id: int) -> None:
-        self.ids = mapped(folder / "ids.bin", np.dtype(files.read_json(folder / "tokens.json")["dtype"]))
+        about = files.read_json(folder / "tokens.json")
+        self.ids = mapped(folder / "ids.bin", np.dtype(about["dtype"]))
+        self.cut: tuple[int, int] = tuple(about["cut"])
         self.offsets = mapped(folder / "offsets.bin", np.int64)
         self.pad_id = pad_id
 
@@ -92,29 +98,36 @@ class TokenPass(CorpusPass):
         def write(folder: Path) -> None:
             self.run()
             shards = (TokenCache(self.shard(number), self.pad_id) for number in range(self.shards))
-            self._write(folder, ((each.ids, np.diff(each.offsets)) for each in shards))
+            self._write(folder, ((each.ids, np.diff(each.offsets), each.cut) for each in shards))
 
         return TokenCache(cached_folder(self.whole, write, self.session.log), self.pad_id)
 
     def computed(self, number: int) -> Callable[[Path], None]:
         return partial(self._write, found=list(self._tokenized(number)))
 
-    def _tokenized(self, number: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _tokenized(self, number: int) -> Iterator[Tokens]:
         tokenizer, texts = self._limited(), self.texts(number)
+        around = tokenizer.num_special_tokens_to_add(False)
         for start in range(0, len(texts), CHUNK):
             chunk = [self.prompt + text for text in texts[start : start + CHUNK]]
-            rows = [each.ids for each in tokenizer.encode_batch_fast(chunk)]
-            yield np.array([token for row in rows for token in row]), np.array([len(row) for row in rows])
+            encodings = tokenizer.encode_batch_fast(chunk)
+            rows = [encoding.ids for encoding in encodings]
+            behind = [encoding.overflowing for encoding in encodings if encoding.overflowing]
+            lost = sum(len(part.ids) - around for parts in behind for part in parts)
+            ids = np.array([token for row in rows for token in row])
+            yield ids, np.array([len(row) for row in rows]), (len(behind), lost)
 
-    def _write(self, folder: Path, found: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+    def _write(self, folder: Path, found: Iterable[Tokens]) -> None:
         # ids may have gaps, so that their count is less
+        cut = np.zeros(2, np.int64)
         largest, end = max(self.tokenizer.get_vocab().values(), default=0), 0
         dtype = np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
         with (folder / "ids.bin").open("wb") as ids, (folder / "offsets.bin").open("wb") as offsets:
             offsets.write(np.int64(0).tobytes())
-            for tokens, lengths in found:
+            for tokens, lengths, (texts, lost) in found:
+                cut += [texts, lost]
                 ids.write(tokens.astype(dtype).tobytes())
                 ends = end + np.cumsum(lengths, dtype=np.int64)
                 offsets.write(ends.tobytes())
                 end = int(ends[-1])
-        files.write_json(folder / "tokens.json", {"format": FORMAT, "dtype": dtype.name})
+        files.write_json(folder / "tokens.json", {"format": FORMAT, "dtype": dtype.name, "cut": cut.tolist()})

@@ -21,12 +21,12 @@ TYPES = {1: "f4", 2: "u1", 3: "i1", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2"}
 # fields of onnx.proto3
 GRAPH, NODE, TENSOR, INPUT, OUTPUT, OPERATOR, ATTRIBUTE = 7, 1, 5, 1, 2, 4, 5
 DIMS, DATA_TYPE, TENSOR_NAME, RAW_DATA = 1, 2, 8, 9
-NAME, FLOAT, INTEGER, INTEGERS = 1, 2, 3, 8
+NAME, FLOAT, INTEGER, STRING, INTEGERS = 1, 2, 3, 4, 8
 PASSED = ("Identity", "Reshape", "Squeeze", "Cast")  # nodes that only change how values are laid out
 
 
 class Node(NamedTuple):
-    """A node of a graph; of its attributes only numbers and lists of numbers."""
+    """A node of a graph; of its attributes only numbers, lists of numbers and texts."""
 
     kind: str
     inputs: list[str]
@@ -58,7 +58,7 @@ class GraphWeights:
         self._data = data
         self.writers = {name: node for node in self.nodes for name in node.outputs}
         self.used = set[str]()
-        self._products = {name: node for node in self.nodes for name in self._constants(node)}
+        self._products = {name: node for node in self.nodes[::-1] for name in self._constants(node)}
 
     def _constants(self, node: Node) -> list[str]:
         """The weight of a product, under the name that it has in the float32 graph."""
@@ -167,8 +167,9 @@ class GraphWeights:
 
 
 def _is_own(name: str) -> bool:
-    """Whether the graph's writer made a constant, such as a shape or a block's offsets."""
-    return name.rpartition("_")[2].isdigit()
+    """Whether the graph's writer made a constant, such as a shape, a block's offsets, or the factors of a
+    product that others read the weight of too."""
+    return name.rpartition("_")[2].isdigit() or name.endswith("_factors")
 
 
 def _fields(data: bytes, at: int, end: int) -> dict[int, list[Any]]:
@@ -208,6 +209,8 @@ def _node(data: bytes, fields: dict[int, list[Any]]) -> Node:
         name = _text(data, found[NAME][0])
         if FLOAT in found:
             attributes[name] = struct.unpack("<f", data[slice(*found[FLOAT][0])])[0]
+        elif STRING in found:
+            attributes[name] = _text(data, found[STRING][0])
         elif INTEGER in found or INTEGERS in found:
             numbers = _numbers(data, found.get(INTEGER, found.get(INTEGERS, [])))
             attributes[name] = numbers[0] if INTEGER in found else numbers

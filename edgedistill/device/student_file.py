@@ -4,6 +4,7 @@ that it is mapped and used without a copy; export/core/README.md describes it.""
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -48,8 +49,7 @@ def write(name: str, out: Path, log: Log) -> dict[str, Any]:
         data = content(opened)
     source = files.shipped_folder("runner") / "core"
     with files.new_folder(out) as temporary:
-        for path in sorted(source.glob("edgedistill.*")):
-            files.write_bytes(temporary / path.name, path.read_bytes())
+        shutil.copytree(source, temporary, dirs_exist_ok=True)
         files.write_bytes(temporary / FILE, data)
     log(f"{FILE}: {len(data) / 1e6:.2f} MB")
     return {"name": opened.manifest["name"], "precision": opened.precision, "size_bytes": len(data)}
@@ -65,7 +65,7 @@ def content(opened: bundle.Bundle) -> bytes:
     graph = GraphWeights(opened.graph_file)
     student = student_layers.read(graph, manifest["output"])
     settings = json.loads((opened.folder / "tokenizer.json").read_text("utf-8"))
-    tables = tokenizer_tables.read(opened._tokenizer, settings, student.table.tokens, opened.max_tokens)
+    tables = tokenizer_tables.read(opened._tokenizer, settings, student.table.tokens)
     if isinstance(tables, list):
         raise UserError(
             *(f"{name}: tokenizer: {fact}, which the core has no place for; {RUNTIME}" for fact in tables)

@@ -92,7 +92,7 @@ def read(graph: GraphWeights, output: str) -> Student:
     tail = _Tail(graph)
     pooled = tail.read(output)
     kinds = {node.kind for node in graph.nodes}
-    marks = {"MultiHeadAttention": "bert", "LSTM": "bilstm"}
+    marks = {"LayerNormalization": "bert", "LSTM": "bilstm"}
     kind = next((kind for mark, kind in marks.items() if mark in kinds), "static")
     pooling = _pooling(graph, pooled, kind)
     table, projection = _table(graph, TABLES[kind])
@@ -140,13 +140,18 @@ def _product(graph: GraphWeights, name: str) -> Product:
     if node.kind != "MatMulIntegerToFloat":
         return Product(weight)
     zero = int(graph.array(node.inputs[4]))
-    quantized = graph.writer(node.inputs[0])
     assert weight.scales is not None
-    if quantized is None or quantized.kind != "QuantizeLinear" or quantized.inputs[1] not in graph.tensors:
+    quantized = graph.writer(node.inputs[0])
+    even = None if quantized is None else graph.writer(quantized.inputs[0])
+    is_fixed = (
+        quantized is not None and quantized.kind == "QuantizeLinear" and quantized.inputs[1] in graph.tensors
+    )
+    by_row = even is not None and even.kind == "Div" and even.inputs[1] not in graph.tensors
+    if quantized is None or not is_fixed or by_row:
         return Product(
             weight, zero, is_int8=True
         )  # a scale for each row, or rows of a table as they are stored
-    step, even = float(graph.array(quantized.inputs[1])), graph.writer(quantized.inputs[0])
+    step = float(graph.array(quantized.inputs[1]))
     factors = np.ones(weight.values.shape[1], np.float32)
     if even is not None and even.kind == "Mul" and even.inputs[1].endswith("_factors"):
         factors = graph.floats(even.inputs[1])
@@ -206,7 +211,7 @@ class _Tail:
                 activation, name = node.kind, node.inputs[0]
             elif node.kind == "Add" and self._words(node):
                 name = self.graph.writers[node.inputs[0]].inputs[0]
-            elif node.kind == "Add" and node.inputs[1] in self.graph.tensors:
+            elif node.kind == "Add" and self.graph.has(node.inputs[1]):
                 bias, name = node.inputs[1], node.inputs[0]
             elif node.kind == "Mul" and self._product(node.inputs[0]) is not None:
                 name = node.inputs[0]  # times the scales of its rows
@@ -245,7 +250,8 @@ class _Tail:
         name = node.inputs[0]
         while (writer := self.graph.writer(name)) is not None:
             scaled = writer.kind == "Mul" and writer.inputs[1].endswith("_factors")
-            if writer.kind != "QuantizeLinear" and not scaled:
+            by_row = writer.kind == "Div" and not self._is_length(writer.inputs[1])
+            if writer.kind != "QuantizeLinear" and not scaled and not (by_row and name != node.inputs[0]):
                 break
             name = writer.inputs[0]
         return name
@@ -333,23 +339,24 @@ def _direction(both: Stored, way: int, rows: int) -> Stored:
 
 
 def _bert(graph: GraphWeights, student: Student) -> Student:
-    attentions = [node for node in graph.nodes if node.kind == "MultiHeadAttention"]
+    attentions = [node for node in graph.nodes if node.kind in ("MultiHeadAttention", "Softmax")]
     found = (re.match(r"model\.encoder\.layer\.(\d+)\.", name) for name in graph.tensors)
     count = 1 + max((int(match[1]) for match in found if match), default=-1)
-    if not count or len(attentions) % count:
+    if len(attentions) % max(count, 1):
         raise _unknown(graph, f"has {len(attentions)} attentions of {count} layers")
     norms = [node for node in graph.nodes if node.kind == "LayerNormalization"]
-    activation = {node.kind for node in graph.nodes} & {"Gelu", "FastGelu"} or {"Relu"}
+    known = (_activation(node) for node in graph.nodes)
     layers = [_layer(graph, LAYER.format(at)) for at in range(count)]
     again = LAYER.format(count - 1) + "output.LayerNorm.bias[again]"
+    inner = len(layers[0][3].weight.values) if layers else 1
     name = "model.embeddings."
     positions = graph.matrix(f"{name}position_embeddings.weight[segments]")
     numbers = {
         "layers": count,
-        "times": len(attentions) // count,
-        "heads": int(attentions[0].attributes["num_heads"]),
-        "inner": len(layers[0][3].weight.values),
-        "activation": activation.pop(),
+        "times": len(attentions) // max(count, 1) or 1,
+        "heads": _heads(graph, attentions),
+        "inner": inner,
+        "activation": next((each for each in known if each is not None), "Gelu"),
         "positions": len(positions.values),
         "first_position": _first_position(graph),
         "epsilon": norms[0].attributes["epsilon"],
@@ -361,6 +368,22 @@ def _bert(graph: GraphWeights, student: Student) -> Student:
         layers=layers,
         again=graph.floats(again) if graph.has(again) else None,
     )
+
+
+def _activation(node: Node) -> str | None:
+    """The activation between the products of a layer."""
+    if node.kind == "Gelu":
+        return "FastGelu" if node.attributes.get("approximate") == "tanh" else "Gelu"
+    return node.kind if node.kind in ("FastGelu", "Relu") else None
+
+
+def _heads(graph: GraphWeights, attentions: list[Node]) -> int:
+    """As the operator names them; or as the reshaping of keys does, to (batch, tokens, heads, size)."""
+    if attentions and "num_heads" in attentions[0].attributes:
+        return int(attentions[0].attributes["num_heads"])
+    keys = (node for node in graph.nodes if node.attributes.get("perm") == [0, 2, 3, 1])
+    turned = next((graph.writers[node.inputs[0]] for node in keys), None)
+    return 1 if turned is None else int(graph.array(graph.writers[turned.inputs[1]].inputs[1])[0])
 
 
 def _first_position(graph: GraphWeights) -> int:

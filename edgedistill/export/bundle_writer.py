@@ -3,6 +3,7 @@ atomically."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Writer:
     def __init__(self, run: Run, out: Path, log: Log) -> None:
         self.run, self.out, self.log = run, out, log
         self.content = self.opened()
+        self.space = _space(self.content.module, run.prompt)
 
     def opened(self) -> Content:
         """The student with its fp32 graph. Raises CheckFailed where that gives other embeddings than torch on
@@ -110,8 +112,9 @@ class Writer:
 
     @property
     def entries(self) -> dict[str, Any]:
-        """What the manifest has beside the entries of every bundle."""
-        return self.run.prompts.own
+        """What the manifest has beside the entries of every bundle: prompts, and the space of its embeddings,
+        which all precisions of a student share."""
+        return {**self.run.prompts.own, "space": self.space}
 
     def calibration(self, opened: bundle.Bundle) -> dict[str, Any]:
         """What its embeddings in fewer bytes are made with, measured on the sample sentences."""
@@ -265,6 +268,15 @@ def _logits_by_torch(run: Run, classifier: Classifier) -> golden_file.Golden:
     )
     parity.check_finite(golden)
     return golden
+
+
+def _space(module: Any, prompt: str) -> str:
+    """The identifier of a student's embeddings: the hash of its weights and of its prompt."""
+    hashed = hashlib.sha256(prompt.encode())
+    for name, tensor in sorted(module.state_dict().items()):
+        hashed.update(f"{name} {tuple(tensor.shape)}".encode())
+        hashed.update(tensor.detach().cpu().double().numpy().tobytes())
+    return hashed.hexdigest()[:16]
 
 
 def _check_operators(model: onnx.ModelProto, student: Any) -> None:

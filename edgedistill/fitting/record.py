@@ -40,7 +40,7 @@ class FitRequest:
     texts: tuple[str, ...]
     budget: Budget
     minutes: float = 60.0
-    column: str = "text"
+    column: str | None = None
     space: Space = "own"
     steps: int | None = None
     seed: int = 0

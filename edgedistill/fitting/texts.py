@@ -52,7 +52,7 @@ NONE_GIVEN = (
 )
 
 
-def section(texts: Sequence[str], column: str, data: Path | None) -> dict[str, Any]:
+def section(texts: Sequence[str], column: str | None, data: Path | None) -> dict[str, Any]:
     """The corpus of a recipe: all of the texts and none held out. `texts` are globs, or DOCUMENTATION.
 
     Raises UserError where none are given, and where no file matches.
@@ -66,10 +66,10 @@ def section(texts: Sequence[str], column: str, data: Path | None) -> dict[str, A
     return {**files_section(patterns, column, data), **added}
 
 
-def files_section(patterns: list[str], column: str, data: Path | None) -> dict[str, Any]:
+def files_section(patterns: list[str], column: str | None, data: Path | None) -> dict[str, Any]:
     """The corpus of all texts of some files, relative to the data folder where they are below that."""
     patterns, paths = file_patterns.given(patterns, data, "--texts")
-    named = {} if column == "text" else {"column": column}
+    named = {} if column is None else {"column": column}
     unit = {"unit": "auto"} if any(map(readers.is_wrapped, paths)) else {}
     return {"texts": patterns, **named, **unit}
 

@@ -89,18 +89,20 @@ class Hub(HubData, Texts):
 
 
 class Files(Texts):
-    """Text files: .txt (one text per line), .md and .rst (one per paragraph, heading, list item or, in .md,
-    table cell; no code), .tsv, .csv, .jsonl, .json or .parquet (one per row), each also as .gz.
+    """Text files: .txt (one text per line), .md, .rst, .html and .pdf (one per paragraph, heading, list item,
+    table row or code block), .tsv, .csv, .jsonl, .json or .parquet (one per row), each also as .gz. What a
+    folder or a glob stands for and cannot be read is skipped and logged.
     """
 
     kind: Literal["files"] = "files"
     texts: list[Location] = Field(
         min_length=1, description="Paths or globs. Relative ones start from --data."
     )
-    column: str | Annotated[list[str], Field(min_length=1)] = Field(
-        "text",
-        description="The column of texts in .tsv, .csv, .jsonl and .parquet files; of several, each holds "
-        "texts of its own, and a file has one of them or more.",
+    column: str | Annotated[list[str], Field(min_length=1)] | None = Field(
+        None,
+        description="The column of texts in .tsv, .csv, .jsonl and .parquet files, or several that are one "
+        "text, as in title,body; of a list, each holds texts of its own, and a file has one of them or more. "
+        "By default text or, in a table without it, all columns with words.",
     )
     unit: Literal["line", "paragraph", "auto"] = Field(
         "line",

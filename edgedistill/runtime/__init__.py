@@ -12,6 +12,7 @@ __all__ = [
     "manifest",
     "onnx_session",
     "prompts",
+    "sentences",
     "similarity",
     "trust",
     "verify",

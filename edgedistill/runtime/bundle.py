@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from edgedistill.runtime.classification import PROBABILITY, Classification, Item
 from edgedistill.runtime.compact import Calibration, compact, layout
 from edgedistill.runtime.onnx_session import BundleSession
 from edgedistill.runtime.prompts import Prompts
+from edgedistill.runtime.sentences import divided
 from edgedistill.runtime.similarity import COSINE, Measure, search, similarity, unit_rows
 from edgedistill.runtime.trust import GET_AGAIN, graph_check, tokenizer_check
 from edgedistill.session import progress_bar
@@ -100,6 +102,13 @@ class Bundle:
 
     def __repr__(self) -> str:
         return f"<Bundle {self.manifest['name']}:{self.precision}, {self.dims[0]} dimensions>"
+
+    @property
+    def space(self) -> str | None:
+        """What an index can note: embeddings of bundles with the same identifier may be mixed. All precisions
+        of a student share it; None where the bundle is older than that, and of a pair."""
+        found: str | None = self.manifest.get("space")
+        return found
 
     def of(self, role: str) -> Bundle:
         """What embeds texts in a role: the bundle itself; of a pair one of its two encoders."""
@@ -215,6 +224,38 @@ class Bundle:
         `max_tokens`. Raises as `encode`."""
         return self.of(role)._tokenize(given_texts(texts), 0, role)
 
+    def token_counts(self, texts: Sequence[str], role: str = "text") -> list[int]:
+        """How many tokens each text has, its prompt and special tokens included, however many are read."""
+        encoder = self.of(role)
+        prompt = encoder.prompts.of(role)
+        encodings = encoder._whole_tokenizer.encode_batch_fast([prompt + text for text in texts])
+        return [len(encoding.ids) for encoding in encodings]
+
+    def passages(self, text: str, role: str = "document") -> list[str]:
+        """The parts of a text of which each is read whole: one, where it has no more than `max_tokens`
+        tokens."""
+        encoder = self.of(role)
+        most = encoder.max_tokens - encoder._tokens_around[role]
+        if text.isascii() and len(text) <= most:
+            return [text]
+
+        def spans(part: str) -> list[tuple[int, int]]:
+            return encoder._whole_tokenizer.encode(part, add_special_tokens=False).offsets
+
+        return list(divided(text, spans, most))
+
+    @cached_property
+    def _tokens_around(self) -> dict[str, int]:
+        """How many tokens a prompt and the special tokens take, by role."""
+        return {role: self.token_counts([""], role)[0] for role in ("text", "query", "document")}
+
+    @cached_property
+    def _whole_tokenizer(self) -> Tokenizer:
+        """The tokenizer without a limit."""
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        tokenizer.no_truncation()
+        return tokenizer
+
     def encode_ids(
         self, ids: Sequence[np.ndarray], dim: int | None = None, batch_tokens: int | None = None
     ) -> np.ndarray:
@@ -328,6 +369,11 @@ class MeanBundle(Bundle):
     def __init__(self, document: Bundle, query: Bundle) -> None:
         vars(self).update(vars(document))
         self._both, self._vocabulary = (document, query), document._tokenizer.get_vocab_size()
+
+    def passages(self, text: str, role: str = "document") -> list[str]:
+        """As of a bundle: the parts are read whole by both encoders."""
+        document, query = self._both
+        return [part for whole in document.passages(text, role) for part in query.passages(whole, role)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied as the document encoder alone: the pair has the other."""

@@ -191,6 +191,7 @@ Time = Annotated[str, AfterValidator(_time)]
 FileName = Annotated[str, AfterValidator(_file_name)]
 Identifier = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Space = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Dim = Annotated[int, Field(ge=1, le=LARGEST_DIM)]
 Place = Annotated[int, Field(ge=1, le=MOST_PRECISIONS)]
 Label = Annotated[str, Field(max_length=LONGEST_NAME)]
@@ -247,6 +248,7 @@ class Manifest(Files):
     labels: list[Label] = Field([], max_length=MOST_LABELS)
     inputs: list[str] = list(INPUTS[:2])
     calibration: Calibration = Calibration()
+    space: Space | None = None
 
     @field_validator("inputs")
     @classmethod

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from edgedistill import files
 from edgedistill.errors import raise_failed
 from edgedistill.runtime import golden_file
 from edgedistill.runtime import manifest as manifests
@@ -12,6 +15,9 @@ from edgedistill.runtime.bundle import SIDES, kind_of, load
 from edgedistill.runtime.bundle_location import locate
 from edgedistill.runtime.trust import GET_AGAIN
 
+SENTENCES = "sts-small"  # the suite whose sentences two bundles are compared on
+NEIGHBOURS = 10
+ENOUGH_KEPT = 0.9  # of the neighbours: about what int8 keeps of float32
 OTHER_TOKENIZERS = (
     "this version of tokenizers reads tokenizer.json in another way; install the version "
     "named in manifest.json"
@@ -66,6 +72,42 @@ def verify(name: str | Path, device: str = "cpu") -> dict[str, Any]:
         "texts": len(golden.texts),
         "precisions": found,
     }
+
+
+def beside(name: str | Path, other: str | Path) -> dict[str, Any]:
+    """Whether an index of one bundle's embeddings may be asked with another's: {space, texts, cosine_mean,
+    neighbours_kept, advice}.
+
+    `space` is "same", "different" or "unknown". Over the sentences of a shipped suite, `cosine_mean` is that
+    of both embeddings of a text, and `neighbours_kept` the share of its NEIGHBOURS nearest others in the
+    index of one that the other finds there; None where dimensions differ.
+    """
+    opened = load(name), load(other)
+    spaces = {each.space for each in opened}
+    known = "unknown" if None in spaces else "same" if len(spaces) == 1 else "different"
+    table = (files.find("suite", SENTENCES).parent / "pairs.tsv").read_text(encoding="utf-8")
+    texts = list(dict.fromkeys(text for line in table.splitlines()[1:] for text in line.split("\t")[:2]))
+    found: dict[str, Any] = {
+        "space": known,
+        "texts": len(texts),
+        "cosine_mean": None,
+        "neighbours_kept": None,
+    }
+    if opened[0].dims[0] != opened[1].dims[0]:
+        return found | {"advice": "the dimensions differ: embed the texts of the index again"}
+    index, asked = (each.encode(texts) for each in opened)
+    nearest, again = (_nearest(rows @ index.T) for rows in (index, asked))
+    kept = [len(set(one) & set(two)) / NEIGHBOURS for one, two in zip(nearest, again, strict=True)]
+    found["cosine_mean"] = round(float((index * asked).sum(1).mean()), 4)
+    found["neighbours_kept"] = share = round(sum(kept) / len(kept), 4)
+    keep = "the index may be kept" if share >= ENOUGH_KEPT else "embed the texts of the index again"
+    return found | {"advice": f"{share:.0%} of the neighbours are found: {keep}"}
+
+
+def _nearest(cosines: np.ndarray) -> np.ndarray:
+    """The columns of each row's NEIGHBOURS largest cosines but for its own, (n, NEIGHBOURS)."""
+    np.fill_diagonal(cosines, -2)
+    return np.argpartition(-cosines, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
 
 
 def _verify_pair(folder: Path, manifest: dict[str, Any], device: str) -> dict[str, Any]:

@@ -164,7 +164,9 @@ class EmbeddingServer:
         # a note of the exporter's
         made_at = self.reader.bundle.manifest.get("made_at", "1970-01-01T00:00:00Z")
         created = datetime.datetime.fromisoformat(made_at).timestamp()
-        return {"id": self.name, "object": "model", "created": int(created), "owned_by": "edgedistill"}
+        entry = {"id": self.name, "object": "model", "created": int(created), "owned_by": "edgedistill"}
+        space = self.reader.bundle.space
+        return entry | ({"space": space} if space else {})
 
     async def models(self, request: Request) -> Response:
         return json_response(orjson.dumps({"object": "list", "data": [self.model_entry]}))

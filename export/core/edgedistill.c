@@ -1096,25 +1096,28 @@ ED_TARGET static void ED_(activate)(float *x, size_t size, int32_t activation) {
     for (size_t j = 0; j < size; j += ED_W) ED_STORE(x + j, ED_(activated)(ED_LOAD(x + j), activation));
 }
 
-/* The one thing that instruction sets do in their own ways: 16 sums over k columns of each of 4 rows, bytes a times signed
-   bytes w, 4 columns of 16 rows after each other. a's bytes count as a − ED_SHIFT. No pair of products leaves 16 bits: the
-   writer sees to that (edgedistill/quantization/int8.py). */
+/* The one thing that instruction sets do in their own ways: sums over k columns of each of 4 rows, bytes a times signed bytes w,
+   a block of 16 rows at w and one at w2, into `out` (4, 32). a's bytes count as a − ED_SHIFT. No pair of products leaves 16 bits:
+   the writer sees to that (edgedistill/quantization/int8.py). */
 #define ED_ROWS(DO) DO(0) DO(1) DO(2) DO(3)
 #define ED_SHIFT (ED_KERNEL == 5 || ED_KERNEL == 6 ? 128 : 0)
 
-ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *w, int32_t *out) {
 #if ED_KERNEL == 4
+ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *w, const int8_t *w2, int32_t *out) {
 #define ED_A(r, i) _mm512_set1_epi32(ed_i32(a + r * k + i))
 #define ED_ZERO(r) __m512i s##r = _mm512_setzero_si512(), t##r = s##r;
-#define ED_MORE(r) s##r = _mm512_dpbusd_epi32(s##r, ED_A(r, i), u), t##r = _mm512_dpbusd_epi32(t##r, ED_A(r, i + 4), v);
-#define ED_PUT(r) _mm512_storeu_si512(out + 16 * r, _mm512_add_epi32(s##r, t##r));
+#define ED_MORE(r) x = ED_A(r, i), s##r = _mm512_dpbusd_epi32(s##r, x, u), t##r = _mm512_dpbusd_epi32(t##r, x, v);
+#define ED_PUT(r) _mm512_storeu_si512(out + 32 * r, s##r), _mm512_storeu_si512(out + 32 * r + 16, t##r);
     ED_ROWS(ED_ZERO)
-    for (size_t i = 0; i < k; i += 8, w += 128) {
-        __m512i u = _mm512_loadu_si512(w), v = _mm512_loadu_si512(w + 64);
+    for (size_t i = 0; i < k; i += 4, w += 64, w2 += 64) {
+        __m512i u = _mm512_loadu_si512(w), v = _mm512_loadu_si512(w2), x;
         ED_ROWS(ED_MORE)
     }
     ED_ROWS(ED_PUT)
-#elif ED_KERNEL == 2 || ED_KERNEL == 3
+}
+#else
+ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_t *w, int32_t *out) {
+#if ED_KERNEL == 2 || ED_KERNEL == 3
 #if ED_KERNEL == 3
 #define ED_DOT(s, a, w) _mm256_dpbusd_avx_epi32(s, a, w)
 #else
@@ -1122,7 +1125,7 @@ ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *
 #endif
 #define ED_ZERO(r) __m256i s##r = _mm256_setzero_si256(), t##r = s##r;
 #define ED_MORE(r) x = _mm256_set1_epi32(ed_i32(a + r * k + i)), s##r = ED_DOT(s##r, x, u), t##r = ED_DOT(t##r, x, v);
-#define ED_PUT(r) _mm256_storeu_si256((__m256i *)(out + 16 * r), s##r), _mm256_storeu_si256((__m256i *)(out + 16 * r + 8), t##r);
+#define ED_PUT(r) _mm256_storeu_si256((__m256i *)(out + 32 * r), s##r), _mm256_storeu_si256((__m256i *)(out + 32 * r + 8), t##r);
     ED_ROWS(ED_ZERO)
     for (size_t i = 0; i < k; i += 4, w += 64) {
         __m256i u = _mm256_loadu_si256((const __m256i *)w), v = _mm256_loadu_si256((const __m256i *)(w + 32)), x;
@@ -1157,7 +1160,7 @@ ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *
 #define ED_ZERO(c) v s##c = ED_NONE, t##c = s##c;
 #define ED_MORE(c) { v x = ED_GET(weights + 16 * c), even = ED_EVEN(x), odd = ED_ODD(x); \
     s##c = ED_MADD(s##c, a0, even, a1, odd), t##c = ED_MADD(t##c, b0, even, b1, odd); }
-#define ED_PUT(c) ED_SET(out + 16 * r + 4 * c, s##c), ED_SET(out + 16 * r + 16 + 4 * c, t##c);
+#define ED_PUT(c) ED_SET(out + 32 * r + 4 * c, s##c), ED_SET(out + 32 * r + 32 + 4 * c, t##c);
     for (size_t r = 0; r < 4; r += 2) {
         const int8_t *weights = w;
         ED_ROWS(ED_ZERO)
@@ -1171,7 +1174,7 @@ ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *
 #elif ED_KERNEL == 6
 #define ED_ZERO(c) int32x4_t s##c = vdupq_n_s32(0), t##c = s##c;
 #define ED_MORE(c) { int8x16_t x = vld1q_s8(weights + 16 * c); s##c = vdotq_s32(s##c, x, u), t##c = vdotq_s32(t##c, x, v); }
-#define ED_PUT(c) vst1q_s32(out + 16 * r + 4 * c, s##c), vst1q_s32(out + 16 * r + 16 + 4 * c, t##c);
+#define ED_PUT(c) vst1q_s32(out + 32 * r + 4 * c, s##c), vst1q_s32(out + 32 * r + 32 + 4 * c, t##c);
 #define ED_A(p) vreinterpretq_s8_u32(vdupq_n_u32(ed_u32(p) ^ 0x80808080u))
     for (size_t r = 0; r < 4; r += 2) {
         const int8_t *weights = w;
@@ -1187,7 +1190,7 @@ ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *
 #define ED_MORE(c) { int8x16_t x = vld1q_s8(weights + 16 * c); \
     s##c = vpadalq_s16(s##c, vmull_s8(vget_low_s8(x), y)), t##c = vpadalq_s16(t##c, vmull_s8(vget_high_s8(x), y)); \
     u##c = vpadalq_s16(u##c, vmull_s8(vget_low_s8(x), z)), v##c = vpadalq_s16(v##c, vmull_s8(vget_high_s8(x), z)); }
-#define ED_PUT(c) vst1q_s32(out + 16 * r + 4 * c, vpaddq_s32(s##c, t##c)), vst1q_s32(out + 16 * r + 16 + 4 * c, vpaddq_s32(u##c, v##c));
+#define ED_PUT(c) vst1q_s32(out + 32 * r + 4 * c, vpaddq_s32(s##c, t##c)), vst1q_s32(out + 32 * r + 32 + 4 * c, vpaddq_s32(u##c, v##c));
 #define ED_A(p) vreinterpret_s8_u32(vdup_n_u32(ed_u32(p) ^ 0x80808080u))
     for (size_t r = 0; r < 4; r += 2) {
         const int8_t *weights = w;
@@ -1199,13 +1202,18 @@ ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *
         ED_ROWS(ED_PUT)
     }
 #else
-    memset(out, 0, 64 * sizeof *out);
+    for (size_t r = 0; r < 4; r++) memset(out + 32 * r, 0, 16 * sizeof *out);
     for (size_t i = 0; i < k; i += 4, w += 64)
         for (size_t r = 0; r < 4; r++)
             for (size_t c = 0; c < 16; c++)
-                for (size_t j = 0; j < 4; j++) out[16 * r + c] += a[r * k + i + j] * w[4 * c + j];
+                for (size_t j = 0; j < 4; j++) out[32 * r + c] += a[r * k + i + j] * w[4 * c + j];
 #endif
 }
+
+ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *w, const int8_t *w2, int32_t *out) {
+    ED_(dot_16)(a, k, w, out), ED_(dot_16)(a, k, w2, out + 16);
+}
+#endif
 #undef ED_ZERO
 #undef ED_MORE
 #undef ED_PUT
@@ -1259,18 +1267,21 @@ ED_TARGET static void ED_(product)(const ed_matrix *m, const float *x, size_t xs
     size_t wide = ED_PAD(m->cols), high = ED_PAD(m->rows);
     int bytes = m->kind == ED_PRODUCT;
     if (bytes) ED_(quantize)(m, x, xs, n, w);
-    for (size_t c = 0; c < high; c += 16) {
-        int32_t zero = (m->zero == ED_FIXED ? 128 : m->zero) - ED_SHIFT;
+    size_t step = bytes ? 32 : 16;
+    int32_t zero = (m->zero == ED_FIXED ? 128 : m->zero) - ED_SHIFT;
+    for (size_t c = 0; c < high; c += step) {
+        const int8_t *weights = (const int8_t *)m->values + c * wide;
+        size_t end = high - c < step ? 16 : step;
         if (!bytes) ED_(panel)(m, c, w->panel);
         for (size_t t = 0; t < n; t += 4) {
-            int32_t sums[64];
+            int32_t sums[128];
             float found[64];
-            if (bytes) ED_(dot)(w->bytes + t * wide, wide, (const int8_t *)m->values + c * wide, sums);
+            if (bytes) ED_(dot)(w->bytes + t * wide, wide, weights, end > 16 ? weights + 16 * wide : weights, sums);
             else ED_(multiply)(x + t * xs, xs, w->panel, wide, found);
             for (size_t r = 0; r < 4 && t + r < n; r++)
-                for (size_t j = 0; j < 16; j += ED_W) {
+                for (size_t j = 0; j < end; j += ED_W) {
                     float *place = y + (t + r) * ys + c + j;
-                    VF v = bytes ? ED_TO(VF, ED_(load_integers)(sums + 16 * r + j) - zero * ED_(load_integers)(m->sums + c + j)) : ED_LOAD(found + 16 * r + j);
+                    VF v = bytes ? ED_TO(VF, ED_(load_integers)(sums + 32 * r + j) - zero * ED_(load_integers)(m->sums + c + j)) : ED_LOAD(found + 16 * r + j);
                     if (bytes) v = v * ED_LOAD(m->scales + c + j) * w->scales[t + r];
                     if (m->bias) v += ED_LOAD(m->bias + c + j);
                     if (adds) v += ED_LOAD(place);

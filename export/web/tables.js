@@ -1,4 +1,4 @@
-// Lines from files that have not one text a line: .csv and .tsv as RFC 4180 quotes them, .jsonl, .md.
+// Lines from files that have not one text a line: .csv as RFC 4180 quotes it, .tsv, .jsonl, .md.
 
 const NUMBER = /^[-+.,\d\s%€$]*$/u; // or nothing
 const MOST_NAME = 30; // characters of a column's name
@@ -6,12 +6,13 @@ const MOST_NAME = 30; // characters of a column's name
 /** {lines, header: the names of their columns, or none where the first row is one like the others, left: the columns without a word, left out}. */
 export function tableLines(text, separator) {
   const [first = [], ...rest] = rowsOf(text, separator);
-  const keeps = choiceOf(rest.length ? rest : [first]);
+  const named = first.indexOf("text");
+  const keeps = named < 0 ? choiceOf(rest.length ? rest : [first]) : (at) => at === named;
   const isKept = (_, at) => keeps(at);
   const areNames = new Set(first).size === first.length && first.every((cell) => cell.length <= MOST_NAME && !NUMBER.test(cell) && !/[.?!]$/u.test(cell));
   const size = (row) => row.filter(isKept).join("").length;
   const mean = rest.reduce((sum, row) => sum + size(row), 0) / rest.length;
-  const isHeader = areNames && (!first.every(isKept) || mean >= 2 * size(first)); // above numbers, or above longer texts
+  const isHeader = named >= 0 || (areNames && (!first.every(isKept) || mean >= 2 * size(first))); // above numbers, or above longer texts
   const lines = (isHeader ? rest : [first, ...rest]).map((row) => lineOf(row, keeps));
   const left = [...first.keys()].filter((at) => !isKept(first[at], at)).map((at) => (isHeader ? first[at] : `column ${at + 1}`));
   return { lines, header: isHeader ? first.filter(isKept) : [], left };
@@ -21,7 +22,7 @@ export function tableLines(text, separator) {
 export function jsonLines(text) {
   const rows = text.split(/\r?\n/u).map((row) => cellsOf(row) ?? row.trim());
   const cells = rows.filter((row) => typeof row !== "string");
-  const keeps = choiceOf(cells);
+  const keeps = cells.some((row) => row.has("text")) ? (column) => column === "text" : choiceOf(cells);
   const lines = rows.map((row) => (typeof row === "string" ? row : lineOf(row, keeps))).filter(Boolean);
   const names = [...new Set(cells.flatMap((row) => [...row.keys()]))];
   const named = names.filter((name) => /\D/u.test(name)); // a list's have numbers alone
@@ -85,9 +86,10 @@ export function markdownLines(text) {
   return lines.map((line) => line.replace(/\*\*(?=\S)(.+?)(?<=\S)\*\*/gu, "$1"));
 }
 
-/** The cells of each row that has any; a line break in one is a space, and a quote that nothing ends is a quote. */
+/** The cells of each row that has any; a line break in one is a space, and a quote that nothing ends is a quote. A cell of .tsv ends with its line, as in Python. */
 function rowsOf(text, separator) {
-  const cell = new RegExp(`(?:"([^"]*(?:""[^"]*)*)"(?=${separator}|\\r?\\n|$)|([^${separator}\\n]*))(${separator}|\\r?\\n|$)`, "gy");
+  const inside = separator === "\t" ? '[^"\\n]' : '[^"]';
+  const cell = new RegExp(`(?:"(${inside}*(?:""${inside}*)*)"(?=${separator}|\\r?\\n|$)|([^${separator}\\n]*))(${separator}|\\r?\\n|$)`, "gy");
   const rows = [[]];
   for (let match = cell.exec(text); match; match = cell.lastIndex < text.length ? cell.exec(text) : null) {
     rows.at(-1).push(flat(match[1]?.replaceAll('""', '"') ?? match[2]));

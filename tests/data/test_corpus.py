@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from edgedistill import files, recipe
-from edgedistill.data import added_texts, corpus, deduplicate
+from edgedistill.data import corpus, deduplicate
 from edgedistill.errors import UserError
+from edgedistill.runtime.sentences import sentences
 from edgedistill.session import QUIET, Session
 
 TEXTS = ["First text.", "Zweiter Text, mit Komma", 'third "quoted" text', "fourth 文 🙂", "fifth"]
@@ -100,7 +101,7 @@ Setext
 """
 
 
-def test_markdown_is_read_without_markup_and_code(tmp_path: Path) -> None:
+def test_markdown_is_read_without_markup(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(MARKDOWN, encoding="utf-8")
     wrapped = "A paragraph that is wrapped, with a link and a picture."
     read = all_of(build(tmp_path, "a.md"))
@@ -113,6 +114,7 @@ def test_markdown_is_read_without_markup_and_code(tmp_path: Path) -> None:
         "one; two",
         "3",
         "quoted text",
+        "not read",
         "Setext",
     ]
     (tmp_path / "test.md").write_text("Of two\n*paragraphs*\n", encoding="utf-8")
@@ -225,6 +227,7 @@ def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
             "in lower case it is . the results were obtained .",
             ["in lower case it is .", "the results were obtained ."],
         ),
+        ("in lower case, e.g. here. it ends in Rome.", ["in lower case, e.g. here.", "it ends in Rome."]),
         ("He said “it is so now.” And then he left us", ["He said “it is so now.”", "And then he left us"]),
         ("Das ist ein langer Satz. Kurz.", ["Das ist ein langer Satz. Kurz."]),
         (
@@ -235,7 +238,7 @@ def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
     ],
 )
 def test_sentences_of_a_text(text: str, expected: list[str]) -> None:
-    assert added_texts.sentences(text, 4) == expected
+    assert sentences(text, 4) == expected
 
 
 def test_lines_up_to_a_blank_one_are_a_paragraph(tmp_path: Path) -> None:
@@ -305,12 +308,12 @@ BAD = [
     ),
     ("a.md", b"---\nonly: front matter\n---\n", "nothing to train on: 0 of 0 texts"),
     ("a.doc", b"x", "no file type '.doc'"),
-    ("a.tsv", b"id\tsentence\n1\tx\n", "no column 'text'; .*set corpus.column"),
+    ("a.tsv", b"id\tcount\n1\t2\n", "a.tsv: no column with words"),
     ("a.tsv", b"id\ttext\n1\tx\ty\n", "line 2 has 3 columns, the header 2"),
     ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2: not JSON"),
-    ("a.jsonl", b'{"sentence": "x"}\n', "no text column 'text'; .*sentence"),
+    ("a.jsonl", b'{"count": 3}\n', "a.jsonl: no column with words"),
     ("a.jsonl", b'["x"]\n', "line 1: a JSON list"),
-    ("a.csv", b"id,sentence\n1,x\n", "no column 'text'"),
+    ("a.csv", b"id;text\n1;x\n", "divided by ';'"),
     ("a.txt.gz", gzip.compress(b"hello\n" * 50, mtime=0)[:-12], "line 2: damaged"),
     ("a.txt.gz", b"not gzip", "ends in .gz and is not a gzip file"),
     ("a.parquet", b"PAR1 no", "a.parquet: at its start: damaged"),

@@ -56,38 +56,52 @@ not   read
 """
 
 
-def test_the_prose_of_restructured_text() -> None:
-    assert next(document_text.restructured(DOCUMENT)) == (3, "Title")
-    assert list(document_text.restructured(DOCUMENT))[1:] == list(
-        document_text.restructured(DOCUMENT, titles=False)
-    )
-    assert list(document_text.restructured(DOCUMENT, titles=False)) == [
-        (9, "Add two arrays, element by element; see at, the text and a page."),
+def test_restructured_text_and_its_prose() -> None:
+    paragraphs = [
+        (9, "Add two arrays, element by element; see at, the text and a page [1]_."),
+        (12, "add(x, y)"),
         (14, "The text of a function, with code in it."),
-        (17, "It may be left out."),
+        (16, "3.8 It may be left out."),
         (24, "An example follows these words:"),
         (30, "The first point of the list may go on in the next line."),
         (32, "The second."),
         (34, "term"),
         (35, "What it means."),
     ]
+    assert list(document_text.restructured(DOCUMENT, prose=True)) == paragraphs
+    whole = list(document_text.restructured(DOCUMENT))
+    assert [passage for passage in whole if passage in paragraphs] == paragraphs
+    assert [passage for passage in whole if passage not in paragraphs] == [
+        (3, "Title"),
+        (22, "not = read"),
+        (26, "and this literal block must not be seen nor this"),
+        (37, ">>> add(1, 2) # not read 3"),
+        (40, "not; read"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "left"),
     [
-        (":param x: what the function is to be given.", "what the function is to be given."),
-        ("1. The first of a list of things.", "The first of a list of things."),
-        (".. note:: This is what a note says.", "This is what a note says."),
-        (".. versionadded:: 3.5 What was added.", "What was added."),
-        (".. image:: a picture of the thing", None),
-        (".. a comment", None),
-        ("| a | table | of | the | things |", None),
-        ("A name with a star* and 2 * 3.", "A name with a star* and 2 * 3."),
+        (":param x: what the function is given.", ["param x", "what the function is given."]),
+        ("1. The first of a list of things.", ["The first of a list of things."]),
+        (".. note:: This is what a note says.", ["This is what a note says."]),
+        (".. versionadded:: 3.5 What was added.", ["3.5 What was added."]),
+        (".. image:: a picture of the thing", []),
+        (".. a comment", []),
+        ("| a line of verse\n| another", ["a line of verse another"]),
+        (".. image:: a.png\n   :alt: a picture", ["a picture"]),
+        (".. include:: /etc/passwd", []),
+        (".. raw:: html\n\n   <p>in <b>bold</b></p>", ["in bold"]),
+        (".. only:: html\n\n   Shown in one kind of output.", ["Shown in one kind of output."]),
+        (".. list-table::\n\n   * - a\n     - b", ["a; b"]),
+        ("Of :ref:`the text <target>` and :py:meth:`~a.b.c`.", ["Of the text and c."]),
+        ("+---+\n| cut |\n+--\n", ["+---+ | cut | +--"]),
+        ("A name with a star* and 2 * 3.", ["A name with a star* and 2 * 3."]),
     ],
 )
-def test_the_start_of_a_line(text: str, left: str | None) -> None:
-    assert [found for _, found in document_text.restructured(text)] == ([left] if left else [])
+def test_what_is_read_of(text: str, left: list[str]) -> None:
+    assert [found for _, found in document_text.restructured(text)] == left
 
 
 def test_a_file_gives_its_passages(tmp_path: Path) -> None:

@@ -99,8 +99,6 @@ def test_json_of_each_form(tmp_path: Path) -> None:
 
 
 NOT_TEXT = {  # content: what it is called
-    TEXTS[0].encode("utf-16"): "UTF-16",
-    TEXTS[0].encode("utf-32"): "UTF-16 or UTF-32",
     TEXTS[0].encode("utf-16-le"): "binary, or UTF-16 without a byte order mark",
     b"\0" * 5_000: "binary",
     b"PK\x03\x04 an .xlsx": "zip archive",
@@ -328,19 +326,19 @@ def test_a_name_that_exists_is_that_file(tree: Path, monkeypatch: pytest.MonkeyP
             found(tree, pattern)
 
 
-def test_a_folder_is_all_that_is_text_in_it(tree: Path) -> None:
+def test_a_folder_is_its_texts_and_tables(tree: Path) -> None:
     every = found(tree, "**/*.txt")
-    for name in (
-        "plain/a.csv",
-        "plain/b.docx",
-        "plain/.c.txt",
-        ".git/d.md",
-        "node_modules/e/f.md",
-        "plain/g.py",
-    ):
+    for name in ("plain/.c.txt", ".git/d.md", "node_modules/e/f.md", "plain/g.py"):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text("no text\n")
-    for name in ("plain/h.MD", "plain/deep/i.rst.gz", "plain/j.html", "plain/k.pdf"):
+    for name in (
+        "plain/h.MD",
+        "plain/deep/i.rst.gz",
+        "plain/j.html",
+        "plain/k.pdf",
+        "plain/a.csv",
+        "plain/b.docx",
+    ):
         (tree / name).write_text("a text\n")
         every.append(name)
     assert sorted(found(tree, "")) == sorted(found(tree, str(tree))) == sorted(every)
@@ -351,10 +349,35 @@ def test_a_folder_is_all_that_is_text_in_it(tree: Path) -> None:
     assert "plain/.c.txt" not in found(tree, "plain/**/*.txt")
     assert found(tree, "plain/.c*", ".git/*.md") == ["plain/.c.txt", ".git/d.md"]
     assert found(tree / "node_modules", "**/*.md") == ["e/f.md"]
-    (tree / "tables").mkdir()
-    (tree / "tables" / "a.csv").write_text("text\na\n")
-    with pytest.raises(UserError, match=r"--texts: 'tables' is a folder without texts \(\.txt, .* '"):
-        found(tree, "tables")
+    (tree / "code").mkdir()
+    (tree / "code" / "a.py").write_text("no text\n")
+    with pytest.raises(UserError, match=r"--texts: 'code' is a folder without texts"):
+        found(tree, "code")
+
+
+def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "good.txt").write_text("A cat sleeps.\n")
+    (folder / "table.csv").write_text("id,title,body\n1,Refunds,They take nine days.\n")
+    (folder / "latin.txt").write_bytes(b"read until here\ncaf\xe9\n")
+    (folder / "empty.md").write_text("\n")
+    (folder / "letter.docx").write_bytes(b"PK")
+    (folder / "config.json").write_text('{\n  "a": 1\n}\n')
+    session = Session(data=tmp_path)
+    built = corpus.build(recipe.Files(texts=["texts"]), session, 0)
+    assert sorted(built) == ["A cat sleeps.", "Refunds · They take nine days."]
+    assert session.reading.files == 2
+    assert sorted(session.reading.skipped) == ["config.json", "empty.md", "latin.txt", "letter.docx"]
+    assert "line 2: byte 0xe9 is not UTF-8" in session.reading.skipped["latin.txt"]
+    again = Session(data=tmp_path)
+    corpus.build(recipe.Files(texts=["texts"]), again, 0)
+    assert again.reading.report == session.reading.report, "a cached corpus tells it too"
+    with pytest.raises(UserError, match=r"latin.txt: line 2"):
+        corpus.build(recipe.Files(texts=["texts/latin.txt"]), session, 0)
 
 
 def test_linked_folders_are_entered_once(tree: Path) -> None:
@@ -397,13 +420,13 @@ Then &lt;wait&gt;.
 <pre>not("this")</pre><ul><li>One<li>Two &amp; a half<br>lines</ul><table><tr><td>12<td>bar</table>
 <!-- not this --><template>nor this</template></body></html>
 """
-FOUND = [(4, "Resetting the pump"), (5, "Hold the green button for 3 s. Then <wait>."), (7, "One")]
-FOUND += [(7, "Two & a half"), (7, "lines"), (7, "12"), (7, "bar")]
+FOUND = [(3, "Home"), (4, "Resetting the pump"), (5, "Hold the green button for 3 s. Then <wait>.")]
+FOUND += [(7, 'not("this")'), (7, "One"), (7, "Two & a half"), (7, "lines"), (7, "12; bar")]
 
 
 def test_the_prose_of_a_web_page(tmp_path: Path) -> None:
     assert list(document_text.hypertext(PAGE)) == FOUND
-    assert list(document_text.hypertext("a <svg>b")) == [(1, "a")]
+    assert list(document_text.hypertext("a <textarea>b")) == [(1, "a")]
     assert list(document_text.hypertext("<p>a</select>")) == [(1, "a")]
     damage = ("<", "<!--", "<p ", "p", "<p a='>", "<svg></pre>", "</p", "&#x110000;", "<![CDATA[")
     for damaged in ("<" + each * 20_000 for each in damage):

@@ -190,7 +190,9 @@ def test_the_manifest(made: Path) -> None:
 def test_the_bundle_says_what_the_run_says(made: Path, precision: str) -> None:
     texts = [*sentences(20, seed=4), "", "İstanbul 🙂"]
     expected = by_torch(made / "runs" / "tiny", texts)
-    found = bundle.load(made / "bundles" / "tiny", precision=precision).encode(texts)
+    opened = bundle.load(made / "bundles" / "tiny", precision=precision)
+    assert opened.space == bundle.load(made / "bundles" / "tiny", precision="fp32").space is not None
+    found = opened.encode(texts)
     assert found.shape == expected.shape
     assert (found * expected).sum(1).min() > {"fp32": 0.999999, "w8": 0.999, "int8": 0.99}[precision]
     assert (expected @ expected.T)[~np.eye(22, dtype=bool)].min() < 0.9  # another text's vector would be seen

@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 import struct
+import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,17 +20,18 @@ from tokenizers import Tokenizer
 
 from edgedistill import load
 from edgedistill.device import student_file, tokenizer_tables
-from edgedistill.device.tokenizer_equality import adversarial_texts
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.compact import compact
 from tests.conftest import sentences
+from tests.device.adversarial import adversarial_texts
 from tests.export.test_export import SIZES, make_run
 from tests.runners.core.student import COMPILER, CORE, CoreError, CoreStudent, library, run
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 TORTURE, CALLER = (Path(__file__).parent / "core" / name for name in ("torture.c", "student.mjs"))
+WARNINGS = ["-Wall", "-Wextra", "-pedantic"]
 PLAIN = sentences(60)
 PLAIN_TAIL = {"head": None, "tanh": False}
 LEXICAL = {"lexical": 0.3, "head": {"dims": 32, "bias": True}}
@@ -278,10 +280,95 @@ def test_webassembly_is_the_same(name: str, core: Any, tmp_path: Path) -> None:
 def test_webassembly_is_built_to_the_same_bytes(tmp_path: Path) -> None:
     if "clang version 14." not in run("clang", "--version"):
         pytest.skip("edgedistill.wasm is clang 14's")
-    for path in CORE.iterdir():
-        shutil.copy(path, tmp_path)
-    run("make", "-B", "-C", tmp_path, "edgedistill.wasm")
-    assert (tmp_path / "edgedistill.wasm").read_bytes() == (CORE / "edgedistill.wasm").read_bytes()
+    shutil.copytree(CORE, tmp_path / "core")
+    run("make", "-B", "-C", tmp_path / "core", "edgedistill.wasm")
+    assert (tmp_path / "core" / "edgedistill.wasm").read_bytes() == (CORE / "edgedistill.wasm").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("compiler", "emulator", "instructions"),
+    [
+        (str(COMPILER), "qemu-x86_64-static -cpu core2duo", "sse2"),
+        (str(COMPILER), "qemu-x86_64-static -cpu Haswell", "avx2"),
+        ("aarch64-linux-gnu-gcc", "qemu-aarch64-static -cpu cortex-a53", "neon"),
+        ("aarch64-linux-gnu-gcc", "qemu-aarch64-static -cpu max", "dotprod"),
+        ("arm-linux-gnueabihf-gcc", "qemu-arm-static", "scalar"),
+        ("riscv64-linux-gnu-gcc", "qemu-riscv64-static", "scalar"),
+    ],
+)
+def test_other_processors(
+    compiler: str, emulator: str, instructions: str, exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    if not shutil.which(compiler) or not shutil.which(emulator.split()[0]):
+        pytest.skip(f"needs {compiler} and {emulator.split()[0]}")
+    program, file = tmp_path / "bench", tmp_path / "student.bin"
+    sources = [CORE / "bench.c", CORE / "edgedistill.c"]
+    warnings = run(compiler, *WARNINGS, "-std=c99", "-O2", "-static", *sources, "-o", program, "-lm")
+    for name in ("narrow", "bilstm"):
+        file.write_bytes(file_of(f"{exported(name)}:int8"))
+        found = json.loads(run(*emulator.split(), program, file, "0").splitlines()[-1])
+        assert found["instructions"] == instructions and found["worst"] >= found["least"]
+        assert [each["tokens"] for each in found["latency"]] == [4, 8, 16, 32]
+    assert warnings == ""
+
+
+@pytest.mark.skipif(
+    not Path("/usr/include/sqlite3ext.h").exists() or not shutil.which("sqlite3"),
+    reason="needs SQLite's headers and shell",
+)
+def test_in_sql(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
+    file, extension = tmp_path / "student.bin", tmp_path / "edgedistill.so"
+    file.write_bytes(file_of(exported("static")))
+    sources = [CORE / "sqlite" / "edgedistill_sqlite.c", CORE / "edgedistill.c"]
+    assert run(COMPILER, *WARNINGS, "-shared", "-fPIC", f"-I{CORE}", *sources, "-o", extension, "-lm") == ""
+    student = CoreStudent(core, file.read_bytes())
+    rows = student.embed(PLAIN[:2])
+
+    def lines(*calls: str) -> list[str]:
+        script = [f".load {extension}", *[f"select {call};" for call in calls]]
+        done = subprocess.run(
+            ["sqlite3", ":memory:"], input="\n".join(script), capture_output=True, text=True, check=False
+        )
+        return (done.stdout + done.stderr).splitlines()
+
+    opened, text, other = f"embed_open('{file}')", *[f"'{each}'" for each in PLAIN[:2]]
+    blobs = [rows[0], compact(rows, "int8")[0], compact(rows, "binary")[0]]
+    called = [
+        f"hex({call})"
+        for call in (f"embed({text})", f"embed({text}, 'int8')", f"embed_document({text}, 'bits')")
+    ]
+    found = lines(opened, *called, "embed(null) is null", f"cosine(embed_query({text}), embed({other}))")
+    assert found[:5] == ["24", *[blob.tobytes().hex().upper() for blob in blobs], "1"]
+    assert float(found[5]) == pytest.approx(float(rows[0] @ rows[1]), abs=1e-6)
+    wrong = lines("embed('a')", opened, "embed('a', 'w4')", "embed_open('/none')", "cosine(x'00', x'00')")
+    for fact in ("no student", "precision: float32", "/none: not readable", "not two float32"):
+        assert any(fact in line for line in wrong)
+    student.close()
+
+
+HEADERS = next(iter(sorted(Path("/usr/lib/jvm").glob("*/include/jni.h"))), None)
+
+
+@pytest.mark.skipif(HEADERS is None or not shutil.which("javac"), reason="needs a JDK")
+def test_on_the_jvm(exported: Callable[..., Path], core: Any, tmp_path: Path) -> None:
+    assert HEADERS is not None
+    file, places = (
+        tmp_path / "student.bin",
+        [f"-I{each}" for each in (HEADERS.parent, HEADERS.parent / "linux", CORE)],
+    )
+    file.write_bytes(file_of(exported("static")))
+    sources = [CORE / "jvm" / "jni.c", CORE / "edgedistill.c"]
+    library_ = tmp_path / "libedgedistill.so"
+    assert run(COMPILER, *WARNINGS, "-shared", "-fPIC", *places, *sources, "-o", library_, "-lm") == ""
+    run("javac", "-d", tmp_path, CORE / "jvm" / "Student.java", TORTURE.with_name("Caller.java"))
+    options = [f"-Djava.library.path={tmp_path}", "-cp", tmp_path]
+    lines = run("java", *options, "Caller", file, PLAIN[0]).splitlines()
+    student = CoreStudent(core, file.read_bytes())
+    assert json.loads(lines[0]) == student.tokenize(PLAIN[0])
+    assert json.loads(lines[1]) == pytest.approx(student.embed(PLAIN[:1])[0].tolist(), abs=1e-5)
+    assert json.loads(lines[2]) == pytest.approx(student.check(), abs=1e-6)
+    assert lines[3].startswith("not a student")
+    student.close()
 
 
 def test_what_the_file_has_no_place_for_is_named(exported: Callable[..., Path], tmp_path: Path) -> None:
@@ -296,7 +383,7 @@ def test_what_the_file_has_no_place_for_is_named(exported: Callable[..., Path], 
     }
     for fact, change in changes.items():
         found = tokenizer_tables.read(
-            Tokenizer.from_file(str(folder / "tokenizer.json")), words | change, 200, 32
+            Tokenizer.from_file(str(folder / "tokenizer.json")), words | change, 200
         )
         assert isinstance(found, list) and any(fact in each for each in found)
     with pytest.raises(UserError, match="two encoders"):

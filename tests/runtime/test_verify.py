@@ -96,3 +96,10 @@ def test_verify_compares_ids(copy: Path) -> None:
 )
 def test_texts_are_quoted_in_one_line(text: str, expected: str) -> None:
     assert quote(text) == expected
+
+
+def test_two_bundles_are_compared_on_the_same_sentences() -> None:
+    same = verify.beside("nano", "nano")
+    assert same["space"] == "same" and same["neighbours_kept"] == 1 and same["cosine_mean"] == 1
+    other = verify.beside("nano", "multi")
+    assert other["space"] == "different" and other["neighbours_kept"] < 0.5

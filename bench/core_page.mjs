@@ -1,5 +1,5 @@
-// From navigation to a first embedding in a page with a static student alone, in headless Chromium: medians in milliseconds as JSON on stdout.
-// node bench/static_page.mjs FOLDER [ROUNDS], where FOLDER is what `edgedistill export micro --static FOLDER` wrote; needs `make runners`, and
+// From navigation to a first embedding in a page with a student and the core alone, in headless Chromium: medians in milliseconds as JSON on stdout.
+// node bench/core_page.mjs FOLDER [ROUNDS], where FOLDER is what `edgedistill export micro --core FOLDER` wrote; needs `make runners`, and
 // Chromium ($CHROMIUM, else the one on the path). Each round has a profile of its own, so that nothing is cached; the first one does not count.
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
@@ -7,20 +7,23 @@ import { join } from "node:path";
 import { chromium } from "../export/web/node_modules/playwright-core/index.mjs";
 
 const [folder, rounds = "11"] = process.argv.slice(2);
-const PAGE = `<!doctype html><link rel="icon" href="data:,"><script>const file = fetch("student.bin");</script>
-<link rel="modulepreload" href="student.js"><body><script type="module">
+const PAGE = `<!doctype html><link rel="icon" href="data:,"><link rel="modulepreload" href="edgedistill.js"><body><script type="module">
   const marks = { script: performance.now() };
-  const [{ Student }, answer] = await Promise.all([import("./student.js"), file]);
-  marks.answered = performance.now();
-  const student = await Student.read(answer);
+  const { Student } = await import("./edgedistill.js");
+  const student = await Student.open("student.bin");
   marks.opened = performance.now();
-  document.body.textContent = student.encode("How do I reset it?")[0];
+  document.body.textContent = student.embed("How do I reset it?")[0];
   marks.first = performance.now();
-  student.encode("Hold the button.");
+  student.embed("Hold the button.");
   marks.second = performance.now();
   window.marks = marks;
 </script>`;
-const TYPES = { "/": "text/html", "/student.js": "text/javascript", "/student.bin": "application/octet-stream" };
+const TYPES = {
+  "/": "text/html",
+  "/edgedistill.js": "text/javascript",
+  "/edgedistill.wasm": "application/wasm",
+  "/student.bin": "application/octet-stream",
+};
 
 const server = createServer(({ url }, answer) => {
   if (!TYPES[url]) return answer.writeHead(404).end();

@@ -1,4 +1,4 @@
-"""The texts on which a tokenizer in a graph is compared."""
+"""The texts on which tokenizers are compared."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import json
 import lzma
 import unicodedata
 
-import pytest
-
-pytest.importorskip("onnxruntime_extensions", reason="needs edgedistill[mobile]")
-
-from edgedistill.device.tokenizer_equality import LINES, SPECIAL, TEXTS, WORD, adversarial_texts
+from tests.device.adversarial import LINES, SPECIAL, TEXTS, WORD, adversarial_texts
 
 
 def test_ten_thousand_texts_each_time_the_same() -> None:

@@ -1,0 +1,76 @@
+"""What became of the files that a command read: how many there were, what was skipped and why, what was
+cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgedistill.errors import counted, shown
+
+MOST_NAMED = 5  # files on the line that a command logs; its JSON has all
+
+
+@dataclass
+class Reading:
+    """Filled while files are read; a command logs `line` at its end and has `report` in its JSON."""
+
+    files: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)  # file -> reason
+    pages_without_text: dict[str, list[int]] = field(default_factory=dict)  # file -> pages
+    texts_cut: int = 0
+    tokens_cut: int = 0
+    added: set[str] = field(default_factory=set, repr=False)  # the keys of what was added
+
+    def add(self, key: str, other: dict[str, Any]) -> None:
+        """Add the report of what was read before, such as a corpus, once."""
+        if key in self.added:
+            return
+        self.added.add(key)
+        self.files += other.get("files", 0)
+        self.skipped |= other.get("skipped", {})
+        self.pages_without_text |= other.get("pages_without_text", {})
+        self.texts_cut += other.get("texts_cut", 0)
+        self.tokens_cut += other.get("tokens_cut", 0)
+
+    def empty_page(self, name: str, page: int) -> None:
+        self.pages_without_text.setdefault(name, []).append(page)
+
+    def skip(self, name: str, problem: Exception) -> None:
+        """Note a file that was not read, with the fact of its error."""
+        fact = str(problem).removeprefix(f"{name}: ").partition("; ")[0]
+        self.skipped[name] = fact
+
+    def cut(self, tokens: list[int], most: int) -> None:
+        """Note the numbers of tokens of texts, of which an encoder reads at most so many."""
+        lost = [count - most for count in tokens if count > most]
+        self.texts_cut += len(lost)
+        self.tokens_cut += sum(lost)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """As the JSON of a command has it."""
+        return {name: value for name, value in vars(self).items() if name != "added"}
+
+    @property
+    def line(self) -> str:
+        """All of it in one line."""
+        parts = [f"read {counted(self.files, 'file')}"]
+        if self.skipped:
+            names = [f"{name} ({reason})" for name, reason in self.skipped.items()]
+            parts.append(f"skipped {len(names)}: {_first(names)}")
+        if self.pages_without_text:
+            pages = [
+                f"{name} page{'s' * (len(pages) > 1)} {', '.join(map(str, pages))}"
+                for name, pages in self.pages_without_text.items()
+            ]
+            parts.append(f"no text on {_first(pages)}")
+        if self.texts_cut:
+            texts = counted(self.texts_cut, "text")
+            parts.append(f"{texts} cut at the encoder's limit, {counted(self.tokens_cut, 'token')} not read")
+        return "; ".join(parts)
+
+
+def _first(names: list[str]) -> str:
+    more = f", and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return shown(", ".join(names[:MOST_NAMED]), 600, quoted=False) + more

@@ -1,0 +1,140 @@
+"""What is read of documents and tables: what a reader of the page sees, as the standard of each has it."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from edgedistill.data import document_text, readers
+from edgedistill.errors import UserError
+
+REFUNDS = "Refunds take nine days."
+SHOWN = {  # around or in place of: what browsers show all the same
+    "a revealed comment": f"<!--[if !mso]><!--><p>{REFUNDS}</p><!--<![endif]-->",
+    "an empty comment": f"<!--><p>{REFUNDS}</p><!-- end -->",
+    "a comment of one dash": f"<!---><p>{REFUNDS}</p>",
+    "a comment that ends in !": f"<!-- note --!><p>{REFUNDS}</p>",
+    "a script's string": f'<script>var open = "<!--"; run(open);</script><p>{REFUNDS}</p>',
+    "an old script": f"<script><!--\nrun();\n</script><p>{REFUNDS}</p>",
+    "a textarea": f"<textarea><!-- paste here</textarea><p>{REFUNDS}</p>",
+    "an attribute": f'<a title="<!-- begins a comment"></a><p>{REFUNDS}</p>',
+    "a sign in quotes": '<p>Refunds <a title="Home > Shop" href="/x">take</a> nine days.</p>',
+    "CDATA": f"<![CDATA[ no text ]]><p>{REFUNDS}</p>",
+    "svg": f"<svg><title>no</title><text>{REFUNDS}</text></svg>",
+    "details": f"<details><summary>{REFUNDS}</summary></details>",
+    "entities": "<p>Refunds&nbsp;take n&#105;ne days&period;</p>",
+}
+HIDDEN = [
+    "<p hidden>no</p>",
+    '<p style="display: none">no</p>',
+    "<template>no</template>",
+    "<noscript>no</noscript>",
+]
+
+
+@pytest.mark.parametrize("page", SHOWN.values(), ids=SHOWN)
+def test_a_page_is_read_as_a_browser_shows_it(tmp_path: Path, page: str) -> None:
+    (tmp_path / "page.html").write_text(
+        f"<!doctype html><body><p>First.</p>{page}{''.join(HIDDEN)}<p>Last.</p>"
+    )
+    assert list(readers.texts_in(tmp_path / "page.html")) == ["First.", REFUNDS, "Last."]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        f"<table><tr><td>{REFUNDS}</td></tr></table>",
+        f'<p align="center">{REFUNDS}</p>',
+        f"<details><summary>How?</summary>\n\n{REFUNDS}\n\n</details>",
+        f"<Note>\n{REFUNDS}\n</Note>",
+        f"<ul>\n<li>{REFUNDS}</li>\n</ul>",
+        f"---\n\n{REFUNDS}\n\n---",
+    ],
+)
+def test_html_in_markdown_is_read(block: str) -> None:
+    passages = dict(reversed(pair) for pair in document_text.markdown(f"# Report\n\n{block}\n\nThe end."))
+    line = 3 + block[: block.index(REFUNDS)].count("\n\n") * 2
+    assert passages[REFUNDS] in (line, line + 1) and {"Report", "The end."} <= set(passages)
+
+
+@pytest.mark.parametrize(
+    ("start", "read"),
+    [
+        ("---\ntitle: no\ntags: [a, b]\n---\n", [(5, REFUNDS)]),
+        ("---\n\n# Terms\n\n---\n", [(3, "Terms"), (6, REFUNDS)]),
+        ("---\nOf prose. It is none.\n\n---\n", [(2, "Of prose. It is none."), (5, REFUNDS)]),
+    ],
+)
+def test_front_matter_is_a_mapping(start: str, read: list[tuple[int, str]]) -> None:
+    assert list(document_text.markdown(start + REFUNDS)) == read
+
+
+@pytest.mark.parametrize("sign", "\u2028\f\x85\v\x1c")
+@pytest.mark.parametrize("kind", [".md", ".rst", ".html", ".txt"])
+def test_lines_end_where_editors_end_them(tmp_path: Path, kind: str, sign: str) -> None:
+    path, end = tmp_path / f"page{kind}", "<p>" if kind == ".html" else "\n"
+    path.write_bytes(f"First{sign}part.\n{end}Second.\n{end}Third.\n".encode())
+    assert [row for row in readers.numbered_texts(path) if row[1] in ("Second.", "Third.")] == [
+        (2 if kind == ".html" else 3, "Second."),
+        (3 if kind == ".html" else 5, "Third."),
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        '<meta charset="ISO-8859-1"><p>Caf\xe9 \x80</p>'.encode("latin-1"),
+        b'<meta http-equiv="Content-Type" content="text/html; charset=windows-1252"><p>Caf\xe9 \x80</p>',
+        b'<?xml version="1.0" encoding="utf-8"?><p>Caf\xc3\xa9 \xe2\x82\xac</p>',
+        "<p>Café €</p>".encode("utf-16"),
+        "\ufeff<p>Café €</p>\r\n".encode(),
+    ],
+)
+def test_a_declared_charset_is_honoured(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "page.html").write_bytes(data)
+    assert list(readers.texts_in(tmp_path / "page.html")) == ["Café €"]
+
+
+def test_a_byte_order_mark_names_the_encoding_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("Café\nzwei\r\n".encode("utf-16"))
+    (tmp_path / "a.csv").write_bytes("text\nCafé\n".encode("utf-16-be").join([b"\xfe\xff", b""]))
+    assert list(readers.numbered_texts(tmp_path / "a.txt")) == [(1, "Café"), (2, "zwei")]
+    assert list(readers.texts_in(tmp_path / "a.csv")) == ["Café"]
+
+
+def test_quotes_of_a_tsv_file(tmp_path: Path) -> None:
+    texts = ['She said "nine days" twice.', '"A" and "B"', "Plain.", '5" wide', "“Fine”"]
+    with (tmp_path / "written.tsv").open("w", newline="") as file:
+        csv.writer(file, delimiter="\t").writerows([["id", "text"], *enumerate(texts)])
+    assert list(readers.texts_in(tmp_path / "written.tsv")) == texts
+    (tmp_path / "plain.tsv").write_text("text\n" + "\n".join([*texts, '"open']) + "\n")
+    assert list(readers.texts_in(tmp_path / "plain.tsv")) == [*texts, '"open']
+
+
+def test_tables_of_other_writers(tmp_path: Path) -> None:
+    (tmp_path / "excel.csv").write_bytes(b"sep=;\r\nid;text\r\n1;A cat sleeps.\r\n")
+    assert list(readers.numbered_texts(tmp_path / "excel.csv")) == [(3, "A cat sleeps.")]
+    (tmp_path / "whole.json").write_text('{\n "data": [{"text": "A cat sleeps."}]\n}')
+    with pytest.raises(UserError, match="whole.json: one JSON object over several lines"):
+        list(readers.texts_in(tmp_path / "whole.json"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ":a" * 5_000,
+        "*a " * 5_000,
+        "`" * 20_000,
+        "[" * 20_000,
+        "<svg><math><pre>" * 2_000,
+        "<!--" * 5_000,
+        "&" * 20_000,
+    ],
+)
+@pytest.mark.parametrize(
+    "read", [document_text.markdown, document_text.restructured, document_text.hypertext]
+)
+def test_no_document_takes_long(read: object, text: str) -> None:
+    list(read(text))  # type: ignore[operator]
