@@ -128,19 +128,23 @@ def _find(request: FitRequest, out: Path, session: Session, started: float) -> d
 
 def train_candidates(fit: Fit) -> None:
     """Train the best start and the first of the other shapes for equal minutes each, then the best of these
-    for all that is left."""
+    for all that is left. Where the machine has become so slow that too little is left, fewer are trained."""
     shapes = _to_train(fit)
     known = {each.name for each in fit.state.candidates}
     new = [shape for shape in shapes if shape.name not in known]
+    share = FIRST_SHARE / len(shapes) if len(shapes) > 1 else 1.0
     for number, shape in enumerate(new):
-        share = FIRST_SHARE if len(shapes) > 1 else 1.0
-        fit.measure(_candidate(fit, shape, shape.name, share / len(shapes), len(new) - number))
-    trained = [each for each in fit.state.measured if each.steps and not each.name.endswith(LONGER)]
-    if len(shapes) == 1 or not trained:
+        seconds = _training_seconds(fit, share, len(new) - number)
+        if seconds < plan.LEAST_TRIAL_S and any(each.steps for each in fit.state.candidates):
+            fit.session.log(f"no time is left to train {shape.name}")
+            return
+        fit.measure(_candidate(fit, shape, shape.name, seconds, share == 1.0))
+    trained = [each for each in fit.state.measured if each.steps]
+    if len(shapes) == 1 or not trained or any(each.name.endswith(LONGER) for each in trained):
         return
-    best = trained[0]
-    if best.name + LONGER not in known:
-        fit.measure(_candidate(fit, best.shape, best.name + LONGER, 1.0, 1, best.setup_s))
+    best, seconds = trained[0], _training_seconds(fit, 1.0, 1)
+    if seconds >= 2 * plan.LEAST_TRIAL_S:
+        fit.measure(_candidate(fit, best.shape, best.name + LONGER, seconds, True))
 
 
 def _to_train(fit: Fit) -> list[Shape]:
@@ -150,21 +154,25 @@ def _to_train(fit: Fit) -> list[Shape]:
     return [*best, *(shape for shape in fits if shape.kind != "finished")][: plan.TRIALS]
 
 
-def _candidate(
-    fit: Fit, shape: Shape, name: str, share: float, left: int, setup_s: float | None = None
-) -> Candidate:
-    """A candidate to train for so large a share of the time for training, of which `left` are still to come
-    in this round."""
+def _training_seconds(fit: Fit, share: float, left: int) -> float:
+    """The seconds for the training steps of a candidate that has so large a share of the time for training,
+    of which `left` are still to come in this round; infinite where steps are asked for."""
     if fit.request.steps is not None:
-        steps = fit.request.steps if share == 1.0 else max(1, fit.request.steps // STEPS_SHARE)
-        whole = fit.recipe(shape, steps=steps)
+        return math.inf
+    setup = max((each.setup_s for each in fit.state.candidates), default=0.0)
+    total = fit.left_s + sum(each.seconds for each in fit.state.candidates if each.steps)
+    return min(share * total, fit.left_s / left) - setup
+
+
+def _candidate(fit: Fit, shape: Shape, name: str, seconds: float, whole: bool) -> Candidate:
+    """A candidate to train for so many seconds, or for all the steps that were asked for or a part of
+    them."""
+    if fit.request.steps is not None:
+        steps = fit.request.steps if whole else max(1, fit.request.steps // STEPS_SHARE)
+        described = fit.recipe(shape, steps=steps)
     else:
-        before = [each.setup_s for each in fit.state.candidates if each.seconds]
-        setup = setup_s if setup_s is not None else max(before, default=0.0)
-        total = fit.left_s + sum(each.seconds for each in fit.state.candidates if each.steps)
-        seconds = min(share * total, fit.left_s / left) - setup
-        whole = fit.recipe(shape, minutes=max(seconds, 1.0) / 60)
-    return Candidate(name, shape, whole, fit.state.cost(shape).best(fit.request.budget))
+        described = fit.recipe(shape, minutes=max(seconds, plan.LEAST_TRIAL_S) / 60)
+    return Candidate(name, shape, described, fit.state.cost(shape).best(fit.request.budget))
 
 
 # ---- the winner
