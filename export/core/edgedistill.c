@@ -17,7 +17,7 @@
 #define ED_AGAIN "; get the file again, or export it again"
 #define ED_DAMAGED "damaged: its parts do not fit together" ED_AGAIN
 #define ED_MEMORY "not enough memory"
-#define ED_NEW(type, count) ((type *)malloc((size_t)(count) * sizeof(type)))
+#define ED_NEW(type, count) ((type *)ed_new((size_t)(count), sizeof(type)))
 
 enum { ED_START = 16, ED_LONGEST_WORD = 1000, ED_LAST = 0x10FFFF, ED_WIDEST = 1 << 16, ED_LONGEST_SUM = 1 << 14, ED_MOST = 1 << 24 };
 enum { ED_STATIC, ED_BERT, ED_BILSTM };
@@ -76,6 +76,7 @@ struct ed_student {
 /* Scratch memory of a call: what is taken from `at`, and what every product needs. */
 typedef struct { float *at, *panel, *scales; uint8_t *bytes; } ed_work;
 
+static void *ed_new(size_t count, size_t each) { return count > SIZE_MAX / each ? NULL : malloc(count * each); }
 static uint32_t ed_u32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 static int32_t ed_i32(const uint8_t *p) { int32_t v; memcpy(&v, p, 4); return v; }
 static uint32_t ed_at(const ed_array *a, size_t i) { /* an array's number of 1, 2 or 4 bytes */
@@ -1473,14 +1474,15 @@ ED_TARGET static void ED_(finish)(const ed_student *s, const uint32_t *ids, size
 
 /* The embedding of a text's tokens; 0 without memory. */
 ED_TARGET static int ED_(encode)(const ed_student *s, const uint32_t *ids, size_t n, float *out) {
-    size_t width = (size_t)s->h.width, wide = ED_PAD(width), inner = ED_PAD(s->h.inner), rows = (n + 3) / 4 * 4, many = ED_PAD(n);
-    size_t head = ED_PAD(width / (size_t)s->h.heads), four = 4 * inner + 16, narrow = ED_PAD(ed_row_size(&s->table)), last = s->widest > inner ? s->widest : inner;
+    size_t width = (size_t)s->h.width, wide = ED_PAD(width), inner = ED_PAD(s->h.inner), rows = (n + 3) / 4 * 4;
+    size_t narrow = ED_PAD(ed_row_size(&s->table)), last = s->widest > 2 * inner ? s->widest : 2 * inner;
     for (int32_t i = 0; i < s->h.denses; i++) if (ED_PAD(s->dense[i].matrix.rows) > last) last = ED_PAD(s->dense[i].matrix.rows);
     last = last > wide ? last : wide;
-    size_t floats = rows * (wide + narrow) + 8 * (last + 16) + 8 * ED_PAD(ed_row_size(&s->lexical_rows)) + 512 + rows + 16 * s->widest + rows * s->widest / 4 + 64;
-    if (s->h.kind == ED_BERT) floats += rows * ((inner > 3 * wide ? inner : 3 * wide) + wide) + head * many + n * head + 4 * many + 4 * head;
-    if (s->h.kind == ED_BILSTM) floats += rows * 5 * four + four * inner + 5 * four;
-    void *memory = floats > SIZE_MAX / 8 ? NULL : calloc(floats + 16, sizeof(float));
+    uint64_t many = ED_PAD(n), head = ED_PAD(width / (size_t)s->h.heads), four = 4 * inner + 16, three = inner > 3 * wide ? inner : 3 * wide;
+    uint64_t floats = many * (wide + narrow + 1 + s->widest / 4) + 8 * (last + 16) + 8 * ED_PAD(ed_row_size(&s->lexical_rows)) + 16 * s->widest + 1024;
+    if (s->h.kind == ED_BERT) floats += many * (three + wide + 2 * head + 4) + 4 * head;
+    if (s->h.kind == ED_BILSTM) floats += many * 5 * four + four * inner + 5 * four;
+    void *memory = floats > SIZE_MAX / 8 ? NULL : calloc((size_t)floats, sizeof(float));
     if (!memory) return 0;
     ed_work w = {(float *)memory, NULL, NULL, NULL};
     w.panel = ed_take(&w, 16 * s->widest), w.scales = ed_take(&w, rows), w.bytes = (uint8_t *)ed_take(&w, rows * s->widest / 4 + 4);
