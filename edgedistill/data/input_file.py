@@ -137,7 +137,7 @@ def decoded(data: bytes, name: str, declared: bool = False) -> str:
 
 
 def _is_utf8(data: bytes) -> bool:
-    """Whether all of it is UTF-8: then it is, whatever the page says, as text in another encoding never is."""
+    """Whether all of it is UTF-8, whatever the page says: text in another encoding hardly ever is."""
     try:
         data.decode()
     except UnicodeDecodeError:
