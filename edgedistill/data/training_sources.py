@@ -29,7 +29,8 @@ class TrainingSources:
     @classmethod
     def of_recipe(cls, spec: recipe.Recipe, session: Session) -> TrainingSources:
         """The sources of a recipe with a corpus."""
-        assert spec.corpus is not None
+        if spec.corpus is None:
+            raise ValueError(f"{spec.name} has no corpus")
         stages = enumerate(spec.distilling)
         tables = {f"stages[{at}].tuples": each.tuples for at, each in stages if each.tuples is not None}
         return cls(spec.corpus, tables, session, spec.seed)
