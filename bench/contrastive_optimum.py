@@ -43,7 +43,7 @@ def stage_4(name: str, dims: int) -> nn.Module:
 
 def optimum(objective: nn.Module, teacher: Tensor, steps: int) -> dict[str, float]:
     """Optimize both sides of one batch, teacher (B, d) of unit length, from the teacher's embeddings."""
-    targets = torch.stack([teacher, teacher], 1)
+    targets = objectives.Targets((teacher, teacher))
     length = teacher.shape[1] ** 0.5  # as MSE scales embeddings of unit length
     sides = [(length * teacher).requires_grad_() for _ in range(2)]
     optimizer = torch.optim.Adam(sides, LEARNING_RATE)

@@ -405,7 +405,7 @@ def _cell(row: dict[str, Any]) -> str:
         return "layout"
     worst = f"{row['cosine_min']:.5f}"
     if "rate_texts_s" in row:
-        worst += f", {row['rate_texts_s']:.3g}/s"
+        worst += f", {row['rate_texts_s']:,.0f}/s"
     return (
         f"{worst} ({row['texts'] - row['below_threshold']} of {row['texts']})"
         if row["below_threshold"]

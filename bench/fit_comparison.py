@@ -58,7 +58,7 @@ def main() -> None:
             who: round(float(scoring.evaluate(suite, each)["average"]), 5) for who, each in scored.items()
         }
         print(name, suites[name], flush=True)
-    kept = ("budget", "seconds", "winner", "verdict", "teacher", "start", "candidates", "search", "texts")
+    kept = ("budget", "seconds", "winner", "verdict", "teacher", "start", "candidates", "texts")
     state = record.read(arguments.fit)
     assert state is not None
     report = {

@@ -115,8 +115,8 @@ def embed_file(
 ) -> dict[str, Any]:
     """Embed the texts of a file, a few thousand at a time; row i is text i.
 
-    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, space, out, read}; `read` is a
-    `Reading.report`, with the texts that are longer than the encoder reads. Raises UserError,
+    `dim` and `batch_tokens` are those of `Bundle.encode`. Returns {texts, dims, space, out, read}; `read` is
+    a `Reading.report`, with the texts that are longer than the encoder reads. Raises UserError,
     and writes nothing, where there is no such file, column or format, no text, where `out` exists already,
     for a damaged line, and for a pair of encoders where the texts are neither queries nor documents.
     """

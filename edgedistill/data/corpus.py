@@ -239,13 +239,10 @@ def build(spec: Spec, session: Session, seed: int, measured: Set[int] = frozense
     """
     seed = seed if spec.seed is None else spec.seed
     reading = Reading()
-    sources = _sources(spec, session.data, reading)
-    excluded, general = list[Path](), 0
-    if isinstance(spec, recipe.Files):
-        excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
-        general = spec.documentation_texts
+    sources = SOURCES[spec.kind](spec, session.data, reading)
+    excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
     options = spec.model_dump(mode="json", exclude={"seed", "licences"})
-    others = [*excluded, *([files.GENERAL_CORPUS] if general else [])]
+    others = [*excluded, *([files.GENERAL_CORPUS] if spec.documentation_texts else [])]
     content = [source.content_id for source in sources] + [input_file.content_id(path) for path in others]
     name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=content, measured=sorted(measured))
     folder = session.cache / "corpora" / name
@@ -277,14 +274,18 @@ def build(spec: Spec, session: Session, seed: int, measured: Set[int] = frozense
     return built
 
 
-def _sources(spec: Spec, data: Path | None, reading: Reading) -> list[Source]:
-    if isinstance(spec, recipe.Hub):
-        name = f"{spec.dataset}@{spec.revision}"
-        rows = readers.hub_columns(spec, [spec.column], "corpus.dataset", "corpus.column")
-        return [Source(name, [spec.dataset, spec.revision], (text for (text,) in rows))]
-    if isinstance(spec, recipe.Documentation):
-        path = files.GENERAL_CORPUS
-        return [Source("documentation", files.sha256_file(path), readers.texts_in(path))]
+def _of_hub(spec: recipe.Hub, data: Path | None, reading: Reading) -> list[Source]:
+    name = f"{spec.dataset}@{spec.revision}"
+    rows = readers.hub_columns(spec, [spec.column], "corpus.dataset", "corpus.column")
+    return [Source(name, [spec.dataset, spec.revision], (text for (text,) in rows))]
+
+
+def _of_documentation(spec: recipe.Documentation, data: Path | None, reading: Reading) -> list[Source]:
+    path = files.GENERAL_CORPUS
+    return [Source("documentation", files.sha256_file(path), readers.texts_in(path))]
+
+
+def _of_files(spec: recipe.Files, data: Path | None, reading: Reading) -> list[Source]:
     paths = file_patterns.matching_files(spec.texts, data, "corpus.texts")
     columns = _columns(paths, spec.column if isinstance(spec.column, list) else [spec.column])
     named = file_patterns.named(spec.texts, data)
@@ -296,6 +297,14 @@ def _sources(spec: Spec, data: Path | None, reading: Reading) -> list[Source]:
         )
         for path in paths
     ]
+
+
+# the streams of texts of a section
+SOURCES: dict[str, Callable[[Any, Path | None, Reading], list[Source]]] = {
+    "hub": _of_hub,
+    "documentation": _of_documentation,
+    "files": _of_files,
+}
 
 
 def _columns(paths: list[Path], columns: Sequence[str | None]) -> dict[Path, Sequence[str | None]]:
@@ -340,16 +349,14 @@ def _texts(
 def _kept(spec: Spec, names: list[str], spool: Spool) -> np.ndarray:
     """The distinct texts within the limits per file and in all. Raises UserError for a limit of a file that
     is none of the corpus, and where no text is left to train on."""
-    limits: list[int | None] = [None] * len(names)
-    if isinstance(spec, recipe.Files):
-        for unknown in sorted(set(spec.limits) - set(names)):
-            known = ", ".join(names[:8])
-            raise UserError(
-                f"corpus.limits: {unknown} is none of the files of corpus.texts ({known}); correct the "
-                "name, or leave it out"
-            )
-        limits = [spec.limits.get(name, spec.limit_per_file) for name in names]
-    kept = spool.sample(limits, spec.limit)
+    most, own = spec.limits_per_source
+    for unknown in sorted(set(own) - set(names)):
+        known = ", ".join(names[:8])
+        raise UserError(
+            f"corpus.limits: {unknown} is none of the files of corpus.texts ({known}); correct the name, or "
+            "leave it out"
+        )
+    kept = spool.sample([own.get(name, most) for name in names], spec.limit)
     if len(kept) <= spec.held_out:
         fact = f"{len(kept):,} of {spool.read:,} texts are left after cleaning"
         if spec.held_out:
@@ -388,12 +395,12 @@ def _write_split(
     passages = None
     if spec.paragraphs:
         added[PARAGRAPHS] = added_texts.joined_lines(spec.paragraphs, spool, begins, usable, seed)
-    if isinstance(spec, recipe.Files) and spec.documentation_texts:
+    if spec.documentation_texts:
         general = added_texts.general_sentences(spec.documentation_texts)
         added[DOCUMENTATION] = (
             text for text in general if deduplicate.key(text.decode("utf-8")) not in measured
         )
-    if isinstance(spec, recipe.Files) and spec.passages:
+    if spec.passages:
         passages = added_texts.PassageCutter(spec.passages, seed)
         added[PASSAGES] = passages.of(spool.lines(trained), excluded | measured)
     with CorpusWriter(folder) as writer:

@@ -57,13 +57,12 @@ def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: 
     test = read_split(spec, "test", data, place) if spec.test is not None else None
     labels = ordered_labels(train.labels, f"{place}.train")
     if dev is None:
-        assert spec.dev_rows is not None
-        if spec.dev_rows >= len(train.labels):
+        count = spec.dev_rows or 0
+        if count >= len(train.labels):
             raise UserError(
-                f"{place}.dev_rows: {spec.dev_rows:,} of {len(train.labels):,} rows leave none to train on; "
-                "lower it"
+                f"{place}.dev_rows: {count:,} of {len(train.labels):,} rows leave none to train on; lower it"
             )
-        is_dev = stratified_mask(train.labels, spec.dev_rows / len(train.labels), seed)
+        is_dev = stratified_mask(train.labels, count / len(train.labels), seed)
         train, dev = train.select(~is_dev), train.select(is_dev)
     for name, rows in (("train", train), ("dev", dev), ("test", test)):
         if rows is not None:

@@ -120,6 +120,13 @@ class _Made(NamedTuple):
     scores: int = 0  # how many cells at the end of a row are no texts but the scores of its documents
 
 
+def build(spec: recipe.Corpus, session: Session, seed: int, measured: Set[int] = frozenset()) -> Rows:
+    """Open the texts or the pairs that a recipe describes, see `corpus.build` and `build_pairs`."""
+    if isinstance(spec, recipe.Parallel):
+        return build_pairs(spec, session, seed, measured)
+    return Rows.of_texts(corpus.build(spec, session, seed, measured))
+
+
 def build_pairs(spec: recipe.Parallel, session: Session, seed: int, measured: Set[int] = frozenset()) -> Rows:
     """Open the pairs that a recipe describes; build them first where the cache has none of the same content,
     options and seed. No row to train on has a text whose key is `measured`.
@@ -217,11 +224,6 @@ def _cached(rows: _Made, options: dict[str, Any], session: Session, seed: int) -
         )
 
     return Rows.open(cached_folder(folder, write, session.log))
-
-
-def languages(spec: recipe.Parallel) -> list[str]:
-    """Every language of the pairs, in the recipe's order."""
-    return list(dict.fromkeys(language for part in spec.pairs for language in part.of_columns))
 
 
 def _pair_tables(spec: recipe.Parallel, number: int, data: Path | None) -> Iterator[Table]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from edgedistill import recipe
-from edgedistill.data import added_texts, corpus, file_patterns, made_tuples, rows
+from edgedistill.data import added_texts, file_patterns, made_tuples, rows
 from edgedistill.data.rows import Rows
 from edgedistill.session import Session
 
@@ -24,12 +24,13 @@ class TrainingSources:
         self, of: recipe.Corpus, tuples: Mapping[str, recipe.Tuples], session: Session, seed: int
     ) -> None:
         self.of, self.tables, self.session, self.seed = of, tuples, session, seed
-        self.exclude: list[str] = getattr(of, "exclude", [])
+        self.exclude = of.exclude
 
     @classmethod
     def of_recipe(cls, spec: recipe.Recipe, session: Session) -> TrainingSources:
         """The sources of a recipe with a corpus."""
-        assert spec.corpus is not None
+        if spec.corpus is None:
+            raise ValueError(f"{spec.name} has no corpus")
         stages = enumerate(spec.distilling)
         tables = {f"stages[{at}].tuples": each.tuples for at, each in stages if each.tuples is not None}
         return cls(spec.corpus, tables, session, spec.seed)
@@ -38,9 +39,7 @@ class TrainingSources:
     def texts(self) -> Rows:
         """The rows of the corpus. Raises UserError as reading it does, and tuples of which some are held
         out."""
-        if isinstance(self.of, recipe.Parallel):
-            return rows.build_pairs(self.of, self.session, self.seed, self._queries)
-        return Rows.of_texts(corpus.build(self.of, self.session, self.seed, self._queries))
+        return rows.build(self.of, self.session, self.seed, self._queries)
 
     def tuples(self, place: str) -> Rows:
         """The tuples at a place, of a table or made of the corpus. Raises UserError as reading them does."""

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from edgedistill import files, machine
-from edgedistill.errors import CheckFailed, UserError, first_line, quote, shown, unknown_name
+from edgedistill.errors import CheckFailed, UserError, first_line, quote, unknown_name
 from edgedistill.evaluation import bootstrap
+from edgedistill.runtime.manifest import Part, problems
 from edgedistill.session import Session
 
 TIMEOUT_S = 3600.0  # of one measurement
@@ -75,23 +76,21 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # of a steady clo
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Length(BaseModel):
+class Length(Part):
     """What is timed of a text of so many tokens."""
 
-    model_config = ConfigDict(strict=True)
     tokens: NotNegative
     tokenize_ms: NotNegative
     graph_ms: NotNegative
     pooling_ms: NotNegative = 0
 
 
-class Answer(BaseModel):
+class Answer(Part):
     """The line of another's runner to a request for times, as bench/README.md describes it."""
 
-    model_config = ConfigDict(strict=True)
     single_ms: list[Positive] = Field(min_length=1)
     texts_s: dict[str, Positive] = Field(min_length=1)
-    by_length: dict[str, Length] = {}
+    by_length: dict[str, Length] = Field({})
     embeddings: list[list[float]] | None = None
     peak_rss_bytes: Positive | None = None
     tokens_mean: Positive | None = None
@@ -269,16 +268,14 @@ def _answer(runner: Runner, done: subprocess.CompletedProcess[str], line: str) -
         reason = (done.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1]
         raise UserError(f"{place}: ended with {done.returncode}: {reason[:300]}; run it by itself")
     try:
-        Answer.model_validate_json(line)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        fact = f"{key} of its answer is {shown(first['input'])}: {first['msg']}"
-        if not key:  # it is no JSON object
-            fact = f"its last line is {quote(line)}, not {FORM}"
-        raise UserError(f"{place}: {fact}; see bench/README.md") from None
-    found: dict[str, Any] = json.loads(line)
-    return found
+        answer: Any = json.loads(line)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise UserError(f"{place}: its last line is {quote(line)}, not {FORM}; see bench/README.md")
+    if wrong := problems(Answer, answer):
+        raise UserError(*(f"{place}: its answer's {fact}; see bench/README.md" for fact in wrong))
+    return answer
 
 
 def summary(

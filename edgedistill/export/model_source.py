@@ -27,7 +27,6 @@ class ModelRun(run.Run):
     tokenizer."""
 
     def __init__(self, folder: Path, spec: recipe.Recipe, teacher: teachers.TeacherEncoder) -> None:
-        assert isinstance(spec.student, recipe.TeacherItself)
         counts = {"dims": teacher.dims, "parameters": kinds.parameters(teacher.module)}
         info: dict[str, Any] = {
             **run.provenance(),

@@ -17,11 +17,10 @@ from typing import Any
 import torch
 import yaml
 
-from edgedistill import files, recipe, resolve, run
+from edgedistill import files, recipe, resolve
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import scoring
 from edgedistill.export import bundle_writer, model_source
-from edgedistill.fitting import judge, plan, queries, record, texts
+from edgedistill.fitting import judge, plan, record, texts
 from edgedistill.fitting.plan import Fit
 from edgedistill.fitting.record import Candidate, FitRequest, State
 from edgedistill.fitting.shapes import Shape
@@ -29,7 +28,6 @@ from edgedistill.planning.cost import graph_medians_ms, medians_ms
 from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import flush_denormals
-from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
 NAME = "mine"
 ATTEMPTS = 4  # to measure a p50 within the budget
@@ -110,7 +108,6 @@ def _find(request: FitRequest, out: Path, session: Session, started: float) -> d
     done = {
         "winner": won,
         "verdict": verdict(state, chosen),
-        "search": queries.compared(at_work.queries, _encoders(at_work, won), "after", session),
         "teacher": state.teacher_measures,
         "start": state.start.measures if state.start is not None else None,
         **record.PLACES,
@@ -131,19 +128,23 @@ def _find(request: FitRequest, out: Path, session: Session, started: float) -> d
 
 def train_candidates(fit: Fit) -> None:
     """Train the best start and the first of the other shapes for equal minutes each, then the best of these
-    for all that is left."""
+    for all that is left. Where the machine has become so slow that too little is left, fewer are trained."""
     shapes = _to_train(fit)
     known = {each.name for each in fit.state.candidates}
     new = [shape for shape in shapes if shape.name not in known]
+    share = FIRST_SHARE / len(shapes) if len(shapes) > 1 else 1.0
     for number, shape in enumerate(new):
-        share = FIRST_SHARE if len(shapes) > 1 else 1.0
-        fit.measure(_candidate(fit, shape, shape.name, share / len(shapes), len(new) - number))
-    trained = [each for each in fit.state.measured if each.steps and not each.name.endswith(LONGER)]
-    if len(shapes) == 1 or not trained:
+        seconds = _training_seconds(fit, share, len(new) - number)
+        if seconds < plan.LEAST_TRIAL_S and any(each.steps for each in fit.state.candidates):
+            fit.session.log(f"no time is left to train {shape.name}")
+            return
+        fit.measure(_candidate(fit, shape, shape.name, seconds, share == 1.0))
+    trained = [each for each in fit.state.measured if each.steps]
+    if len(shapes) == 1 or not trained or any(each.name.endswith(LONGER) for each in trained):
         return
-    best = trained[0]
-    if best.name + LONGER not in known:
-        fit.measure(_candidate(fit, best.shape, best.name + LONGER, 1.0, 1, best.setup_s))
+    best, seconds = trained[0], _training_seconds(fit, 1.0, 1)
+    if seconds >= 2 * plan.LEAST_TRIAL_S:
+        fit.measure(_candidate(fit, best.shape, best.name + LONGER, seconds, True))
 
 
 def _to_train(fit: Fit) -> list[Shape]:
@@ -153,21 +154,25 @@ def _to_train(fit: Fit) -> list[Shape]:
     return [*best, *(shape for shape in fits if shape.kind != "finished")][: plan.TRIALS]
 
 
-def _candidate(
-    fit: Fit, shape: Shape, name: str, share: float, left: int, setup_s: float | None = None
-) -> Candidate:
-    """A candidate to train for so large a share of the time for training, of which `left` are still to come
-    in this round."""
+def _training_seconds(fit: Fit, share: float, left: int) -> float:
+    """The seconds for the training steps of a candidate that has so large a share of the time for training,
+    of which `left` are still to come in this round; infinite where steps are asked for."""
     if fit.request.steps is not None:
-        steps = fit.request.steps if share == 1.0 else max(1, fit.request.steps // STEPS_SHARE)
-        whole = fit.recipe(shape, steps=steps)
+        return math.inf
+    setup = max((each.setup_s for each in fit.state.candidates), default=0.0)
+    total = fit.left_s + sum(each.seconds for each in fit.state.candidates if each.steps)
+    return min(share * total, fit.left_s / left) - setup
+
+
+def _candidate(fit: Fit, shape: Shape, name: str, seconds: float, whole: bool) -> Candidate:
+    """A candidate to train for so many seconds, or for all the steps that were asked for or a part of
+    them."""
+    if fit.request.steps is not None:
+        steps = fit.request.steps if whole else max(1, fit.request.steps // STEPS_SHARE)
+        described = fit.recipe(shape, steps=steps)
     else:
-        before = [each.setup_s for each in fit.state.candidates if each.seconds]
-        setup = setup_s if setup_s is not None else max(before, default=0.0)
-        total = fit.left_s + sum(each.seconds for each in fit.state.candidates if each.steps)
-        seconds = min(share * total, fit.left_s / left) - setup
-        whole = fit.recipe(shape, minutes=max(seconds, 1.0) / 60)
-    return Candidate(name, shape, whole, fit.state.cost(shape).best(fit.request.budget))
+        described = fit.recipe(shape, minutes=max(seconds, plan.LEAST_TRIAL_S) / 60)
+    return Candidate(name, shape, described, fit.state.cost(shape).best(fit.request.budget))
 
 
 # ---- the winner
@@ -272,16 +277,6 @@ def _certified(fit: Fit, candidate: Candidate, precision: str) -> dict[str, Any]
     }
 
 
-def _encoders(fit: Fit, won: dict[str, Any]) -> dict[str, scoring.Encoder]:
-    """What search is compared of: the teacher, the best start and the winner."""
-    opened = bundle.load(fit.folder / record.BUNDLE, precision=won["precision"])
-    encoders = {"teacher": fit.judge.by_teacher}
-    if (start := fit.state.start) is not None and start.name != won["candidate"]:
-        student = PreparedStudent.of(run.open_run(fit.folder / record.TRIALS / start.name))
-        encoders["before"] = judge.encoder(student, start.precision)
-    return {**encoders, "after": scoring.Encoder.of(opened)}
-
-
 # ---- what is said
 
 
@@ -303,10 +298,8 @@ def summary(done: dict[str, Any]) -> str:
     """The result in a table and a few lines."""
     won = done["winner"]
     columns = {"start": done["start"] or {}, "student": won["measures"], "teacher": done["teacher"]}
-    found = done["search"]
     lines = [
         judge.table(columns, {}, done["held_out"]),
-        *(f"{title}: {_listed(values)}" for title, values in (queries.lines(found) if found else ())),
         done["verdict"],
         f"{won['candidate']} in {won['precision']}: {won['size_mb']:.2f} MB with tokenizer.json (graph "
         f"{won['graph_mb']:.2f}), p50 {won['p50_ms']:.3f} ms",
@@ -316,10 +309,6 @@ def summary(done: dict[str, Any]) -> str:
         f"{done['page']}  all {len(done['candidates'])} candidates",
     ]
     return "\n".join(lines)
-
-
-def _listed(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {100 * value:.1f}" for name, value in values.items())
 
 
 def teacher(model: str, revision: str | None, pooling: str | None) -> recipe.Teacher:

@@ -1,6 +1,7 @@
 """A recipe's objective goes in, a module comes out that computes a loss from student and teacher
 embeddings."""
 
+from edgedistill.objectives.classification import ClassifierHead, pair_features
 from edgedistill.objectives.composition import (
     build,
     check_dimensions,
@@ -14,6 +15,7 @@ from edgedistill.objectives.regression import cosine
 from edgedistill.objectives.targets import Targets
 
 __all__ = [
+    "ClassifierHead",
     "Targets",
     "build",
     "check_dimensions",
@@ -21,6 +23,7 @@ __all__ = [
     "fill_queues",
     "learned_temperature",
     "of_unit_length",
+    "pair_features",
     "queues_to_bfloat16",
     "update_queues",
 ]

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
+from edgedistill.objectives.classification import CrossEntropyLoss
 from edgedistill.objectives.contrastive import CkdLoss, info_nce
 from edgedistill.objectives.pairs import OneSide, mcl, mcl_bool, mcl_ce
 from edgedistill.objectives.queue import Queue
@@ -135,6 +136,11 @@ def _listwise(spec: recipe.Listwise, targets: LossTargets) -> nn.Module:
     return _of_documents(partial(listwise, scale=scale, teacher_scale=teacher_scale, own=spec.positive))
 
 
+def _cross_entropy(spec: recipe.CrossEntropy, targets: LossTargets) -> nn.Module:
+    head = targets.dims, spec.labels, spec.pair, spec.hidden, spec.dropout
+    return CrossEntropyLoss(*head, spec.alpha)
+
+
 def _sum(spec: recipe.Sum, targets: LossTargets) -> nn.Module:
     return WeightedSum(
         [term.weight for term in spec.terms], [_build(term.objective, targets) for term in spec.terms]
@@ -168,6 +174,7 @@ KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
     "mcl": lambda spec, targets: _of_both(mcl),
     "mcl_bool": lambda spec, targets: _of_both(mcl_bool),
     "mcl_ce": _mcl_ce,
+    "cross_entropy": _cross_entropy,
     "sum": _sum,
     "matryoshka": _matryoshka,
     "each_side": _each_side,

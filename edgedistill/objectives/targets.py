@@ -11,14 +11,17 @@ class Targets(NamedTuple):
 
     `embeddings` are the teacher's of each column, (B, e), of all documents of a ranking (M, e). `positives`
     (B,) holds for each query the document that answers it, `answers` (B, M) bool which other ones are known
-    to, where any are; `scores` (B, M) are the teacher's or the user's, NaN where there are none. They are
-    arrays until they are on the student's device.
+    to, where any are; `scores` (B, M) are the teacher's or the user's, NaN where there are none. `labels`
+    (B,) are numbers of labels, `logits` (B, C) a teacher's. All are arrays until they are on the student's
+    device.
     """
 
     embeddings: tuple[Any, ...] = ()
     positives: Any = None
     scores: Any = None
     answers: Any = None
+    labels: Any = None
+    logits: Any = None
 
     def map(self, of: Callable[[Any], Any]) -> Targets:
         """The same of every array."""

@@ -47,9 +47,8 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
         try:
             scoring.suite(spec.select.suite, data)
         except UserError as error:
-            shipped = spec.select.suite in files.shipped("suite") and not isinstance(
-                spec.corpus, recipe.Parallel
-            )
+            translated = spec.corpus is not None and spec.corpus.translated
+            shipped = spec.select.suite in files.shipped("suite") and not translated
             other = ", or --set select.suite=mini, which needs no data" if shipped else ""
             problems.found += [f"select.suite: {problem}{other}" for problem in error.problems]
     if spec.requirements is not None and spec.requirements.suite is not None:
@@ -62,16 +61,9 @@ def _patterns(spec: recipe.Recipe) -> Iterator[tuple[list[str], str]]:
     """(globs of the files that training reads, the recipe's key for them)."""
     if not spec.reads_corpus:
         return  # the unchanged teacher, or a student that learns only from labels: the corpus is for bench
-    if isinstance(spec.corpus, recipe.Files):
-        yield spec.corpus.texts, "corpus.texts"
-    if isinstance(spec.corpus, recipe.Parallel):
-        yield from (
-            (part.files, f"corpus.pairs[{number}].files")
-            for number, part in enumerate(spec.corpus.pairs)
-            if part.files
-        )
-    if isinstance(spec.corpus, recipe.Files | recipe.Parallel):
+    if spec.corpus is not None:
+        yield from ((globs, f"corpus.{key}") for globs, key in spec.corpus.patterns)
         yield spec.corpus.exclude, "corpus.exclude"
     for number, stage in enumerate(spec.distilling):
-        if isinstance(stage.tuples, recipe.TupleFiles):
-            yield stage.tuples.files, f"stages[{number}].tuples.files"
+        if stage.tuples is not None:
+            yield stage.tuples.patterns, f"stages[{number}].tuples.files"

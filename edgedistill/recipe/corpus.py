@@ -3,7 +3,7 @@ translations."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, Tag, model_validator
 
@@ -53,6 +53,7 @@ class _Sampled(Section):
     """How much of a corpus is read, and what is set aside. A row is a text, or a text and its translation."""
 
     kind: str
+    translated: ClassVar[bool] = False  # whether the texts of a row are translations of each other
     limit: int | None = Field(None, ge=1, description="At most this many rows in total, sampled evenly.")
     min_words: MinWords = 1
     held_out: int = Field(
@@ -68,6 +69,16 @@ class _Sampled(Section):
         "A fixed value lets recipes with different seeds share teacher embeddings.",
     )
 
+    @property
+    def patterns(self) -> list[tuple[list[str], str]]:
+        """(globs of files that are read, their key in this section)."""
+        return []
+
+    @property
+    def languages(self) -> list[str]:
+        """Every language of pairs of translations, in the recipe's order."""
+        return []
+
 
 class Texts(_Sampled):
     """What all corpora of single texts share."""
@@ -78,6 +89,27 @@ class Texts(_Sampled):
         description="Also train on paragraphs joined from consecutive lines; a student that has only seen "
         "sentences embeds documents badly.",
     )
+    passages: Passages | None = Field(
+        None,
+        description="Also train on passages of the texts: sentences and runs of them; of held-out texts, "
+        "held out too. {}: the defaults.",
+    )
+    documentation_texts: int = Field(
+        0,
+        ge=0,
+        description="Also train on so many sentences of Python's documentation, which come with this "
+        "package, so that a finished student keeps what it knows of other texts. None of them are held out.",
+    )
+    exclude: list[Location] = Field(
+        [],
+        description="Globs of files with texts that must not be trained on, such as test sets; every column "
+        "of theirs is read.",
+    )
+
+    @property
+    def limits_per_source(self) -> tuple[int | None, dict[str, int]]:
+        """(at most so many texts of each file, those that have a limit of their own)."""
+        return None, {}
 
 
 class Hub(HubData, Texts):
@@ -110,29 +142,21 @@ class Files(Texts):
         "joined. auto: a paragraph in files "
         "whose lines are wrapped, a line in all others.",
     )
-    exclude: list[Location] = Field(
-        [],
-        description="Globs of files with texts that must not be trained on, such as test sets; every column "
-        "of theirs is read.",
-    )
     limit_per_file: int | None = Field(
         None, ge=1, description="At most this many texts per file, sampled evenly."
     )
     limits: dict[str, Annotated[int, Field(ge=1)]] = Field(
         {}, description="File name: its own limit, instead of `limit_per_file`."
     )
-    passages: Passages | None = Field(
-        None,
-        description="Also train on passages of the texts: sentences and runs of them; of held-out texts, "
-        "held out too. {}: the defaults.",
-    )
-    documentation_texts: int = Field(
-        0,
-        ge=0,
-        description="Also train on so many sentences of Python's documentation, which come with this "
-        "package, so that a finished student keeps what it knows of other texts. None of them are held out.",
-    )
     licences: dict[str, str] = Field({}, description=LICENCES)
+
+    @property
+    def limits_per_source(self) -> tuple[int | None, dict[str, int]]:
+        return self.limit_per_file, self.limits
+
+    @property
+    def patterns(self) -> list[tuple[list[str], str]]:
+        return [(self.texts, "texts")]
 
 
 class Documentation(Texts):
@@ -219,6 +243,7 @@ class Parallel(_Sampled):
     language."""
 
     kind: Literal["parallel"]
+    translated = True
     pairs: list[Pairs] = Field(min_length=1, description="One entry per language pair or source.")
     exclude: list[Location] = Field(
         [],
@@ -232,6 +257,15 @@ class Parallel(_Sampled):
         1000, ge=1, description="Pairs with more characters on either side are left out. The paper uses 250."
     )
     licences: dict[str, str] = Field({}, description=LICENCES)
+
+    @property
+    def patterns(self) -> list[tuple[list[str], str]]:
+        numbered = enumerate(self.pairs)
+        return [(part.files, f"pairs[{number}].files") for number, part in numbered if part.files]
+
+    @property
+    def languages(self) -> list[str]:
+        return list(dict.fromkeys(language for part in self.pairs for language in part.of_columns))
 
 
 Corpus = Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import Field, Tag, model_validator
 
@@ -10,10 +10,9 @@ from edgedistill.recipe.corpus import Corpus, Parallel
 from edgedistill.recipe.finetuning import Finetune
 from edgedistill.recipe.section import Patience, Precision, Section, by_kind
 from edgedistill.recipe.stages import Stage, ranks, stage_of_pairs
-from edgedistill.recipe.students import BuiltStudent, Finished, Static, Student, TeacherItself, drops_head
-from edgedistill.recipe.targets import Projected, SingleTeacher, Split, Targets
+from edgedistill.recipe.students import AnyStudent, BuiltStudent, Finished, Student, TeacherItself, drops_head
+from edgedistill.recipe.targets import Targets
 from edgedistill.recipe.teacher import Teacher
-from edgedistill.recipe.views import Dropout
 
 AnyStage = Annotated[
     Annotated[Stage, Tag("distil")] | Annotated[Finetune, Tag("finetune")], by_kind("distil")
@@ -91,13 +90,23 @@ class Recipe(Section):
         return self.stages[-1] if self.stages and isinstance(self.stages[-1], Finetune) else None
 
     @property
+    def finished(self) -> Finished | None:
+        """The finished student that goes on learning, where the recipe's is one."""
+        return self.student if isinstance(self.student, Finished) else None
+
+    @property
+    def built(self) -> BuiltStudent:
+        """The student, asked for where the recipe describes its shape."""
+        return cast(BuiltStudent, self.student)
+
+    @property
     def reads_corpus(self) -> bool:
         """Whether training reads the corpus: to distil on, to fit a teacher's own `targets` on, or to learn
         or trim a tokenizer.
 
         Only the unchanged teacher and a student that learns from labels alone do without.
         """
-        if isinstance(self.student, TeacherItself):
+        if not self.student.trained:
             return self.targets is not None
         learns = any(
             getattr(self.student, part, None) is not None for part in ("trim", "vocabulary_size", "unigram")
@@ -118,7 +127,7 @@ class Recipe(Section):
     def _whole(self) -> Recipe:
         if self.distilling and self.corpus is None:
             raise ValueError("stages need a `corpus`")
-        if self.distilling and self.student.kind == "teacher":
+        if self.distilling and not self.student.trained:
             raise ValueError("the teacher itself is not trained; leave `stages` out")
         if len({stage.name for stage in self.stages}) < len(self.stages):
             raise ValueError("two stages have the same name")
@@ -127,19 +136,18 @@ class Recipe(Section):
                 f"stages: more than one dtype ({', '.join(dtypes)}); all stages of a run share one, give "
                 "them the same `dtype`"
             )
-        if not isinstance(self.student, TeacherItself):
-            for number, stage in enumerate(self.distilling):
-                self._views_differ(f"stages[{number}]", stage, self.student)
-                if isinstance(self.student, Static) and stage.optimizer == "muon":
-                    raise ValueError(
-                        f"stages[{number}].optimizer: muon optimizes the matrices of layers, and a static "
-                        "student has none; leave it out"
-                    )
+        for number, stage in enumerate(self.distilling):
+            self._views_differ(f"stages[{number}]", stage, self.student)
+            if self.student.bare_table and stage.optimizer == "muon":
+                raise ValueError(
+                    f"stages[{number}].optimizer: muon optimizes the matrices of layers, and a static "
+                    "student has none; leave it out"
+                )
         return self
 
-    def _views_differ(self, place: str, stage: Stage, student: BuiltStudent | Finished) -> None:
+    def _views_differ(self, place: str, stage: Stage, student: AnyStudent) -> None:
         kinds = {leaf.kind for leaf in stage.objective.leaves}
-        if isinstance(stage.view, Dropout) and not getattr(student, "dropout", 0):
+        if stage.view is not None and stage.view.kind == "dropout" and not getattr(student, "dropout", 0):
             raise ValueError(
                 f"{place}.view: without dropout both views give the same embedding; set student.dropout, or "
                 "choose another view"
@@ -155,19 +163,16 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _finetuned_last(self) -> Recipe:
         """At most one stage fine-tunes, and it is the last; refuse what it cannot be combined with."""
-        at = next((number for number, stage in enumerate(self.stages) if isinstance(stage, Finetune)), None)
-        if at is None:
+        fine = [number for number, stage in enumerate(self.stages) if stage.kind == "finetune"]
+        if not fine:
             return self
-        last = self.stages[at]
-        assert isinstance(last, Finetune)
-        if at < len(self.stages) - 1:
+        at, last = fine[0], self.finetuning
+        if at < len(self.stages) - 1 or last is None:
             raise ValueError(f"stages[{at}]: a finetune stage must be the last, and the only one of its kind")
-        if last.start is not None and (self.distilling or isinstance(self.student, TeacherItself)):
+        if last.start is not None and (self.distilling or not self.student.trained):
             what = "the stages before it define" if self.distilling else "the teacher itself is"
             raise ValueError(f"stages[{at}].start: {what} its start; leave `start` out")
-        if isinstance(self.targets, Split) or (
-            self.targets is not None and isinstance(self.student, TeacherItself)
-        ):
+        if self.targets is not None and (self.targets.shares or not self.student.trained):
             raise ValueError(
                 f"stages[{at}]: a classifier head reads the student's own embedding; leave split `targets`, "
                 "and those of the teacher, out"
@@ -180,11 +185,7 @@ class Recipe(Section):
         pairs = self.corpus if isinstance(self.corpus, Parallel) else None
         for number, stage in enumerate(self.distilling):
             stage_of_pairs(f"stages[{number}]", stage, pairs, self.student, self.assistant is not None)
-        if (
-            pairs is None
-            and isinstance(self.student, BuiltStudent)
-            and self.student.embeddings.of == "translations"
-        ):
+        if pairs is None and self.student.reads_translations:
             raise ValueError(
                 "student.embeddings.of: translations need a corpus of kind parallel; set of: token_embeddings"
             )
@@ -206,8 +207,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _targets_are_possible(self) -> Recipe:
-        parts = self.targets.parts if isinstance(self.targets, Split) else [self.targets]
-        looks = any(isinstance(part, Projected) and part.fits_student for part in parts)
+        looks = self.targets is not None and self.targets.fits_student
+        split = self.targets is not None and self.targets.shares is not None
         if isinstance(self.student, TeacherItself):
             if self.teacher.embeddings is not None:
                 raise ValueError(
@@ -224,7 +225,7 @@ class Recipe(Section):
                 raise ValueError(
                     "student.reference_student is only used by ridge, cca and `align`; leave it out"
                 )
-        elif drops_head(self.student) and (looks or isinstance(self.targets, Split)):
+        elif drops_head(self.student) and (looks or split):
             raise ValueError(
                 "split, ridge, cca and `align` need the student's own embeddings; set head_kept: true"
             )
@@ -232,8 +233,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _lengths_are_known(self) -> Recipe:
-        raw = isinstance(self.targets, SingleTeacher) and self.targets.raw
-        if raw and isinstance(self.student, TeacherItself):
+        raw = self.targets is not None and self.targets.raw
+        if raw and not self.student.trained:
             raise ValueError(
                 "targets.raw: a reduced teacher reads embeddings of unit length; leave `raw` out"
             )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
+from edgedistill.recipe.objectives import CrossEntropy
 from edgedistill.recipe.section import (
     LARGEST_BATCH,
     MOST_EPOCHS,
@@ -20,6 +21,7 @@ from edgedistill.recipe.section import (
     Warmup,
     by_kind,
 )
+from edgedistill.recipe.stages import Stage
 
 ROW_BATCHES = 50  # of shuffled rows, sorted by length together, which saves padding
 
@@ -179,9 +181,28 @@ class Finetune(Section):
     dtype: TrainingDtype = "auto"
 
     @property
-    def sorting_window(self) -> int:
-        """Batches of shuffled rows that are sorted by length together; 1: none are."""
-        return ROW_BATCHES
+    def rates(self) -> list[float]:
+        """The learning rates that are tried, one after the other."""
+        return self.learning_rates or [self.learning_rate]
+
+    def objective(self, labels: int) -> CrossEntropy:
+        """What it minimizes, for so many labels."""
+        return CrossEntropy(
+            labels=labels,
+            pair=len(self.task.texts) == 2,
+            hidden=self.hidden,
+            dropout=self.dropout,
+            alpha=self.teacher.alpha if self.teacher is not None else 1.0,
+        )
+
+    def attempt(self, rate: float, labels: int) -> Stage:
+        """The stage that trains at one learning rate, for so many labels."""
+        shared = ("epochs", "steps", "batch", "warmup", "schedule", "clip", "max_tokens", "dtype")
+        values: dict[str, Any] = {key: getattr(self, key) for key in shared}
+        values["name"] = self.name if len(self.rates) == 1 else f"{self.name} at {rate:g}"
+        values["objective"] = self.objective(labels)
+        values |= {"learning_rate": rate, "weight_decay": 0.0, "bucket": ROW_BATCHES}
+        return Stage.model_construct(**values)
 
     @model_validator(mode="after")
     def _taught(self) -> Finetune:

@@ -19,7 +19,7 @@ class Loss(Section):
 
     kind: str
     columns: ClassVar[tuple[int | EllipsisType, ...]] = (0,)
-    teacher: ClassVar[Literal["embeddings", "scores", "nothing"]] = "embeddings"
+    teacher: ClassVar[Literal["embeddings", "scores", "labels", "nothing"]] = "embeddings"
     negatives: ClassVar[Literal["batch", "queue", "row", "nothing"]] = "nothing"
     coordinates: ClassVar[bool] = True
 
@@ -303,6 +303,20 @@ class MclCe(Loss):
         "the mean over all pairs of "
         "texts, the scale of mcl.",
     )
+
+
+class CrossEntropy(Loss):
+    """Predict the label of a text or of a pair, by a head of its own behind the student: what a finetune
+    stage trains with."""
+
+    teacher = "labels"
+    coordinates = False
+    kind: Literal["cross_entropy"] = "cross_entropy"
+    labels: int
+    pair: bool
+    hidden: int
+    dropout: float
+    alpha: float
 
 
 class Term(Section):

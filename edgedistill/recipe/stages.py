@@ -18,8 +18,8 @@ from edgedistill.recipe.section import (
     Warmup,
     check_sorted_rows,
 )
-from edgedistill.recipe.students import Bert, Recurrent, Student
-from edgedistill.recipe.tuples import Scores, TupleCorpus, Tuples
+from edgedistill.recipe.students import Student
+from edgedistill.recipe.tuples import Scores, Tuples
 from edgedistill.recipe.views import View
 
 SORTED_BATCHES = 100
@@ -242,9 +242,7 @@ class Stage(Section):
     def views(self) -> int:
         """How many texts the student embeds for each item of a batch."""
         if self.tuples is not None:
-            negatives = self.tuples.negatives
-            columns = 2 if isinstance(self.tuples, TupleCorpus) else len(self.tuples.columns)
-            return columns + (negatives.count if negatives is not None else 0)
+            return self.tuples.width
         return 2 if self.view is not None or self.reads_pairs == {True} else 1
 
 
@@ -257,7 +255,7 @@ def stage_of_pairs(
     place: str, stage: Stage, pairs: Parallel | None, student: Student, assisted: bool
 ) -> None:
     """Raise ValueError where a stage does not fit its corpus."""
-    if stage.tuples is not None and pairs is not None and isinstance(stage.tuples, TupleCorpus):
+    if stage.tuples is not None and pairs is not None and stage.tuples.made:
         raise ValueError(f"{place}.tuples: are made of single texts, and the corpus holds pairs; name files")
     if pairs is None or stage.tuples is not None:
         for field in ("match", "pairs"):
@@ -283,7 +281,7 @@ def stage_of_pairs(
         )
     if stage.match is not None and stage.match.of == "assistant" and not assisted:
         raise ValueError(f"{place}.match: needs an assistant, and the recipe has none; set assistant.model")
-    if stage.only_embeddings and not isinstance(student, Bert | Recurrent):
+    if stage.only_embeddings and not student.of_layers:
         raise ValueError(
             f"{place}.match: a {student.kind} student has no embedding layer to match; choose bert or "
             "recurrent"

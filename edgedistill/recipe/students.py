@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -119,10 +119,37 @@ DocumentPrompt = Annotated[
 INITIAL_TABLE = Field(Embeddings(), description="Initialization of the token embedding table.")
 
 
-class BuiltStudent(Section):
-    """A student whose shape the recipe describes: what all kinds share."""
+class AnyStudent(Section):
+    """What students differ in: all but the teacher itself are `trained`; one `of_layers` has an embedding
+    layer, and may take its layers from another model; a `built` one has the shape that the recipe
+    describes."""
 
     kind: str
+    trained: ClassVar[bool] = True
+    built: ClassVar[bool] = False
+    of_layers: ClassVar[bool] = False
+    bare_table: ClassVar[bool] = False  # a table of token embeddings and their weights, without layers
+
+    @property
+    def reduced(self) -> bool:
+        """Whether the layers of another model are projected to a smaller width."""
+        return False
+
+    @property
+    def random_positions(self) -> bool:
+        """Whether its position table is randomly initialized."""
+        return False
+
+    @property
+    def reads_translations(self) -> bool:
+        """Whether its token embeddings are fitted to pairs of translations."""
+        return False
+
+
+class BuiltStudent(AnyStudent):
+    """A student whose shape the recipe describes: what all kinds share."""
+
+    built = True
     if TYPE_CHECKING:
         embeddings: Embeddings  # each kind describes its own
     pq_bytes: int | None = Field(
@@ -190,9 +217,15 @@ class BuiltStudent(Section):
             raise ValueError(f"`unigram` learns its own tokenizer; leave `{other}` out")
         return self
 
+    @property
+    def reads_translations(self) -> bool:
+        return self.embeddings.of == "translations"
+
 
 class Transformer(BuiltStudent):
     """A transformer student: its layers come from a source, and its table may be factorized."""
+
+    of_layers = True
 
     weights: Location
     revision: str | None = Field(None, description="Commit, tag or branch where `weights` is a hub id.")
@@ -282,8 +315,11 @@ class Bert(Transformer):
 
     @property
     def reduced(self) -> bool:
-        """Whether the source's layers are projected to a smaller width."""
         return self.weights != "random" and self.width is not None
+
+    @property
+    def random_positions(self) -> bool:
+        return self.weights == "random"
 
 
 class BiLSTM(BuiltStudent):
@@ -344,6 +380,10 @@ class Recurrent(Transformer):
             raise ValueError("`embeddings` are the source's or random; set `from: teacher` or `from: random`")
         return self
 
+    @property
+    def random_positions(self) -> bool:
+        return self.embeddings.source == "random"
+
 
 class Static(BuiltStudent):
     """A token embedding and a learned weight for each token; a text's embedding is their weighted mean.
@@ -352,6 +392,7 @@ class Static(BuiltStudent):
     """
 
     kind: Literal["static"]
+    bare_table = True
     width: int = Field(
         256,
         ge=2,
@@ -364,10 +405,11 @@ class Static(BuiltStudent):
     head_bias: HeadBias = False
 
 
-class TeacherItself(Section):
+class TeacherItself(AnyStudent):
     """The unchanged teacher: the baseline. A recipe for it has no stages."""
 
     kind: Literal["teacher"]
+    trained = False
     max_tokens: int | None = Field(
         None,
         ge=3,
@@ -381,7 +423,7 @@ class TeacherItself(Section):
     )
 
 
-class Finished(Section):
+class Finished(AnyStudent):
     """A finished student of any kind that goes on learning: its shape, weights, tokenizer and head. `kind`
     may be left out."""
 
@@ -436,7 +478,7 @@ class Finished(Section):
 
 def drops_head(student: Section) -> bool:
     """Whether a student has a head that serves training only."""
-    return isinstance(student, BuiltStudent) and student.head != "none" and not student.head_kept
+    return getattr(student, "head", "none") != "none" and not getattr(student, "head_kept", True)
 
 
 def _kind(student: Any) -> str | None:

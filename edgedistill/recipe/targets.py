@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, Tag, model_validator
 
@@ -10,16 +10,35 @@ from edgedistill.recipe.section import Section, by_kind
 from edgedistill.recipe.teacher import Teacher
 
 
-class Unreduced(Section):
+class _Reduction(Section):
+    """What reductions differ in: whether one keeps the teacher's dimensions, gives no more than these, is
+    fitted to texts, to the initial student."""
+
+    kind: str
+    keeps_dims: ClassVar[bool] = False
+    shrinks: ClassVar[bool] = False
+    fitted: ClassVar[bool] = True
+    fits_student: ClassVar[bool] = False
+
+    @property
+    def keeps_space(self) -> bool:
+        """Whether embeddings stay in the teacher's own space."""
+        return self.keeps_dims
+
+
+class Unreduced(_Reduction):
     """The teacher's embeddings at their own dimensions."""
 
     kind: Literal["none"] = "none"
+    keeps_dims = True
+    fitted = False
 
 
-class Pca(Section):
+class Pca(_Reduction):
     """The principal components of the teacher's embeddings."""
 
     kind: Literal["pca"]
+    shrinks = True
     centre: bool = Field(True, description="Subtract the mean before fitting and when applying.")
     rank: int | None = Field(
         None,
@@ -36,24 +55,32 @@ class Pca(Section):
         "components; -0.5 whitens.",
     )
 
+    @property
+    def keeps_space(self) -> bool:
+        return self.rank is not None
 
-class Gaussian(Section):
+
+class Gaussian(_Reduction):
     """A random projection with entries from N(0, 1/dims); nothing is fitted."""
 
     kind: Literal["gaussian"]
+    fitted = False
     seed: int = Field(0, ge=0, description="Seed of the projection.")
 
 
-class Ridge(Section):
+class Ridge(_Reduction):
     """The linear map from the teacher's embeddings to the initial student's, fitted by ridge regression."""
 
     kind: Literal["ridge"]
+    fits_student = True
 
 
-class Cca(Section):
+class Cca(_Reduction):
     """The teacher's canonical directions: those most correlated with the initial student's embeddings."""
 
     kind: Literal["cca"]
+    shrinks = True
+    fits_student = True
 
 
 Reducer = Annotated[Unreduced | Pca | Gaussian | Ridge | Cca, Field(discriminator="kind")]
@@ -81,7 +108,18 @@ class Projected(Section):
     @property
     def fits_student(self) -> bool:
         """Whether it is also fitted to the initial student's embeddings."""
-        return self.align != "none" or isinstance(self.reduce, Ridge | Cca)
+        return self.align != "none" or self.reduce.fits_student
+
+
+class TargetBlock(NamedTuple):
+    """A block of the targets: its key in the recipe, its teacher (None: the recipe's), the projection of the
+    teacher's embeddings, its weight; those of all blocks sum to 1."""
+
+    place: str
+    teacher: Teacher | None
+    projection: Projected
+    weight: float = 1.0
+    normalize: bool = True
 
 
 class SingleTeacher(Projected):
@@ -109,6 +147,20 @@ class SingleTeacher(Projected):
     @property
     def width(self) -> int:
         return self.dims
+
+    @property
+    def shares(self) -> list[tuple[int, float]] | None:
+        """(dimensions, weight) of each teacher's block; None where there is one teacher."""
+        return None
+
+    @property
+    def blocks(self) -> list[TargetBlock]:
+        return [TargetBlock("targets", self.teacher, self, normalize=self.normalize)]
+
+    @property
+    def keeps_space(self) -> bool:
+        """Whether the targets are in the teacher's own space."""
+        return self.align == "none" and self.reduce.keeps_space
 
 
 class Block(Projected):
@@ -139,10 +191,24 @@ class Split(Section):
         return sum(part.dims for part in self.parts)
 
     @property
-    def blocks(self) -> list[tuple[int, float]]:
-        """(dimensions, weight) of each block; the weights sum to 1."""
+    def shares(self) -> list[tuple[int, float]] | None:
+        """(dimensions, weight) of each teacher's block; the weights sum to 1."""
         total = sum(part.weight for part in self.parts)
         return [(part.dims, part.weight / total) for part in self.parts]
+
+    @property
+    def blocks(self) -> list[TargetBlock]:
+        weights = [weight for _, weight in self.shares or []]
+        places = [f"targets.parts[{number}]" for number in range(len(self.parts))]
+        parts = zip(places, self.parts, weights, strict=True)
+        return [TargetBlock(place, part.teacher, part, weight) for place, part, weight in parts]
+
+    @property
+    def fits_student(self) -> bool:
+        """Whether a block is also fitted to the initial student's embeddings."""
+        return any(part.fits_student for part in self.parts)
+
+    keeps_space: ClassVar[bool] = False
 
 
 Targets = Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag, model_validator
 
@@ -80,13 +80,25 @@ class Scores(Section):
 
 
 class _Tuples(Section):
-    """What all kinds of tuples share."""
+    """What all kinds of tuples share; `made` ones are of the corpus."""
 
     kind: str
+    made: ClassVar[bool] = False
     negatives: Negatives | None = Field(
         None, description="Add documents that do not answer the query. {}: the defaults."
     )
     scores: Scores = Field(Scores(), description="What a ranking objective matches.")
+
+    @property
+    def width(self) -> int:
+        """How many texts a row has, with the negatives that are added."""
+        added = self.negatives.count if self.negatives is not None else 0
+        return len(getattr(self, "columns", ("query", "text"))) + added
+
+    @property
+    def patterns(self) -> list[str]:
+        """Globs of files that are read."""
+        return getattr(self, "files", [])
 
 
 class _TupleTable(_Tuples):
@@ -140,6 +152,7 @@ class TupleCorpus(_Tuples):
     """Tuples made from the corpus' own texts: passages of a text are its queries."""
 
     kind: Literal["corpus"]
+    made = True
     queries: list[Made] = Field(
         ["first_sentence", "sentence", "question"],
         min_length=1,

@@ -84,7 +84,9 @@ def beside(name: str | Path, other: str | Path) -> dict[str, Any]:
     """
     opened = load(name), load(other)
     spaces = {each.space for each in opened}
-    known = "unknown" if None in spaces else "same" if len(spaces) == 1 else "different"
+    known = "same" if len(spaces) == 1 else "different"
+    if None in spaces:
+        known = "unknown"
     table = (files.find("suite", SENTENCES).parent / "pairs.tsv").read_text(encoding="utf-8")
     texts = list(dict.fromkeys(text for line in table.splitlines()[1:] for text in line.split("\t")[:2]))
     found: dict[str, Any] = {

@@ -278,8 +278,7 @@ def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any
     student: BertStudent = build_to_train(build, own, start.shape_only)
     layers = [] if source is None else source_layers(spec, source.model.config)
     if spec.reduced:
-        if start.batch is not None and embeddings is not None:
-            assert source is not None
+        if start.batch is not None and embeddings is not None and source is not None:
             narrow_bert.initialize(student, source, layers, embeddings, start.batch, weights)
         return student, own
     if source is not None:

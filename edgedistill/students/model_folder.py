@@ -4,10 +4,10 @@ here, the teacher compares its embeddings with those of sentence-transformers it
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -323,14 +323,11 @@ def _modules(folder: Path) -> list[dict[str, Any]]:
 def _chain(folder: Path, entries: list[dict[str, Any]]) -> list[Module]:
     """The modules behind the transformer: one Pooling first, no Dense behind Normalize."""
     kinds = [entry["type"].rsplit(".", 1)[-1] for entry in entries]
-    order = [kind for kind in kinds if kind != "Dropout"]
-    first_only = order[:1] == ["Pooling"] and order.count("Pooling") == 1
-    if order and (not first_only or ("Normalize", "Dense") in pairwise(order)):
-        fact = (
-            f"the modules {', '.join(kinds)} in this order; supported is one Pooling, then Dense, then "
-            "Normalize"
-        )
-        raise UserError(f"{folder / 'modules.json'}: {fact}; {ELSEWHERE}")
+    order = " ".join(kind for kind in kinds if kind != "Dropout")
+    if not re.fullmatch("(Pooling( Dense)*( Normalize)*)?", order):
+        fact = f"the modules {', '.join(kinds)} in this order"
+        way_out = f"supported is one Pooling, then Dense, then Normalize; {ELSEWHERE}"
+        raise UserError(f"{folder / 'modules.json'}: {fact}; {way_out}")
     found = []
     for kind, entry in zip(kinds, entries, strict=True):
         place = folder / entry["path"] / "config.json"

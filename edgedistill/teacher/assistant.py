@@ -30,8 +30,7 @@ class RunTeacher(TeacherEncoder):
     def __init__(
         self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False
     ) -> None:
-        assert spec.model is not None
-        opened = run.open_run(spec.model, remote_code=remote_code)
+        opened = run.open_run(str(spec.model), remote_code=remote_code)
         if spec.pooling or spec.prompt_name:
             raise UserError(
                 f"{spec.model}: a run has its own pooling and no named prompts; leave `pooling` and "

@@ -191,7 +191,7 @@ class TeacherEncoder:
         return lambda ids, mask: opened.run([rows], {"input_ids": ids, "attention_mask": mask})[0]
 
 
-def teacher_shape(spec: recipe.TeacherItself, teacher: TeacherEncoder) -> dict[str, Any]:
+def teacher_shape(spec: recipe.Student, teacher: TeacherEncoder) -> dict[str, Any]:
     """The student.json of a student that is the teacher. Its max input tokens never exceed what the model's
     files allow."""
     limit = max_input_tokens(teacher.folder, teacher.tokenizer)

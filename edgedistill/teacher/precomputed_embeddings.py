@@ -38,9 +38,8 @@ class PrecomputedEmbeddings:
     """
 
     def __init__(self, spec: recipe.Teacher, data: Path | None) -> None:
-        assert spec.embeddings is not None
         self.spec = spec
-        self.paths = _existing(spec.embeddings, data, "teacher.embeddings")
+        self.paths = _existing(str(spec.embeddings), data, "teacher.embeddings")
         self.path, self.session = self.paths[0], QUIET
         suffixes = sorted({path.suffix.lower() for path in self.paths})
         for suffix in suffixes:
@@ -54,7 +53,7 @@ class PrecomputedEmbeddings:
             raise UserError(f"teacher.embeddings: {fact}; name one .npy")
         self.is_parquet, self.texts = suffixes == [".parquet"], self.path
         if not self.is_parquet:
-            texts = spec.texts or str(Path(spec.embeddings).with_suffix(".txt"))
+            texts = spec.texts or str(Path(str(spec.embeddings)).with_suffix(".txt"))
             self.texts = _existing(texts, data, "teacher.texts")[0]
         first = next(self.blocks(self.path, 1), None)
         if first is None:
@@ -98,13 +97,12 @@ class PrecomputedEmbeddings:
             )
         if self._model is not None:
             sample = np.unique(np.linspace(0, len(texts) - 1, SAMPLE).astype(int))
-            self._compare([texts[row] for row in sample], self._rows[rows[sample]], device)
+            chosen = [texts[row] for row in sample]
+            self._compare(chosen, self._model.embed(chosen, device), self._rows[rows[sample]])
         return self._rows[rows]
 
-    def _compare(self, texts: list[str], rows: np.ndarray, device: str) -> None:
+    def _compare(self, texts: list[str], expected: np.ndarray, rows: np.ndarray) -> None:
         """Raise CheckFailed where embeddings (n, d) are not those that the model gives; once."""
-        assert self._model is not None
-        expected = self._model.embed(texts, device)
         if expected.shape != rows.shape:
             fact = f"{self.dims} dimensions, and {self.spec.model} has {expected.shape[1]}"
             raise UserError(f"teacher.embeddings: {fact}; name the model that they are of")

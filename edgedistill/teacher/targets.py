@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from edgedistill.teacher.dimension_reduction import cca, gaussian, pca, procrust
 RIDGE = 1.0  # λ of the reduction by ridge regression
 LEAST_SPAN = 1e-6  # by which embeddings differ, as a share of their largest value; what is below is rounding
 
-Spec = recipe.SingleTeacher | recipe.Split
+Spec = recipe.Targets
 
 
 class EmbeddingRows(Protocol):
@@ -34,16 +34,6 @@ class EmbeddingRows(Protocol):
     def dims(self) -> int: ...
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
-
-
-class TargetBlock(NamedTuple):
-    """A block of the targets as the recipe describes it: its teacher, and the projection of the teacher's
-    embeddings."""
-
-    teacher: recipe.Teacher | None
-    projection: recipe.Projected
-    weight: float
-    normalize: bool
 
 
 @dataclass(frozen=True)
@@ -66,7 +56,7 @@ class StudentTargets:
     when it is read."""
 
     def __init__(
-        self, blocks: list[TargetBlock], maps: list[Affine], embeddings: list[EmbeddingRows]
+        self, blocks: list[recipe.TargetBlock], maps: list[Affine], embeddings: list[EmbeddingRows]
     ) -> None:
         self.blocks, self.maps, self.embeddings = blocks, maps, embeddings
         self.dims = sum(len(each.bias) for each in maps)
@@ -81,47 +71,37 @@ class StudentTargets:
         return np.concatenate(parts, 1)
 
 
-def blocks_of(spec: Spec) -> list[TargetBlock]:
-    """The blocks of a recipe's targets. Their weights sum to 1."""
-    if isinstance(spec, recipe.Split):
-        weights = [weight for _, weight in spec.blocks]
-        return [
-            TargetBlock(part.teacher, part, weight, True)
-            for part, weight in zip(spec.parts, weights, strict=True)
-        ]
-    return [TargetBlock(spec.teacher, spec, 1.0, spec.normalize)]
-
-
 def load_or_fit(spec: Spec, data: FittingData, folder: Path, log: Log = silent) -> StudentTargets:
     """The targets of a recipe. Reads the maps from `folder` where a run has fitted them before, otherwise
     fits them and writes them there.
 
     Raises UserError: dimensions that do not match, or a sample that is too small.
     """
-    blocks = blocks_of(spec)
+    blocks = spec.blocks
     if not folder.exists():
         _fit_all(spec, blocks, data, folder, log)
     return StudentTargets(blocks, read_maps(folder), [data.embeddings(block.teacher) for block in blocks])
 
 
-def _fit_all(spec: Spec, blocks: list[TargetBlock], data: FittingData, folder: Path, log: Log) -> None:
+def _fit_all(spec: Spec, blocks: list[recipe.TargetBlock], data: FittingData, folder: Path, log: Log) -> None:
     """Fit the map of every block and write them to `folder`."""
     rows = np.sort(
         np.random.default_rng([data.seed, 0]).choice(data.rows, min(spec.sample, data.rows), replace=False)
     )
-    looks = any(block.projection.fits_student for block in blocks)
-    student = data.student(rows).astype(np.float64) if looks else np.empty((len(rows), spec.width))
+    student = (
+        data.student(rows).astype(np.float64) if spec.fits_student else np.empty((len(rows), spec.width))
+    )
     if student.shape[1] != spec.width:
         raise UserError(
             f"targets.dims: {spec.width} dimensions are fitted to the student's embeddings, which have "
             f"{student.shape[1]}; make them equal"
         )
     maps: list[Affine] = []
-    for number, block in enumerate(blocks):
+    for block in blocks:
         start = sum(len(each.bias) for each in maps)
         embeddings = data.embeddings(block.teacher)[rows].astype(np.float64)
         own = student[:, start : start + block.projection.dims]
-        maps.append(fit(block.projection, embeddings, own, _place(spec, number)))
+        maps.append(fit(block.projection, embeddings, own, block.place))
     write_maps(folder, maps)
     fitted = (f"{block.projection.reduce.kind} to {block.projection.dims} dimensions" for block in blocks)
     log("targets: " + "; ".join(fitted))
@@ -131,15 +111,34 @@ def check(spec: Spec, teacher_dims: Callable[[recipe.Teacher | None], int], rows
     """Raise UserError where a projection cannot give its `dims`, or cannot be fitted on `rows` training
     texts. Nothing is embedded."""
     problems: list[str] = []
-    for number, block in enumerate(blocks_of(spec)):
-        dims, place = teacher_dims(block.teacher), _place(spec, number)
-        problems += _problems(block.projection, dims, min(spec.sample, rows), place)
+    for block in spec.blocks:
+        dims = teacher_dims(block.teacher)
+        problems += _problems(block.projection, dims, min(spec.sample, rows), block.place)
     if problems:
         raise UserError(*problems)
 
 
-def _place(spec: Spec, number: int) -> str:
-    return f"targets.parts[{number}]" if isinstance(spec, recipe.Split) else "targets"
+def _unreduced(of: recipe.Unreduced, embeddings: np.ndarray, student: np.ndarray, dims: int) -> Affine:
+    return Affine(np.eye(embeddings.shape[1]), np.zeros(embeddings.shape[1]))
+
+
+def _pca(of: recipe.Pca, embeddings: np.ndarray, student: np.ndarray, dims: int) -> Affine:
+    # a reconstruction applies it twice
+    exponent = of.variance_exponent / 2 if of.rank else of.variance_exponent
+    affine = pca(embeddings, of.rank or dims, of.centre, exponent)
+    if of.rank:
+        affine = Affine(affine.weight @ affine.weight.T, affine.bias @ affine.weight.T)
+    return affine
+
+
+# (section, embeddings (n, e), student (n, d), dims) -> the map (e, dims)
+REDUCTIONS: dict[str, Callable[[Any, np.ndarray, np.ndarray, int], Affine]] = {
+    "none": _unreduced,
+    "pca": _pca,
+    "gaussian": lambda of, embeddings, student, dims: gaussian(embeddings.shape[1], dims, of.seed),
+    "ridge": lambda of, embeddings, student, dims: ridge(embeddings, student, RIDGE),
+    "cca": lambda of, embeddings, student, dims: cca(embeddings, student, dims),
+}
 
 
 def fit(
@@ -151,22 +150,8 @@ def fit(
     section `place` is named in errors. Returns the map (e, d). Raises UserError: `dims` that the reduction
     cannot give, or fewer texts than dimensions.
     """
-    teacher_dims, dims, reduce = embeddings.shape[1], spec.dims, spec.reduce
     _check_embeddings(embeddings, place)
-    if isinstance(reduce, recipe.Pca):
-        # a reconstruction applies it twice
-        exponent = reduce.variance_exponent / 2 if reduce.rank else reduce.variance_exponent
-        affine = pca(embeddings, reduce.rank or dims, reduce.centre, exponent)
-        if reduce.rank:
-            affine = Affine(affine.weight @ affine.weight.T, affine.bias @ affine.weight.T)
-    elif isinstance(reduce, recipe.Gaussian):
-        affine = gaussian(teacher_dims, dims, reduce.seed)
-    elif isinstance(reduce, recipe.Ridge):
-        affine = ridge(embeddings, student, RIDGE)
-    elif isinstance(reduce, recipe.Cca):
-        affine = cca(embeddings, student, dims)
-    else:
-        affine = Affine(np.eye(teacher_dims), np.zeros(teacher_dims))
+    affine = REDUCTIONS[spec.reduce.kind](spec.reduce, embeddings, student, spec.dims)
     if spec.align != "none":
         align = {"procrustes": procrustes, "signed_permutation": signed_permutation}[spec.align]
         rotation = align(unit_rows(affine(embeddings)), unit_rows(student))
@@ -177,24 +162,21 @@ def fit(
 def _problems(spec: recipe.Projected, teacher_dims: int, texts: int, place: str) -> list[str]:
     """What keeps a projection from being fitted on so many texts, one line per problem."""
     dims, reduce, problems = spec.dims, spec.reduce, list[str]()
-    if isinstance(reduce, recipe.Unreduced) and dims != teacher_dims:
+    rank = getattr(reduce, "rank", None)
+    if reduce.keeps_dims and dims != teacher_dims:
         kept = f"the teacher's embeddings keep {teacher_dims} dimensions; set `reduce`"
         problems.append(f"{place}.dims: {dims}, and without `reduce` {kept}")
-    if (
-        isinstance(reduce, recipe.Pca)
-        and reduce.rank
-        and (dims != teacher_dims or reduce.rank > teacher_dims)
-    ):
-        rank = f"rank {reduce.rank} reconstructs the teacher's {teacher_dims} dimensions, not {dims}"
+    if rank and (dims != teacher_dims or rank > teacher_dims):
+        fact = f"rank {rank} reconstructs the teacher's {teacher_dims} dimensions, not {dims}"
         problems.append(
-            f"{place}.reduce: {rank}; set dims: {teacher_dims} and a rank of {teacher_dims} or less"
+            f"{place}.reduce: {fact}; set dims: {teacher_dims} and a rank of {teacher_dims} or less"
         )
-    elif isinstance(reduce, recipe.Pca | recipe.Cca) and dims > teacher_dims:
+    elif reduce.shrinks and dims > teacher_dims:
         problems.append(
             f"{place}.dims: {reduce.kind} cannot make {dims} dimensions of the teacher's {teacher_dims}; "
             "lower it"
         )
-    if texts <= dims and not isinstance(reduce, recipe.Unreduced | recipe.Gaussian):
+    if texts <= dims and reduce.fitted:
         problems.append(
             f"{place}.dims: {dims} dimensions cannot be fitted on {texts:,} texts; add texts, raise "
             "targets.sample, or lower it"

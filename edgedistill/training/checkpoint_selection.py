@@ -13,6 +13,7 @@ from edgedistill import files, recipe, run
 from edgedistill.evaluation import scoring
 from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
+from edgedistill.training.trained_module import TrainedModule
 
 LOWEST = -sys.float_info.max  # below every score; JSON has no name for −∞
 
@@ -30,24 +31,24 @@ class Selection:
         self.file = folder / "best.safetensors"
         self.start_stage()
 
-    def start_stage(self) -> None:
+    def start_stage(self, student: nn.Module | None = None) -> None:
         """Forget the scores of the stage before: only a stage's own weights compete."""
         self.best: dict[str, Any] = {"suite": self.spec.suite, "score": LOWEST, "stage": None, "step": 0}
         self.misses = 0
 
-    def score(self, student: nn.Module) -> float:
+    def score(self, module: TrainedModule) -> float:
         """The student's score on the suite."""
-        encoder = student_embeddings.encoder(student, self.prepared)
+        encoder = student_embeddings.encoder(module.student, self.prepared)
         return float(scoring.evaluate(self.suite, encoder)["average"])
 
-    def keep(self, student: nn.Module, score: float, stage: str, step: int) -> None:
+    def keep(self, module: TrainedModule, score: float, stage: str, step: int) -> None:
         """Keep the student's weights when this score of it is the highest."""
         self.misses += 1
         if score > self.best["score"]:
             self.misses = 0
             self.best |= {"score": score, "stage": stage, "step": step}
             with files.new_file(self.file) as temporary:
-                run.save_weights(student.state_dict(), temporary)
+                run.save_weights(module.student.state_dict(), temporary)
 
     @property
     def selected(self) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 
 from edgedistill import objectives, recipe
-from edgedistill.data import rows as training_rows
 from edgedistill.data.rows import Rows
 from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import Problems, UserError
@@ -72,21 +71,20 @@ def check_device(spec: recipe.Recipe, device: str) -> None:
 def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Models) -> None:
     """Raise UserError where a stage's objective cannot compare the student's embeddings with its targets, or
     cannot truncate them."""
-    assert not isinstance(spec.student, recipe.TeacherItself)
-    assistant = models.assistant
     target_dims = spec.targets.width if spec.targets else models.teacher.dims
     for stage in distillation_stages(spec):
         place, match = f"{stage.place}.objective", stage.spec.match or recipe.Match()
-        dims = assistant.dims if assistant is not None and match.of == "assistant" else target_dims
+        dims = models.taught.dims if match.of == "assistant" else target_dims
         width = kinds.dims(student.module)
         if student.drops_head:
             width = getattr(spec.student, "dims", None) or target_dims
         if match.layer == "embeddings":
-            assert assistant is not None
             bare: Any = own(student.module)
-            width, dims = int(bare.model.config.hidden_size), assistants.embedding_layer(assistant).dims
+            width, dims = int(bare.model.config.hidden_size), assistants.embedding_layer(models.taught).dims
         objectives.check_dimensions(stage.spec.objective, width, dims, place)
-        if stage.spec.objective.cuts and (student.drops_head or isinstance(spec.targets, recipe.Split)):
+        if stage.spec.objective.cuts and (
+            student.drops_head or (spec.targets is not None and spec.targets.shares is not None)
+        ):
             fact = (
                 "matryoshka truncates the student's own embeddings, not blocks of several teachers, nor a "
                 "head that is dropped"
@@ -100,9 +98,9 @@ def check_languages(spec: recipe.Recipe) -> None:
     Languages in `select.languages_without_dev` are excepted. A suite whose tasks name none of the languages
     is taken to be English.
     """
-    if spec.select is None or not isinstance(spec.corpus, recipe.Parallel):
+    languages = spec.corpus.languages if spec.corpus is not None else []
+    if spec.select is None:
         return
-    languages = training_rows.languages(spec.corpus)
     of = {each: re.split(r"[^a-z]+", each.lower())[0] for each in languages}  # zh-CN is zh
     known = scoring.languages(spec.select.suite) & set(of.values()) or {"en"}
     unseen = [each for each in of if of[each] not in known and each not in spec.select.languages_without_dev]

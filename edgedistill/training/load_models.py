@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
@@ -43,6 +43,11 @@ class Models:
     weights: NamedWeights | None = None
     finished: run.Run | None = None
 
+    @property
+    def taught(self) -> teachers.TeacherEncoder:
+        """The assistant, asked for where the recipe has one."""
+        return cast(teachers.TeacherEncoder, self.assistant)
+
     def of(self, spec: recipe.Teacher | None) -> AnyTeacher:
         """A teacher of `targets`; None is the recipe's own."""
         return self.teacher if spec is None or spec == self.teacher.spec else self.others[spec]
@@ -55,7 +60,7 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
     teacher: AnyTeacher | None = None
     assistant, weights, finished = None, None, None
     with problems.collect():
-        if isinstance(spec.student, recipe.TeacherItself):
+        if not spec.student.trained:
             teacher = teachers.TeacherEncoder(spec.teacher, "teacher", session.device, session.remote_code)
         else:
             teacher = open_teacher(spec.teacher, session)
@@ -69,8 +74,8 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
     with problems.collect():
         weights = open_weights(spec.student)
     with problems.collect():
-        if isinstance(spec.student, recipe.Finished):
-            finished = finished_student.find(spec)
+        if spec.finished is not None:
+            finished = finished_student.find(spec, spec.finished)
     problems.raise_any()
     assert teacher is not None
     return Models(teacher, assistant, others, weights, finished)
@@ -78,9 +83,8 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
 
 def open_weights(student: recipe.Student) -> NamedWeights | None:
     """The model whose layers the student starts from, where the recipe names it by itself."""
-    if not isinstance(student, recipe.Bert | recipe.Recurrent):
-        return None
-    if student.weights in ("random", "teacher", "assistant"):
+    own = ("random", "teacher", "assistant")
+    if not isinstance(student, recipe.Transformer) or student.weights in own:
         return None
     named = recipe.Teacher(model=student.weights, revision=student.revision)
     found = resolve.resolve(student.weights)
@@ -99,12 +103,9 @@ def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
         of_scores = stage.tuples.scores.teachers if stage.tuples is not None else []
         for at, each in enumerate(of_scores):
             yield f"stages[{number}].tuples.scores.teachers[{at}]", each
-    if isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.teacher is not None:
-        yield "targets.teacher", spec.targets.teacher
-    if isinstance(spec.targets, recipe.Split):
-        for number, part in enumerate(spec.targets.parts):
-            if part.teacher is not None:
-                yield f"targets.parts[{number}].teacher", part.teacher
+    for block in spec.targets.blocks if spec.targets is not None else []:
+        if block.teacher is not None:
+            yield f"{block.place}.teacher", block.teacher
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:

@@ -22,12 +22,12 @@ from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
 from edgedistill.students.output import Affine, Output
 from edgedistill.teacher import encoder as teachers
-from edgedistill.teacher import targets, tokenizer_files
+from edgedistill.teacher import tokenizer_files
 from edgedistill.training import checkpoint, checks, finetuning
-from edgedistill.training.initial_student import initial_weights, student_tokenizer
+from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import stage_targets
-from edgedistill.training.load_models import Models, open_models
+from edgedistill.training.load_models import Models, open_models, with_weights
 
 LARGEST_HELD_OUT_SHARE = 1 / 3  # of the texts; a larger one is probably a mistake
 
@@ -82,15 +82,16 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
         checks.check_languages(spec)
     if spec.finetuning is not None:
         with problems.collect():
-            labelled = finetuning.open_stage(spec, session)
+            labelled = finetuning.open_stage(spec, spec.finetuning, session)
+        if labelled is not None and labelled.start is not None:
+            return _started(spec, labelled, labelled.start, folder)
         if spec.finetuning.start is not None:
             problems.raise_any()
-            return _started(spec, labelled, folder)
     found = _sources(spec, session, problems)
     models, texts = found.models, found.texts
     if models is not None and (texts is not None or not _reads_corpus(spec)):
         with problems.collect():
-            if isinstance(spec.student, recipe.TeacherItself):
+            if not spec.student.trained:
                 student = _teacher_itself(spec, models, folder)
             else:
                 written = folder if not problems.found else None
@@ -98,16 +99,19 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
     problems.raise_any()
     assert student is not None
     if labelled is not None:
-        if isinstance(spec.student, recipe.TeacherItself):
+        if not spec.student.trained:
             student = replace(student, tokenizer=tokenizer_files.from_the_start(student.tokenizer))
         finetuning.mask_token(labelled, student.tokenizer)  # raises
     return Opened(spec, models, texts, found.stages, student, labelled)
 
 
-def _started(spec: recipe.Recipe, labelled: finetuning.LabelledStage | None, folder: Path | None) -> Opened:
+def _started(
+    spec: recipe.Recipe, labelled: finetuning.LabelledStage, start: run.Run, folder: Path | None
+) -> Opened:
     """A recipe that only fine-tunes the student of another run."""
-    student = labelled.started() if labelled is not None else None
-    assert labelled is not None and student is not None
+    whole = start.model_folder if start.kind == "teacher" else None
+    earlier = finished_student.earlier(start)
+    student = replace(PreparedStudent.of(start), earlier=earlier, model_folder=whole)
     finetuning.mask_token(labelled, student.tokenizer)  # raises
     if folder is not None and not (folder / "tokenizer").exists():
         with files.new_folder(folder / "tokenizer") as temporary:
@@ -147,18 +151,17 @@ def _sources(spec: recipe.Recipe, session: Session, problems: Problems) -> Sourc
 def _teacher_itself(spec: recipe.Recipe, models: Models, folder: Path | None) -> PreparedStudent:
     """The teacher as the student; where `targets` reduce it, with maps of the shapes that fitting them will
     give."""
-    teacher = models.teacher
-    assert isinstance(spec.student, recipe.TeacherItself) and isinstance(teacher, teachers.TeacherEncoder)
+    teacher = with_weights(models.teacher, "student")
     module = teacher.module
     if spec.targets is not None:
-        blocks = targets.blocks_of(spec.targets)
+        blocks = spec.targets.blocks
         if any(block.teacher not in (None, spec.teacher) for block in blocks):
             raise UserError(
                 "targets: of other teachers than the recipe's; a graph holds one teacher, measure each alone"
             )
         sizes = [block.projection.dims for block in blocks]
         maps = [Affine(np.ones((teacher.dims, dims)), np.zeros(dims)) for dims in sizes]
-        module = reduced(spec.targets, teacher, maps)
+        module = reduced(spec, teacher, maps)
     if folder is not None and not (folder / "tokenizer").exists():
         with files.new_folder(folder / "tokenizer") as temporary:
             tokenizer_files.save_tokenizer(teacher.tokenizer, temporary)
@@ -166,9 +169,9 @@ def _teacher_itself(spec: recipe.Recipe, models: Models, folder: Path | None) ->
     return PreparedStudent(module, shape, teacher.tokenizer, model_folder=teacher.folder)
 
 
-def reduced(of: recipe.Targets, teacher: teachers.TeacherEncoder, maps: list[Affine]) -> Output:
+def reduced(spec: recipe.Recipe, teacher: teachers.TeacherEncoder, maps: list[Affine]) -> Output:
     """The teacher's module with the maps of its `targets` behind it: its outputs are the targets."""
-    return run.reduced_teacher(teacher.module, maps, of.blocks if isinstance(of, recipe.Split) else None)
+    return run.reduced_teacher(teacher.module, maps, spec.targets.shares if spec.targets else None)
 
 
 def _new_student(

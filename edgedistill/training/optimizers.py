@@ -60,7 +60,7 @@ def set_learning_rate(
                 group["weight_decay"] = stage.weight_decay * second / first if decayed else 0.0
 
 
-def learning_rate_factor(stage: recipe.Stage | recipe.Finetune, step: int, steps: int) -> float:
+def learning_rate_factor(stage: recipe.Stage, step: int, steps: int) -> float:
     """What the learning rate is multiplied by at a step: linear warm-up to 1, then linear or cosine decay to
     0, or constant."""
     warmup = round(stage.warmup * steps)

@@ -19,7 +19,6 @@ from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.session import Log
 from edgedistill.students import kinds
-from edgedistill.teacher import targets
 from edgedistill.teacher.assistant import RunTeacher, run_hashes
 from edgedistill.teacher.embedder import AnyTeacher
 from edgedistill.teacher.precomputed_embeddings import PrecomputedEmbeddings
@@ -81,7 +80,7 @@ def write_run(
 ) -> None:
     """Write the run folder of a student atomically, and delete the unfinished one. `info` is the content of
     run.json."""
-    baseline = isinstance(spec.student, recipe.TeacherItself) and not spec.stages
+    baseline = not spec.student.trained and not spec.stages
     with files.new_folder(out) as folder:
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
         run.write_student(folder, student.shape, None if baseline else student.module.state_dict())
@@ -161,7 +160,7 @@ def _weights(spec: recipe.Recipe) -> dict[str, float]:
     """The share of each model in the cosine of the targets, by its name; they sum to 1. A model may have a
     part in several blocks."""
     found: dict[str, float] = {}
-    for block in targets.blocks_of(spec.targets) if spec.targets is not None else []:
+    for block in spec.targets.blocks if spec.targets is not None else []:
         name = (block.teacher or spec.teacher).name
         found[name] = round(found.get(name, 0.0) + block.weight, 6)
     return found

@@ -8,7 +8,7 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs.batch_order import BatchOrder
-from edgedistill.training.inputs.batches import Batches
+from edgedistill.training.inputs.batches import Ids
+from edgedistill.training.inputs.stage_targets import StageTargets
 from edgedistill.training.optimizers import (
     learning_rate_factor,
     optimizers,
@@ -76,6 +77,24 @@ class Paused(Exception):
         super().__init__("paused")
 
 
+class StageBatches(Protocol):
+    """What a stage reads: rows by their numbers, their lengths in tokens, and what they are compared with."""
+
+    @property
+    def targets(self) -> StageTargets: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray: ...
+
+    def trained_and_queued(self, stage: NumberedStage[recipe.Stage]) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def compared(self, rows: np.ndarray) -> Targets: ...
+
+    def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], Targets]: ...
+
+
 def stages_done(student: PreparedStudent, run: RunInProgress, selection: Selection | None) -> int:
     """How many stages a killed run had finished; the student is given the weights that the last of them has
     handed over."""
@@ -87,8 +106,9 @@ def stages_done(student: PreparedStudent, run: RunInProgress, selection: Selecti
     run.metrics.truncate(found.state["metrics_bytes"])
     if "handed_over" in found.tensors:
         student.module.load_state_dict(found.tensors["handed_over"])
-    if selection is not None and found.state["selection"]:
-        selection.best = found.state["selection"]["best"]
+    best = (found.state["selection"] or {}).get("best", {})
+    if selection is not None and "suite" in best:
+        selection.best = best
     return int(found.state["stage"])
 
 
@@ -106,18 +126,18 @@ class StageInProgress:
         self,
         stage: NumberedStage[recipe.Stage],
         student: PreparedStudent,
-        batches: Batches,
+        batches: StageBatches,
         run: RunInProgress,
         selection: Selection | None = None,
     ) -> None:
-        self.spec, self.number, self.seed = stage.spec, stage.number, stage.seed
+        self.spec, self.number, self.seed = stage.spec, stage.position, stage.seed
         self.prepared, self.student = student, student.module
         self.batches = batches
         self.run, self.metrics, self.selection = run, run.metrics, selection
         # A suite needs layers that can use new embeddings.
         self.selects = selection is not None and not stage.spec.only_embeddings
         self._diverged = (
-            f"{stage.place}.learning_rate: {self.spec.name} diverged at {self.spec.learning_rate:g}"
+            f"{stage.place}.{stage.rate_key}: {stage.spec.name} diverged at {self.spec.learning_rate:g}"
         )
         if self.spec.batch < run.accelerator.processes.count:
             fact = f"{self.spec.batch} rows for {run.accelerator.processes.count} processes"
@@ -137,7 +157,7 @@ class StageInProgress:
         self.optimizers = optimizers(self.module, self.spec, device.type)
         self.initial = copy.deepcopy(self.student.state_dict()) if self.spec.initial_share else {}
         if selection is not None:
-            selection.start_stage()
+            selection.start_stage(self.student)
         found = run.resumed
         if found is not None and found.state["stage"] == self.number and "module" in found.tensors:
             self._restore(found)
@@ -154,7 +174,7 @@ class StageInProgress:
 
     def _trained_module(self, queued: np.ndarray) -> TrainedModule:
         """The student with its objective; `queued` are the rows that fill its queue."""
-        sample = self.batches.compared(np.arange(min(len(self.batches), 256))).embeddings
+        sample = self.batches.compared(np.arange(min(self.batches.rows, 256))).embeddings
         dims, unit = self.batches.targets.dims, all(map(objectives.of_unit_length, sample))
         module = TrainedModule(self.spec, self.prepared, dims, unit, self.run.accelerator.processes)
         if self.run.accelerator.bf16:
@@ -262,9 +282,9 @@ class StageInProgress:
         loss, rate = sum(self._losses) / len(self._losses), self._texts_per_second()
         self.student.eval()
         processes = self.run.accelerator.processes
-        found = selection.score(self.student) if processes.number == 0 else math.nan
+        found = selection.score(self.module) if processes.number == 0 else math.nan
         self._score = score = processes.of_first(found)
-        selection.keep(self.student, score, self.spec.name, self.step)
+        selection.keep(self.module, score, self.spec.name, self.step)
         self.module.train()
         self.metrics.write(
             stage=self.spec.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1)

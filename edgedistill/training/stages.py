@@ -20,11 +20,19 @@ Section = TypeVar("Section", recipe.Stage, recipe.Finetune)
 
 @dataclass(frozen=True)
 class NumberedStage(Generic[Section]):
-    """A stage of a recipe, its number counted from 0, and its own seed."""
+    """A stage of a recipe, its number counted from 0, and its own seed. A stage that fine-tunes is trained
+    once for each of its learning rates: `attempt` counts them."""
 
     spec: Section
     number: int
     seed: int
+    attempt: int = 0
+    rate_key: str = "learning_rate"
+
+    @property
+    def position(self) -> int:
+        """Its place among all that is trained, one after the other."""
+        return self.number + self.attempt
 
     @property
     def place(self) -> str:

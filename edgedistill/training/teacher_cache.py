@@ -36,7 +36,7 @@ def passes(sources: Sources, session: Session) -> list[TeacherPass]:
 
 def token_passes(opened: Opened, session: Session) -> list[TokenPass]:
     """What the student reads as tokens: the texts of the recipe, then the tuples of its stages."""
-    if opened.texts is None or isinstance(opened.spec.student, recipe.TeacherItself):
+    if opened.texts is None or not opened.spec.student.trained:
         return []
     tokenizer = opened.student.limited_tokenizer.limited_to(opened.spec.distilling)
     whole = [opened.texts, *(stage.rows for stage in opened.stages)]

@@ -32,9 +32,12 @@ from edgedistill.training import (
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.record import MetricsLog, progress_bar
-from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress, stages_done
-from edgedistill.training.stages import distillation_stages
+from edgedistill.training.stage_in_progress import RunInProgress, StageBatches, StageInProgress, stages_done
+from edgedistill.training.stages import NumberedStage, distillation_stages
 from edgedistill.training.trained_module import Accelerator
+
+# a stage, what it reads, and what selects its weights
+StageAhead = tuple[NumberedStage[recipe.Stage], StageBatches, Selection | None]
 
 
 def train(
@@ -94,17 +97,24 @@ def train(
                 selection = Selection(spec.select, student, session.data, partial)
             # Again: the first session of onnxruntime in a process may have changed it.
             teachers.flush_denormals()
+            ahead: list[StageAhead] = [
+                (numbered, batches[numbered.number], selection) for numbered in distillation_stages(spec)
+            ]
+            fine = None
+            if opened.labelled is not None:
+                fine = finetuning.prepared(opened.labelled, student, selection, running)
+                ahead += [(each, fine.batches, fine.selection) for each in opened.labelled.attempts]
             done = stages_done(student, running, selection)
-            for numbered in distillation_stages(spec)[done:]:
-                stage = StageInProgress(numbered, student, batches[numbered.number], running, selection)
+            if fine is not None:
+                running, done = fine.selection.resume(fine.labelled.stage.number, running, done)
+            for numbered, rows, selects in ahead[done:]:
+                stage = StageInProgress(numbered, student, rows, running, selects)
                 while not stage.ended:
                     stage.pause_where_asked()
                     stage.follow(float(take_step(stage)))
                 stage.hand_over()
             selected = selection.selected if selection is not None else None
-            labelled = dict[str, Any]()
-            if opened.labelled is not None:
-                labelled = finetuning.finetuned(opened.labelled, student, running)
+            labelled = {} if fine is None else fine.finish(student, running)
         info = {
             **record.provenance(student, opened.texts, started),
             "stages": metrics.stages,

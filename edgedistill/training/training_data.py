@@ -13,18 +13,18 @@ from pathlib import Path
 
 import torch
 
-from edgedistill import recipe
+from edgedistill.data.rows import Rows
 from edgedistill.session import Session
 from edgedistill.students import static
 from edgedistill.students.head import Headed
 from edgedistill.students.output import own, read_maps
-from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import checkpoint
 from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent, token_counts
 from edgedistill.training.inputs import batches
 from edgedistill.training.inputs.batches import Batches
 from edgedistill.training.inputs.stage_targets import StageTargets, TargetReader
+from edgedistill.training.load_models import Models, with_weights
 from edgedistill.training.open_recipe import Opened, reduced
 from edgedistill.training.stages import distillation_stages
 from edgedistill.vocabulary import initial_embeddings
@@ -40,8 +40,8 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
     spec, models, texts, student = opened.spec, opened.models, opened.texts, opened.student
     if texts is None or models is None:
         return student, []
-    if isinstance(spec.student, recipe.TeacherItself):
-        return _reduced_teacher(opened, session, folder), []
+    if not spec.student.trained:
+        return _reduced_teacher(opened, models, texts, session, folder), []
     tokenizer = student.limited_tokenizer.limited_to(spec.distilling)
     numbered = list(zip(distillation_stages(spec), [stage.rows for stage in opened.stages], strict=True))
     of_stages = [batches.of_stage(stage, rows, tokenizer, session) for stage, rows in numbered]
@@ -67,9 +67,7 @@ def _count_tokens(opened: Opened, session: Session) -> None:
     spec, student, texts = opened.spec, opened.student, opened.texts
     bare, lexical = own(student.module), getattr(spec.student, "lexical", None)
     channel = bare.lexical_channel if isinstance(bare, Headed) and lexical is not None else None
-    table = (
-        bare if isinstance(spec.student, recipe.Static) and isinstance(bare, static.StaticStudent) else None
-    )
+    table = bare if spec.student.bare_table and isinstance(bare, static.StaticStudent) else None
     if texts is None or (table is None and channel is None):
         return
     tokenizer = student.limited_tokenizer.limited_to(spec.distilling)
@@ -82,16 +80,16 @@ def _count_tokens(opened: Opened, session: Session) -> None:
         channel.set_words(stems, continues, counts, sum(side.training_count for side in texts.sides))
 
 
-def _reduced_teacher(opened: Opened, session: Session, folder: Path) -> PreparedStudent:
+def _reduced_teacher(
+    opened: Opened, models: Models, texts: Rows, session: Session, folder: Path
+) -> PreparedStudent:
     """The teacher with the maps of its own `targets` behind it, fitted as a student's run would fit them."""
-    spec, models, texts, student = opened.spec, opened.models, opened.texts, None
-    assert isinstance(spec.student, recipe.TeacherItself) and spec.targets is not None
-    assert models is not None and texts is not None and isinstance(models.teacher, TeacherEncoder)
-    if spec.student.reference_student is not None:
-        other = spec.model_copy(update={"student": spec.student.reference_student})
+    spec, student = opened.spec, None
+    if (reference := getattr(spec.student, "reference_student", None)) is not None:
+        other = spec.model_copy(update={"student": reference})
         tokenizer = student_tokenizer.build(other, models, texts, session)
         student = initial_weights.build(other, models, tokenizer, session, texts)
     _ = TargetReader(spec, models, texts, student, session, folder).of_texts
-    module = reduced(spec.targets, models.teacher, read_maps(folder / "targets"))
+    module = reduced(spec, with_weights(models.teacher, "student"), read_maps(folder / "targets"))
     shape = {**opened.student.shape, "kind": "reduced", "blocks": module.blocks}
     return replace(opened.student, module=module, shape=shape)

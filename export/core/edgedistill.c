@@ -17,7 +17,7 @@
 #define ED_AGAIN "; get the file again, or export it again"
 #define ED_DAMAGED "damaged: its parts do not fit together" ED_AGAIN
 #define ED_MEMORY "not enough memory"
-#define ED_NEW(type, count) ((type *)malloc((size_t)(count) * sizeof(type)))
+#define ED_NEW(type, count) ((type *)ed_new((size_t)(count), sizeof(type)))
 
 enum { ED_START = 16, ED_LONGEST_WORD = 1000, ED_LAST = 0x10FFFF, ED_WIDEST = 1 << 16, ED_LONGEST_SUM = 1 << 14, ED_MOST = 1 << 24 };
 enum { ED_STATIC, ED_BERT, ED_BILSTM };
@@ -54,6 +54,8 @@ typedef struct {
     float epsilon, least;
 } ed_header;
 
+typedef int (*ed_encoder)(const ed_student *s, const uint32_t *ids, size_t count, float *out); /* 0 without memory */
+
 struct ed_student {
     ed_header h;
     ed_array before, after, ids, added, runs, letters, scores, units, replaced, classes, parts, composed, marks, cut;
@@ -61,21 +63,21 @@ struct ed_student {
     ed_string prompt[ED_ROLES], prefix, *token, *add, *label, *gold;
     uint32_t first[257], inside, inside_end;
     double unknown_score;
-    ed_table table, lexical_rows;
-    ed_table positions, factors; /* factors: of a factorized table, rows are narrow, and projected */
-    ed_matrix projection, lexical;
+    ed_table table, positions, lexical_rows;
+    ed_matrix projection, lexical; /* projection: of a factorized table, whose rows are narrow */
     const float *weights, *lexical_weights, *again;
     ed_norm norm;
     ed_layer *layer;
     ed_direction *direction;
     ed_dense *dense;
     size_t widest; /* padded columns of any product */
-    int (*encode)(const ed_student *s, const uint32_t *ids, size_t count, float *out);
+    ed_encoder encode;
 };
 
 /* Scratch memory of a call: what is taken from `at`, and what every product needs. */
 typedef struct { float *at, *panel, *scales; uint8_t *bytes; } ed_work;
 
+static void *ed_new(size_t count, size_t each) { return count > SIZE_MAX / each ? NULL : malloc(count * each); }
 static uint32_t ed_u32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 static int32_t ed_i32(const uint8_t *p) { int32_t v; memcpy(&v, p, 4); return v; }
 static uint32_t ed_at(const ed_array *a, size_t i) { /* an array's number of 1, 2 or 4 bytes */
@@ -147,7 +149,14 @@ static float ed_unit(float *row, size_t size) {
 #include <wasm_simd128.h>
 #endif
 
-enum { ED_K_SCALAR, ED_K_128, ED_K_AVX2, ED_K_VNNI, ED_K_VNNI512, ED_K_NEON, ED_K_DOTPROD };
+/* what multiplies bytes: see ED_(dot) */
+#define ED_SCALAR 0
+#define ED_128_BITS 1
+#define ED_AVX2 2
+#define ED_AVXVNNI 3
+#define ED_AVX512VNNI 4
+#define ED_NEON 5
+#define ED_DOTPROD 6
 #define ED_JOIN_(a, b) ed_##a##_##b
 #define ED_JOIN(a, b) ED_JOIN_(a, b)
 #define ED_(name) ED_JOIN(name, ED_PASS)
@@ -155,37 +164,37 @@ enum { ED_K_SCALAR, ED_K_128, ED_K_AVX2, ED_K_VNNI, ED_K_VNNI512, ED_K_NEON, ED_
 #ifdef ED_X86
 #define ED_PASS sse2
 #define ED_W 4
-#define ED_KERNEL 1
+#define ED_KERNEL ED_128_BITS
 #define ED_TARGET
 #include "edgedistill.c"
 #define ED_PASS avx2
 #define ED_W 8
-#define ED_KERNEL 2
+#define ED_KERNEL ED_AVX2
 #define ED_TARGET __attribute__((target("avx2,fma")))
 #include "edgedistill.c"
 #if __GNUC__ >= 11 || __clang_major__ >= 12
 #define ED_HAS_VNNI 1
 #define ED_PASS avxvnni
 #define ED_W 8
-#define ED_KERNEL 3
+#define ED_KERNEL ED_AVXVNNI
 #define ED_TARGET __attribute__((target("avx2,fma,avxvnni")))
 #include "edgedistill.c"
 #define ED_PASS avx512vnni
 #define ED_W 16
-#define ED_KERNEL 4
+#define ED_KERNEL ED_AVX512VNNI
 #define ED_TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
 #include "edgedistill.c"
 #endif
 #elif defined(__aarch64__)
 #define ED_PASS neon
 #define ED_W 4
-#define ED_KERNEL 5
+#define ED_KERNEL ED_NEON
 #define ED_TARGET
 #include "edgedistill.c"
 #if defined(__ARM_FEATURE_DOTPROD) || defined(__linux__)
 #define ED_PASS dotprod
 #define ED_W 4
-#define ED_KERNEL 6
+#define ED_KERNEL ED_DOTPROD
 #ifdef __ARM_FEATURE_DOTPROD
 #define ED_TARGET
 #else
@@ -197,18 +206,16 @@ enum { ED_K_SCALAR, ED_K_128, ED_K_AVX2, ED_K_VNNI, ED_K_VNNI512, ED_K_NEON, ED_
 #elif defined(__wasm_simd128__)
 #define ED_PASS simd128
 #define ED_W 4
-#define ED_KERNEL 1
+#define ED_KERNEL ED_128_BITS
 #define ED_TARGET
 #include "edgedistill.c"
 #else
 #define ED_PASS scalar
 #define ED_W 4
-#define ED_KERNEL 0
+#define ED_KERNEL ED_SCALAR
 #define ED_TARGET
 #include "edgedistill.c"
 #endif
-
-typedef int (*ed_encoder)(const ed_student *s, const uint32_t *ids, size_t count, float *out);
 
 static ed_encoder ed_pass(const char **name) {
 #ifdef ED_X86
@@ -831,6 +838,7 @@ static size_t ed_read_layers(ed_reader *r, ed_student *s, size_t width) {
         for (int32_t at = 0; at < 2 * h->layers && !r->error; at++) {
             s->direction[at].in = ed_read_matrix(r, s, 4 * (int64_t)inner, (int64_t)(at < 2 ? width : 2 * inner));
             s->direction[at].again = ed_read_matrix(r, s, 4 * (int64_t)inner, (int64_t)inner);
+            ed_require(r, s->direction[at].again.kind != ED_PRODUCT);
         }
         return 2 * inner;
     }
@@ -1100,9 +1108,9 @@ ED_TARGET static void ED_(activate)(float *x, size_t size, int32_t activation) {
    a block of 16 rows at w and one at w2, into `out` (4, 32). a's bytes count as a − ED_SHIFT. No pair of products leaves 16 bits:
    the writer sees to that (edgedistill/quantization/int8.py). */
 #define ED_ROWS(DO) DO(0) DO(1) DO(2) DO(3)
-#define ED_SHIFT (ED_KERNEL == 5 || ED_KERNEL == 6 ? 128 : 0)
+#define ED_SHIFT (ED_KERNEL == ED_NEON || ED_KERNEL == ED_DOTPROD ? 128 : 0)
 
-#if ED_KERNEL == 4
+#if ED_KERNEL == ED_AVX512VNNI
 ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *w, const int8_t *w2, int32_t *out) {
 #define ED_A(r, i) _mm512_set1_epi32(ed_i32(a + r * k + i))
 #define ED_ZERO(r) __m512i s##r = _mm512_setzero_si512(), t##r = s##r;
@@ -1117,8 +1125,8 @@ ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *
 }
 #else
 ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_t *w, int32_t *out) {
-#if ED_KERNEL == 2 || ED_KERNEL == 3
-#if ED_KERNEL == 3
+#if ED_KERNEL == ED_AVX2 || ED_KERNEL == ED_AVXVNNI
+#if ED_KERNEL == ED_AVXVNNI
 #define ED_DOT(s, a, w) _mm256_dpbusd_avx_epi32(s, a, w)
 #else
 #define ED_DOT(s, a, w) _mm256_add_epi32(s, _mm256_madd_epi16(_mm256_maddubs_epi16(a, w), _mm256_set1_epi16(1)))
@@ -1132,7 +1140,7 @@ ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_
         ED_ROWS(ED_MORE)
     }
     ED_ROWS(ED_PUT)
-#elif ED_KERNEL == 1
+#elif ED_KERNEL == ED_128_BITS
     /* without products of bytes: even and odd columns as 16 bits, 2 rows at a time, which is what 16 registers hold */
 #ifdef __wasm_simd128__
     typedef v128_t v;
@@ -1171,7 +1179,7 @@ ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_
         }
         ED_ROWS(ED_PUT)
     }
-#elif ED_KERNEL == 6
+#elif ED_KERNEL == ED_DOTPROD
 #define ED_ZERO(c) int32x4_t s##c = vdupq_n_s32(0), t##c = s##c;
 #define ED_MORE(c) { int8x16_t x = vld1q_s8(weights + 16 * c); s##c = vdotq_s32(s##c, x, u), t##c = vdotq_s32(t##c, x, v); }
 #define ED_PUT(c) vst1q_s32(out + 32 * r + 4 * c, s##c), vst1q_s32(out + 32 * r + 32 + 4 * c, t##c);
@@ -1185,7 +1193,7 @@ ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_
         }
         ED_ROWS(ED_PUT)
     }
-#elif ED_KERNEL == 5
+#elif ED_KERNEL == ED_NEON
 #define ED_ZERO(c) int32x4_t s##c = vdupq_n_s32(0), t##c = s##c, u##c = s##c, v##c = s##c;
 #define ED_MORE(c) { int8x16_t x = vld1q_s8(weights + 16 * c); \
     s##c = vpadalq_s16(s##c, vmull_s8(vget_low_s8(x), y)), t##c = vpadalq_s16(t##c, vmull_s8(vget_high_s8(x), y)); \
@@ -1473,14 +1481,15 @@ ED_TARGET static void ED_(finish)(const ed_student *s, const uint32_t *ids, size
 
 /* The embedding of a text's tokens; 0 without memory. */
 ED_TARGET static int ED_(encode)(const ed_student *s, const uint32_t *ids, size_t n, float *out) {
-    size_t width = (size_t)s->h.width, wide = ED_PAD(width), inner = ED_PAD(s->h.inner), rows = (n + 3) / 4 * 4, many = ED_PAD(n);
-    size_t head = ED_PAD(width / (size_t)s->h.heads), four = 4 * inner + 16, narrow = ED_PAD(ed_row_size(&s->table)), last = s->widest > inner ? s->widest : inner;
+    size_t width = (size_t)s->h.width, wide = ED_PAD(width), inner = ED_PAD(s->h.inner), rows = (n + 3) / 4 * 4;
+    size_t narrow = ED_PAD(ed_row_size(&s->table)), last = s->widest > 2 * inner ? s->widest : 2 * inner;
     for (int32_t i = 0; i < s->h.denses; i++) if (ED_PAD(s->dense[i].matrix.rows) > last) last = ED_PAD(s->dense[i].matrix.rows);
     last = last > wide ? last : wide;
-    size_t floats = rows * (wide + narrow) + 8 * (last + 16) + 8 * ED_PAD(ed_row_size(&s->lexical_rows)) + 512 + rows + 16 * s->widest + rows * s->widest / 4 + 64;
-    if (s->h.kind == ED_BERT) floats += rows * ((inner > 3 * wide ? inner : 3 * wide) + wide) + head * many + n * head + 4 * many + 4 * head;
-    if (s->h.kind == ED_BILSTM) floats += rows * 5 * four + four * inner + 5 * four;
-    void *memory = floats > SIZE_MAX / 8 ? NULL : calloc(floats + 16, sizeof(float));
+    uint64_t many = ED_PAD(n), head = ED_PAD(width / (size_t)s->h.heads), four = 4 * inner + 16, three = inner > 3 * wide ? inner : 3 * wide;
+    uint64_t floats = many * (wide + narrow + 1 + s->widest / 4) + 8 * (last + 16) + 8 * ED_PAD(ed_row_size(&s->lexical_rows)) + 16 * s->widest + 1024;
+    if (s->h.kind == ED_BERT) floats += many * (three + wide + 2 * head + 4) + 4 * head;
+    if (s->h.kind == ED_BILSTM) floats += many * 5 * four + four * inner + 5 * four;
+    void *memory = floats > SIZE_MAX / 8 ? NULL : calloc((size_t)floats, sizeof(float));
     if (!memory) return 0;
     ed_work w = {(float *)memory, NULL, NULL, NULL};
     w.panel = ed_take(&w, 16 * s->widest), w.scales = ed_take(&w, rows), w.bytes = (uint8_t *)ed_take(&w, rows * s->widest / 4 + 4);

@@ -87,12 +87,7 @@ WASM("close") void close_student(ed_student *s) { ed_close(s); }
 WASM("size") size_t size_of(const ed_student *s) { return ed_size(s); }
 WASM("max_tokens") size_t max_tokens(const ed_student *s) { return ed_max_tokens(s); }
 WASM("dims") size_t dims(const ed_student *s, size_t index) { return ed_dims(s, index); }
-
-WASM("label") const char *label(const ed_student *s, size_t index) {
-    const char *text = ed_label(s, index, &count);
-    return text;
-}
-
+WASM("label") const char *label(const ed_student *s, size_t index) { return ed_label(s, index, &count); }
 WASM("count") size_t last_count(void) { return count; }
 WASM("worst") double last_worst(void) { return worst; }
 WASM("least") double last_least(void) { return least; }

@@ -212,27 +212,27 @@ def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
         ("sleep 60", "no answer within 0.2 s; run it by itself, or leave it out"),
         (
             f"echo '{json.dumps(ANSWER | {'single_ms': [1.0, -3.2]})}'",
-            "single_ms.1 of its answer is -3.2: Input should be greater than 0; see bench",
+            "its answer's single_ms.1: ",
         ),
         (
             f"echo '{json.dumps(ANSWER | {'texts_s': {'1': 0}})}'",
-            "texts_s.1 of its answer is 0: Input should be greater than 0; see bench",
+            "its answer's texts_s.1: ",
         ),
         (
             f"echo '{json.dumps(ANSWER | {'single_ms': []})}'",
-            "single_ms of its answer is []: List should have at least 1 item",
+            "its answer's single_ms: ",
         ),
         (
             f"echo '{json.dumps(ANSWER | {'by_length': {'8': {'tokens': 'x'}}})}'",
-            "by_length.8.tokens of its answer is 'x': Input should be a valid number",
+            "its answer's by_length.8.tokens: ",
         ),
         (
             f"echo '{json.dumps(ANSWER | {'by_length': {'8': {'tokens': 8, 'graph_ms': 1}}})}'",
-            "by_length.8.tokenize_ms of its answer is {'tokens': 8, 'graph_ms': 1}: Field required",
+            "its answer's by_length.8.tokenize_ms: missing",
         ),
         (
             f"echo '{json.dumps(ANSWER | {'single_ms': [1.0, float('inf')]})}'",
-            "single_ms.1 of its answer is inf: Input should be a finite number",
+            "its answer's single_ms.1: ",
         ),
     ],
 )

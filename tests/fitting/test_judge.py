@@ -65,6 +65,9 @@ def test_what_forgets_general_texts_is_not_better() -> None:
     assert not judge.is_better(after, before, general)
     assert judge.is_better(after, before, {**general, "similarity": 0.6, "search": 0.4}), "as its teacher"
     assert not judge.is_better(after, before, {**general, "made": 0.5, "similarity": 0.6, "search": 0.4})
+    little = {**after, "similarity": 0.79, "search": 0.49}
+    assert judge.is_better(little, before, general), "it finds more of the user's texts"
+    assert not judge.is_better({**little, "made": 0.6}, before, general), "only its agreement has grown"
 
 
 def test_general_queries_are_trained_on_nowhere(tmp_path: Path) -> None:

@@ -237,6 +237,15 @@ def test_no_file_text_or_shortage_of_memory_ends_it(
     assert "changed files were opened" in run(program, file, texts, 1, 400)
 
 
+def test_threads_share_a_student(exported: Callable[..., Path], tmp_path: Path) -> None:
+    program, file = tmp_path / "threads", tmp_path / "student.bin"
+    file.write_bytes(file_of(f"{exported('narrow')}:int8"))
+    sources = [TORTURE.with_name("threads.c"), CORE / "edgedistill.c"]
+    options = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fsanitize=thread", "-pthread", f"-I{CORE}"]
+    run(COMPILER, *options, *sources, "-o", program, "-lm")
+    assert run(program, file) == "the same\n"
+
+
 @pytest.mark.parametrize("language", ["c99", "c11", "c++11", "c++20"])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_compilers_have_nothing_to_say(compiler: str, language: str, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_manifest_cut_short(copy: Path, size: int) -> None:
 def test_an_edited_manifest(copy: Path) -> None:
     """Its dims and thresholds decide whether everything else is accepted."""
     manifest = files.read_json(copy / "manifest.json")
-    files.write_json(copy / "manifest.json", {**manifest, "dims": [12]})
+    files.write_json(copy / "manifest.json", {**manifest, "max_tokens": 16})
     for opening in (bundle.load, verify.verify):
         with pytest.raises(
             CheckFailed,

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe, run
 from edgedistill.data import corpus
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
@@ -103,7 +104,7 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     specs = [recipe.parse(world.recipe(student=each), "test") for each in (student, weighed)]
     teacher = open_teacher(specs[0].teacher, Session(data=world.data))
     assert specs[0].corpus is not None
-    texts = corpus.build(specs[0].corpus, Session(data=world.data), 0)
+    texts = Rows.of_texts(corpus.build(specs[0].corpus, Session(data=world.data), 0))
     words = student_tokenizer.build(specs[0], Models(teacher), texts, QUIET)
     (none, _), (weights, _) = (
         initial_weights.corpus_sample(spec, words, texts, Session(log=print)) for spec in specs
@@ -168,10 +169,10 @@ def started(
     spec = recipe.parse(world.recipe(student={"kind": "bert", "head": "linear", **student}), "test")
     teacher = open_teacher(spec.teacher, Session(data=world.data))
     assert spec.corpus is not None and isinstance(teacher, TeacherEncoder)
-    texts = corpus.build(spec.corpus, Session(data=world.data), 0)
+    texts = Rows.of_texts(corpus.build(spec.corpus, Session(data=world.data), 0))
     words = student_tokenizer.build(spec, Models(teacher), texts, QUIET)
     module = initial_weights.build(spec, Models(teacher), words, Session(data=world.data), texts).module
-    read = texts.texts(texts.held_out)
+    read = texts.sides[0].texts(texts.held_out)
     return module.eval(), read, teacher.embed(read), words
 
 

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase
 
 from edgedistill import files, quantization, recipe, run
 from edgedistill.data import corpus
+from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
@@ -87,7 +88,7 @@ class Started:
         spec = recipe.parse(world.recipe(student=given), "test")
         assert spec.corpus is not None and isinstance(spec.student, recipe.Bert | recipe.Recurrent)
         self.models = open_models(spec, Session(data=world.data))
-        texts = corpus.build(spec.corpus, Session(data=world.data), 0)
+        texts = Rows.of_texts(corpus.build(spec.corpus, Session(data=world.data), 0))
         self.tokenizer = student_tokenizer.build(spec, self.models, texts, Session(log=print))
         session = Session(data=world.data, log=print)
         self.prepared = initial_weights.build(spec, self.models, self.tokenizer, session, texts)

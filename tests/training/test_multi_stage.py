@@ -229,7 +229,7 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     of_both = contrast.compared(rows).embeddings
     assert len(of_both) == 2
     assert max(np.abs(each - models.teacher.embed(sources, unit=False)).max() for each in of_both) < 5e-3
-    assert len(contrast) == pairs.sources[0]["trained"] < len(teach) == pairs.training_count
+    assert contrast.rows == pairs.sources[0]["trained"] < teach.rows == pairs.training_count
     lengths = np.max(
         [side.lengths(pairs.index[: pairs.training_count, at]) for at, side in enumerate(tokens)],
         0,

@@ -37,14 +37,12 @@ SET_ASIDE = 0.1
 REGULARIZATION = (1e-4, 1e-2, 1.0)  # in units of the sample's sum of squares of a dimension
 
 
-def find(spec: recipe.Recipe) -> run.Run:
+def find(spec: recipe.Recipe, student: recipe.Finished) -> run.Run:
     """The finished student that a recipe starts from.
 
     Raises UserError as `bundle_run.open_finished`, and where the recipe asks for what this student does not
     have.
     """
-    student = spec.student
-    assert isinstance(student, recipe.Finished)
     source, name = bundle_run.open_finished(student.weights, "student.weights"), student.weights
     if source.kind == "static" and student.dropout is not None:
         raise UserError(f"student.dropout: {name} is a static student, which has none; leave it out")
@@ -59,15 +57,20 @@ def find(spec: recipe.Recipe) -> run.Run:
             fact = f"muon optimizes the matrices of layers, and {name} is a static student, which has none"
             raise UserError(f"stages[{number}].optimizer: {fact}; leave it out")
     blocks = [list(each) for each in source.shape.get("blocks") or []]
-    wanted = spec.targets.blocks if isinstance(spec.targets, recipe.Split) else []
-    if blocks and blocks != [list(each) for each in wanted]:
+    wanted = spec.targets.shares if spec.targets is not None else None
+    if blocks and blocks != [list(each) for each in wanted or []]:
         fact = f"{name} has a block for each of its teachers"
         raise UserError(f"student.weights: {fact}; give the recipe the same `targets`")
     return source
 
 
 def build(
-    spec: recipe.Recipe, source: run.Run, tokenizer: PreTrainedTokenizerBase, dims: int, fitted: bool
+    spec: recipe.Recipe,
+    student: recipe.Finished,
+    source: run.Run,
+    tokenizer: PreTrainedTokenizerBase,
+    dims: int,
+    fitted: bool,
 ) -> PreparedStudent:
     """The finished student before its first step: `source` is what `find` has found, `tokenizer` is its own,
     and `dims` are those of the targets. Without `fitted` its table is not quantized, where it is to be.
@@ -75,9 +78,8 @@ def build(
     A new head starts as the old one where it has the same dimensions. Raises UserError where pairs would need
     a new head.
     """
-    assert isinstance(spec.student, recipe.Finished)
-    shape, new_head = _shape(spec.student, source), needs_new_head(spec, source, dims)
-    if new_head and isinstance(spec.corpus, recipe.Parallel):
+    shape, new_head = _shape(student, source), needs_new_head(spec, source, dims)
+    if new_head and spec.corpus is not None and spec.corpus.translated:
         fact = f"{source.folder.name} embeds in another space than the targets"
         raise UserError(
             f"student.weights: {fact}, and its head is fitted on single texts, not on pairs; give the "
@@ -85,20 +87,20 @@ def build(
         )
     if new_head:
         shape |= {"head": {"dims": dims, "bias": True}, "tanh": False}
-        if spec.student.lexical is None:  # its directions are those of the old head
+        if student.lexical is None:  # its directions are those of the old head
             shape.pop("lexical", None)
     torch.manual_seed(spec.seed)
     module: Any = kinds.KINDS[source.kind].build(shape)
     finished: Any = own(source.student())
     weights = finished.state_dict()
-    if spec.student.pq_bytes is not None:
+    if student.pq_bytes is not None:
         if fitted:
             module.embedding.fit(weights["embedding.weight"])
         weights = {**module.state_dict(), **_without("embedding.", weights)}
-    if new_head or spec.student.lexical is not None:
+    if new_head or student.lexical is not None:
         weights = _without("lexical_channel.", weights)
-        if spec.student.lexical is not None:
-            module.lexical_channel.initialize(None if new_head else finished.head, spec.student.lexical)
+        if student.lexical is not None:
+            module.lexical_channel.initialize(None if new_head else finished.head, student.lexical)
             weights |= module.lexical_channel.state_dict(prefix="lexical_channel.")
     if new_head:
         weights = _without("head.", weights) | _head(module, weights)
@@ -166,7 +168,7 @@ def needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
     fitted to these."""
     if not any(stage.reads_teacher for stage in spec.distilling):
         return False
-    if isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.fits_student:
+    if spec.targets is not None and spec.targets.shares is None and spec.targets.fits_student:
         return False
     mine, theirs = _space(spec), _space(source.recipe)
     return mine is None or mine != theirs or dims != source.dims
@@ -175,14 +177,11 @@ def needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
 def _space(spec: recipe.Recipe) -> dict[str, Any] | None:
     """What identifies the teacher whose own embeddings a recipe's targets are; None where `targets` map them
     to another space."""
-    targets, teacher = spec.targets, spec.teacher
-    if targets is not None:
-        if not isinstance(targets, recipe.SingleTeacher) or targets.align != "none":
+    teacher = spec.teacher
+    if spec.targets is not None:
+        if not spec.targets.keeps_space:
             return None
-        rebuilt = isinstance(targets.reduce, recipe.Pca) and targets.reduce.rank is not None
-        if not rebuilt and targets.reduce.kind != "none":
-            return None
-        teacher = targets.teacher or teacher
+        teacher = spec.targets.blocks[0].teacher or teacher
     return teacher.model_dump(mode="json", include=SAME_SPACE)
 
 

@@ -51,13 +51,12 @@ def build(
     student does not fit its models or its targets.
     """
     dims = spec.targets.width if spec.targets else models.teacher.dims
-    if isinstance(spec.student, recipe.Finished):
-        assert models.finished is not None
-        student = finished_student.build(spec, models.finished, tokenizer, dims, fitted)
+    if spec.finished is not None and models.finished is not None:
+        student = finished_student.build(spec, spec.finished, models.finished, tokenizer, dims, fitted)
     else:
         student = _new_student(spec, models, tokenizer, dims, session, texts, fitted)
-    if isinstance(spec.targets, recipe.Split):
-        blocks, width = spec.targets.blocks, kinds.dims(student.module)
+    if spec.targets is not None and (blocks := spec.targets.shares) is not None:
+        width = kinds.dims(student.module)
         if width != spec.targets.width:
             sizes = " + ".join(str(size) for size, _ in blocks)
             fact = f"{sizes} dimensions for a student of {width}"
@@ -78,11 +77,9 @@ def _new_student(
 ) -> PreparedStudent:
     """A student whose shape the recipe describes."""
     torch.manual_seed(spec.seed)
-    student, source = spec.student, None
-    assert isinstance(student, recipe.BuiltStudent)
-    if isinstance(student, recipe.Bert | recipe.Recurrent):
-        source = weight_source.find(student, models, tokenizer)
-    pairs = texts if student.embeddings.of == "translations" else None
+    student = spec.built
+    source = weight_source.find(student, models, tokenizer)
+    pairs = texts if student.reads_translations else None
     embeddings = _token_embeddings(spec, models, tokenizer, source, session, pairs, fitted)
     weights, batch = corpus_sample(spec, tokenizer, texts, session)
     start = Start(tokenizer, dims, embeddings, token_weights=weights, batch=batch, shape_only=not fitted)
@@ -105,10 +102,7 @@ def _limited_to_trained_positions(
     that run or the stages train.
     """
     trained = [stage.max_tokens for stage in stages]
-    random = isinstance(student, recipe.Bert) and student.weights == "random"
-    if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
-        random = True
-    if not random:
+    if not student.random_positions:
         finished = source.finished if source is not None else None
         trained.append(student.max_tokens if finished is None else finished.max_tokens)
     most = min(student.max_tokens, max(trained, default=student.max_tokens))
@@ -127,10 +121,9 @@ def corpus_sample(
     A token's weight is (its count in the training texts + 1)^count_exponent. Both are None where the recipe
     needs neither.
     """
-    student = spec.student
-    assert isinstance(student, recipe.BuiltStudent)
+    student = spec.built
     weighted = student.embeddings.weighting != "none"
-    if texts is None or not (weighted or (isinstance(student, recipe.Bert) and student.reduced)):
+    if texts is None or not (weighted or student.reduced):
         return None, None
     limited = StudentTokenizer(tokenizer, student.max_tokens).limited_to(spec.distilling)
     tokens = [limited.tokens(each, session).open() for each in texts.sides]
@@ -157,29 +150,19 @@ def _token_embeddings(
     w is the source's width: a student that is narrower reduces them. With `pairs` the rows are fitted to
     their translations. Without `fitted` only problems are looked for, and None is returned.
     """
-    student = spec.student
-    assert isinstance(student, recipe.BuiltStudent)
-    if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
+    of = spec.built.embeddings
+    if of.source == "random":
         return None
-    if source is None and student.embeddings.source == "glove":
-        assert student.embeddings.file is not None and not isinstance(student, recipe.Recurrent)
-        assert student.width is not None
-        file = (session.data or Path()) / student.embeddings.file
-        rows = initial_embeddings.from_glove(tokenizer, file, student.width, spec.seed)
+    if source is None and of.source == "glove":
+        file, width = (session.data or Path()) / str(of.file), getattr(spec.student, "width", 0)
+        rows = initial_embeddings.from_glove(tokenizer, file, width, spec.seed)
         return rows if fitted else None
-    if source is None and student.embeddings.source == "random":
-        return None
-    teacher = None if source is not None else with_weights(models.teacher, "student.embeddings")
+    start: Any = source or with_weights(models.teacher, "student.embeddings")
     if not fitted:
         return None
-    if source is not None:
-        model, source_tokenizer = source.model, source.tokenizer
-    else:
-        assert teacher is not None
-        if student.embeddings.of == "outputs":
-            return torch.from_numpy(_outputs(teacher, tokenizer, session))
-        module: Any = teacher.module
-        model, source_tokenizer = module.model, teacher.tokenizer
+    if source is None and of.of == "outputs":
+        return torch.from_numpy(_outputs(start, tokenizer, session))
+    model, source_tokenizer = (start if source else start.module).model, start.tokenizer
     table = model.get_input_embeddings().weight.detach()
     rows = initial_embeddings.from_model(tokenizer, source_tokenizer, table)
     if pairs is None:

@@ -41,13 +41,11 @@ def build(
     kept = folder / "tokenizer" if folder else None
     if kept and kept.exists():
         return AutoTokenizer.from_pretrained(kept, trust_remote_code=False)
-    student, trimming = spec.student, None
-    if isinstance(student, recipe.Finished):
-        assert models.finished is not None
+    trimming = None
+    if models.finished is not None:
         tokenizer = models.finished.tokenizer()
     else:
-        assert isinstance(student, recipe.BuiltStudent)
-        tokenizer, trimming = _new(student, models, [] if texts is None else texts.sides, session)
+        tokenizer, trimming = _new(spec.built, models, [] if texts is None else texts.sides, session)
     tokenizer = tokenizer_files.from_the_start(tokenizer)
     if kept:
         with files.new_folder(kept) as temporary:
@@ -86,8 +84,7 @@ def named(student: recipe.BuiltStudent, models: Models) -> PreTrainedTokenizerBa
     if student.tokenizer == "teacher":
         return with_weights(models.teacher, "student.tokenizer").tokenizer
     if student.tokenizer == "assistant":
-        assert models.assistant is not None, "the recipe's own checks guarantee it"
-        return models.assistant.tokenizer
+        return models.taught.tokenizer
     found = resolve.resolve(student.tokenizer)
     if isinstance(found, resolve.RunFolder):
         return run.open_run(found.folder, "student.tokenizer").tokenizer()

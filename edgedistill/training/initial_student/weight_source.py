@@ -40,23 +40,21 @@ class WeightSource(NamedTuple):
 
 
 def find(
-    student: recipe.Bert | recipe.Recurrent, models: Models, tokenizer: PreTrainedTokenizerBase
+    student: recipe.BuiltStudent, models: Models, tokenizer: PreTrainedTokenizerBase
 ) -> WeightSource | None:
     """The encoder that `student.weights` names, or None for `random`. `tokenizer` is the student's.
 
     Raises UserError where the encoder is of an architecture or a vocabulary that the student cannot start
     from, has no pooler where the student needs one, or an embedding table that is not its tokenizer's.
     """
-    if student.weights == "random":
+    if not isinstance(student, recipe.Transformer) or student.weights == "random":
         return None
-    opened: teachers.TeacherEncoder | Path | None
     if student.weights == "teacher":
-        opened = with_weights(models.teacher, "student.weights")
-    elif student.weights == "assistant":
-        opened = models.assistant
+        opened: teachers.TeacherEncoder | Path = with_weights(models.teacher, "student.weights")
+    elif models.weights is not None:
+        opened = models.weights.opened
     else:
-        opened = models.weights.opened if models.weights is not None else None
-    assert opened is not None, "opening the models guarantees it"
+        opened = models.taught
     if isinstance(opened, Path):
         source = _of_folder(student, opened, models, tokenizer)
     else:
@@ -73,7 +71,7 @@ def find(
     return source
 
 
-def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.TeacherEncoder) -> WeightSource:
+def _of_model(student: recipe.Transformer, opened: teachers.TeacherEncoder) -> WeightSource:
     """The encoder of the teacher, of the assistant or of a finished run."""
     module: Any = own(opened.module)
     name = str(opened.spec.name)
@@ -81,7 +79,7 @@ def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.TeacherE
     if not isinstance(module, bert.BertStudent):
         layers = _layers(student, getattr(module, "model", module), name)
         return WeightSource(layers, opened.tokenizer, finished=finished)
-    if isinstance(module, recurrent.RecurrentStudent) and isinstance(student, recipe.Bert):
+    if isinstance(module, recurrent.RecurrentStudent) and student.kind == "bert":
         fact = "is a recurrent student, whose repeated layers a BERT cannot take"
         raise UserError(f"student.weights: {opened.spec.model} {fact}; use `kind: recurrent`")
     layers = _layers(student, module.model, name)._replace(pad=module.pad)
@@ -89,7 +87,7 @@ def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.TeacherE
 
 
 def _of_folder(
-    student: recipe.Bert | recipe.Recurrent,
+    student: recipe.Transformer,
     folder: Path,
     models: Models,
     tokenizer: PreTrainedTokenizerBase,
@@ -113,7 +111,7 @@ def _of_folder(
     return WeightSource(layers, of_weights)
 
 
-def _layers(student: recipe.Bert | recipe.Recurrent, model: Any, name: str) -> EncoderLayers:
+def _layers(student: recipe.Transformer, model: Any, name: str) -> EncoderLayers:
     """The layers of an encoder, which errors call `name`. Raises UserError for an architecture that the
     student cannot start from."""
     layers = bert_layers.convert(model)
@@ -122,9 +120,9 @@ def _layers(student: recipe.Bert | recipe.Recurrent, model: Any, name: str) -> E
     return layers
 
 
-def _unknown(student: recipe.Bert | recipe.Recurrent, name: str, found: str) -> UserError:
+def _unknown(student: recipe.Transformer, name: str, found: str) -> UserError:
     known = ", ".join(sorted(name for _, name in bert_layers.ARCHITECTURES.values()))
     way_out = "choose one of these"
-    if isinstance(student, recipe.Bert):
+    if student.kind == "bert":
         way_out += ", or use `weights: random`"
     return UserError(f"student.weights: {name} is {found}, and layers can be taken from {known}; {way_out}")

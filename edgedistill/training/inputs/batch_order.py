@@ -51,9 +51,9 @@ class Groups(NamedTuple):
 def similar_texts(stage: recipe.Stage, targets: EmbeddingRows, texts: int, seed: int) -> Groups:
     """The groups of a stage whose objective compares similar texts: a cluster has texts for a few groups in
     a window of batches."""
-    assert stage.group is not None
-    count = max(1, stage.sorting_window * stage.batch // (GROUPS * stage.group))
-    return Groups(stage.group, clusters(targets, texts, count, seed))
+    size = stage.group or 1
+    count = max(1, stage.sorting_window * stage.batch // (GROUPS * size))
+    return Groups(size, clusters(targets, texts, count, seed))
 
 
 def clusters(targets: EmbeddingRows, texts: int, count: int, seed: int) -> np.ndarray:
@@ -84,7 +84,7 @@ class BatchOrder:
     row of a batch are similar.
     """
 
-    stage: recipe.Stage | recipe.Finetune
+    stage: recipe.Stage
     tokens: Lengths
     rows: np.ndarray
     seed: int

@@ -22,7 +22,6 @@ from edgedistill.training.stages import NumberedStage
 Ids = tuple[np.ndarray, np.ndarray]  # (ids, mask), each (n, T) int64, right-padded
 View = Callable[[np.ndarray, np.ndarray], Ids]  # (texts, the pass over them that each belongs to) -> ids
 NOTHING = StageTargets()  # until they are opened
-WordEdit = recipe.WordDeletion | recipe.Crop | recipe.DeleteOne
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,8 @@ class Batches:
     ranked: bool = False
     view: View | None = None
 
-    def __len__(self) -> int:
+    @property
+    def rows(self) -> int:
         return len(self.index)
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
@@ -51,7 +51,7 @@ class Batches:
     def trained_and_queued(self, stage: NumberedStage[recipe.Stage]) -> tuple[np.ndarray, np.ndarray]:
         """(the rows that a stage trains on, in order; the rows that fill its queue at the start, which are
         none of those). Raises UserError where none are left to train on."""
-        rows, longest = np.arange(len(self)), stage.spec.skip_longer_than
+        rows, longest = np.arange(self.rows), stage.spec.skip_longer_than
         if longest is not None:
             rows = rows[self.lengths(rows) <= longest]
         queued = np.zeros(len(rows), bool)
@@ -121,7 +121,7 @@ def _view(
     spec = stage.spec.view
     if spec is None:
         return None
-    if isinstance(spec, recipe.Identity | recipe.Dropout):
+    if not spec.edits:
         return lambda rows, passes: tokens.batch(rows, tokenizer.max_tokens)
     encode = tokenizer.encoder()
 
@@ -133,7 +133,7 @@ def _view(
 
 
 def _without_words(
-    spec: WordEdit, seed: int, texts: list[str], rows: np.ndarray, passes: np.ndarray
+    spec: recipe.View, seed: int, texts: list[str], rows: np.ndarray, passes: np.ndarray
 ) -> list[str]:
     """Texts without some of their words; the row of a text in the corpus and the pass over it decide which
     remain."""
@@ -144,18 +144,15 @@ def _without_words(
     ]
 
 
-def _remaining(spec: WordEdit, words: list[str], draw: np.random.Generator) -> list[str]:
+def _remaining(spec: recipe.View, words: list[str], draw: np.random.Generator) -> list[str]:
     """The words that remain of a text, at least one: word deletion, cropping, or deletion of one word.
 
     A fraction that is no whole number of words is rounded up or down at random, so that it holds on average.
     SimCSE, Table 1 (Gao et al. 2021); ConGen, Table 6.
     """
-    dropped = 1
-    if not isinstance(spec, recipe.DeleteOne):
-        fraction = spec.drop_fraction if isinstance(spec, recipe.Crop) else spec.fraction
-        dropped = int(fraction * len(words) + draw.random())
+    dropped = 1 if spec.share is None else int(spec.share * len(words) + draw.random())
     left = max(1, len(words) - dropped)
-    if isinstance(spec, recipe.Crop):
+    if spec.span:
         start = int(draw.integers(len(words) - left, endpoint=True))
         return words[start : start + left]
     return [words[at] for at in sorted(draw.permutation(len(words))[:left])]

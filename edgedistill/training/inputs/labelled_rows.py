@@ -4,19 +4,23 @@ teacher says of them."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from edgedistill import recipe
 from edgedistill.data.labelled_tasks import Item
 from edgedistill.evaluation.suites import labelled_task
+from edgedistill.objectives import Targets
 from edgedistill.runtime import batching
-from edgedistill.students.classifier import Classifier
 from edgedistill.teacher import tokenizer_files
+from edgedistill.training.inputs.batches import Ids
+from edgedistill.training.inputs.stage_targets import StageTargets
+from edgedistill.training.stages import NumberedStage
 
 TOKENS_PER_BATCH = 4_096  # padding included, where nothing is trained
 
@@ -40,35 +44,60 @@ class ItemTokens:
         """Tokens in the longer text of each row, (n,)."""
         return self.longest[rows]
 
+    def padded(self, rows: np.ndarray) -> list[Ids]:
+        """ids and mask (n, T) of each text of the rows."""
+        return [batching.pad([column[row] for row in rows], self.pad_id) for column in self.columns]
+
     def batch(self, rows: np.ndarray, device: torch.device) -> list[Tensor]:
-        """ids and mask (n, T) of each text of the rows: two tensors for single texts, four for pairs."""
-        padded = [batching.pad([column[row] for row in rows], self.pad_id) for column in self.columns]
-        return [torch.from_numpy(each).to(device) for pair in padded for each in pair]
+        """The same on a device: two tensors for single texts, four for pairs."""
+        return [torch.from_numpy(each).to(device) for pair in self.padded(rows) for each in pair]
 
 
-class TrainingRows(NamedTuple):
-    """Rows as tokens, the label of each (n,), and the logits of the task's teacher (n, C), if it has one."""
+class LabelledBatches(NamedTuple):
+    """The batches of a stage over labelled rows: their tokens, the label of each (n,), and the logits of the
+    task's teacher (n, C), if it has one."""
 
     tokens: ItemTokens
     labels: np.ndarray
-    teacher_logits: np.ndarray | None
+    logits: np.ndarray | None
+    targets: StageTargets = StageTargets()
+
+    @property
+    def rows(self) -> int:
+        return len(self.tokens)
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """Tokens in the longer text of each row, (n,)."""
+        return self.tokens.lengths(rows)
+
+    def trained_and_queued(self, stage: NumberedStage[recipe.Stage]) -> tuple[np.ndarray, np.ndarray]:
+        """All rows are trained on, in order."""
+        return np.arange(self.rows), np.arange(0)
+
+    def compared(self, rows: np.ndarray) -> Targets:
+        """The labels of rows, and the teacher's logits."""
+        return Targets(labels=self.labels[rows], logits=None if self.logits is None else self.logits[rows])
+
+    def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], Targets]:
+        """(ids and mask of each text, what they are compared with)."""
+        return self.tokens.padded(rows), self.compared(rows)
 
 
-def logits(module: Classifier, tokens: ItemTokens, device: torch.device) -> np.ndarray:
-    """Logits (n, C) float32 of every row, by the module as it is."""
-    out = np.empty((len(tokens), module.out.out_features), np.float32)
+def logits(
+    module: Callable[..., Tensor], labels: int, tokens: ItemTokens, device: torch.device
+) -> np.ndarray:
+    """Logits (n, labels) float32 of every row, by the module as it is."""
+    out = np.empty((len(tokens), labels), np.float32)
     with torch.inference_mode():
         for rows in batching.longest_first(np.maximum(tokens.longest, 1).tolist(), TOKENS_PER_BATCH):
             out[rows] = module(*tokens.batch(rows, device)).float().cpu().numpy()
     return out
 
 
-def digest(module: nn.Module, tokens: list[ItemTokens], arrays: Sequence[np.ndarray | None] = ()) -> str:
-    """The sha256 of a module's weights, of token ids and of arrays: what was computed from them is still
-    right where it is the same."""
+def digest(tokens: list[ItemTokens], arrays: Sequence[np.ndarray | None] = ()) -> str:
+    """The sha256 of token ids and of arrays: what was computed from them is still right where it is the
+    same."""
     found = hashlib.sha256()
-    for value in module.state_dict().values():
-        found.update(value.cpu().numpy().tobytes())
     for column in [column for each in tokens for column in each.columns]:
         found.update(np.array([len(row) for row in column]).tobytes())
         found.update(np.concatenate(column).tobytes())
@@ -84,7 +113,7 @@ class LabelledTokens(NamedTuple):
     gold: np.ndarray
     labels: list[str]
 
-    def scores(self, module: Classifier, device: torch.device) -> dict[str, float]:
-        """Accuracy and F1 of the module, which is in eval mode afterwards."""
-        predicted = logits(module.eval(), self.tokens, device).argmax(1)
+    def scores(self, module: Callable[..., Tensor], device: torch.device) -> dict[str, float]:
+        """Accuracy and F1 of a module in eval mode."""
+        predicted = logits(module, len(self.labels), self.tokens, device).argmax(1)
         return labelled_task.scores(predicted, self.gold, self.labels)

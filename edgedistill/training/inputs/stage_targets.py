@@ -82,9 +82,8 @@ class Side(NamedTuple):
         """The model that embeds it."""
         if self.match.of == "teacher":
             return models.of(self.teacher).in_role(self.rows.roles[self.number])
-        assert models.assistant is not None, "the recipe's own checks guarantee it"
         output = self.match.layer == "output"
-        return models.assistant if output else assistant.embedding_layer(models.assistant)
+        return models.taught if output else assistant.embedding_layer(models.taught)
 
     def pass_of(self, models: Models, session: Session) -> TeacherPass:
         """The pass over it. Translations are matched as the model embeds them, not at unit length, as in the
@@ -123,7 +122,7 @@ def embedded(spec: recipe.Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterat
     """Every side that a recipe's stages, with these rows, and its `targets` need embedded."""
     blocks, raw = [], False
     if spec.targets is not None:
-        blocks, raw = targets.blocks_of(spec.targets), spec.targets.raw
+        blocks, raw = spec.targets.blocks, spec.targets.raw
     yield from (Side(texts, 0, block.teacher, raw=raw) for block in blocks)
     for stage, rows in zip(spec.distilling, stages, strict=True):
         for side in matched(stage, rows):
@@ -185,7 +184,7 @@ class TargetReader:
         """What the recipe's `targets` make of the embeddings of a side."""
         if self.spec.targets is None:
             return self._open(side)
-        of_texts, blocks = self.of_texts, targets.blocks_of(self.spec.targets)
+        of_texts, blocks = self.of_texts, self.spec.targets.blocks
         if side.rows is self.texts:
             return of_texts
         rows = [self._open(side._replace(teacher=block.teacher)) for block in blocks]
