@@ -59,6 +59,11 @@ def composition_of(paper: Paper, variant: str, seed: int) -> dict[str, Any]:
     return composition(variant_recipe(paper, variant, seed if seeded else 0, Path("runs")))
 
 
+def sorting(stage: Any, name: str = "bucket") -> dict[str, Any]:
+    """How a stage sorts its batches, under a name; a stage that fine-tunes does not."""
+    return {} if stage.kind == "finetune" else {name: stage.sorting_window}
+
+
 def composition(spec: recipe.Recipe) -> dict[str, Any]:
     """Every setting of a recipe that is not a default, {"stages.0.batch": 128}: equal for two runs of one
     arm, whatever their seed.
@@ -68,7 +73,7 @@ def composition(spec: recipe.Recipe) -> dict[str, Any]:
     """
     plain = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(ONLY_NAMES), by_alias=True)
     plain["stages"] = [
-        {**dumped, "kind": stage.kind, "bucket": stage.sorting_window}
+        dumped | {"kind": stage.kind} | sorting(stage)
         for dumped, stage in zip(plain.get("stages", []), spec.stages, strict=True)
     ]
     found: dict[str, Any] = json.loads(

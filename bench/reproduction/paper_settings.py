@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from arm_recipe import variant_recipe
+from arm_recipe import sorting, variant_recipe
 from pydantic import Field, ValidationError, field_validator
 from ranking_claims import FOLDER, Paper, Part, spliced
 
@@ -182,8 +182,8 @@ def _whole(spec: recipe.Recipe) -> dict[str, Any]:
     given."""
     whole = spec.model_dump(mode="json", by_alias=True)
     for dumped, stage in zip(whole["stages"], spec.stages, strict=True):
-        dumped["sorting_window"] = stage.sorting_window
-        if stage.steps is not None:
+        dumped |= sorting(stage, "sorting_window")
+        if dumped.get("steps") is not None:
             del dumped["epochs"]
     return whole
 

@@ -224,6 +224,7 @@ def report(
     variant: str,
     run: runs_.Run,
     spec: recipe.Recipe,
+    teacher: recipe.Teacher,
     suites: list[str],
     session: Session,
     out: Path,
@@ -251,7 +252,7 @@ def report(
         "recipe": paper.variants[variant].recipe,
         "seed": run.recipe.seed,
         "teacher": spec.teacher.name,
-        "teacher_weights": _weights_sha256(run.recipe.teacher),
+        "teacher_weights": _weights_sha256(teacher),
         "settings": composition(spec),
         "passes": sum(stage["texts"] for stage in run.info["stages"]),
         "student_samples": _student_samples(run),
@@ -322,7 +323,7 @@ def train_and_measure(paper: Paper, variant: str, seed: int, workspace: Workspac
     if not has_report(out, spec, suites):
         out.parent.mkdir(parents=True, exist_ok=True)
         set_older_aside(out, spec)
-        report(paper, variant, runs_.open_run(folder), spec, suites, workspace.session, out)
+        report(paper, variant, runs_.open_run(folder), spec, placed.teacher, suites, workspace.session, out)
 
 
 def unfinished(found: dict[str, Paper], seeds: int, workspace: Workspace) -> list[Job]:
