@@ -279,8 +279,8 @@ def portable(file: IO[bytes], name: str, most: int, empty: Callable[[int], None]
         reader = pypdf.PdfReader(file)
         if reader.is_encrypted and not reader.decrypt(""):
             raise UserError(f"{name}: encrypted; save it without a password")
-        for page, content in enumerate(reader.pages, 1):
-            text = content.extract_text()
+        for page in range(1, len(reader.pages) + 1):
+            text = reader.pages[page - 1].extract_text()
             size += len(text)
             if size > most:
                 raise UserError(f"{name}: over {most:,} characters by page {page}; split it")
@@ -294,7 +294,7 @@ def portable(file: IO[bytes], name: str, most: int, empty: Callable[[int], None]
         require("cryptography", f"{name}: a PDF that is encrypted without a password")
         raise
     except Exception as error:  # noqa: BLE001 - of a damaged file, its reader raises anything
-        place = f"page {page + 1}" if page else "at its start"
+        place = f"page {page}" if page else "at its start"
         raise UserError(f"{name}: {place}: damaged ({first_line(error)}); fetch the file again") from None
     if not size:
         raise UserError(

@@ -160,6 +160,7 @@ def test_every_word_of_a_table_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     read = list(readers.texts_in(tmp_path / "a.jsonl", None))
     assert (read[0], read[-1]) == ("A cat · x", "A cat · sleeps")
+    assert {"A cat", *read[::1000]} <= set(readers.texts_in_every_column(tmp_path / "a.jsonl"))
 
 
 @pytest.mark.parametrize(
