@@ -34,7 +34,11 @@ _WITHIN = frozenset(
     "a abbr b bdi bdo big cite code data del dfn em font i img ins kbd label mark q ruby rt s samp small "
     "span strike strong sub sup td th time tt u var wbr".split()
 )
-_UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+_UNSEEN = re.compile(r"(?:^|[;\s])(?:display\s*:\s*none|(?:content-)?visibility\s*:\s*hidden)", re.IGNORECASE)
+# In Markdown, one of these without its end would hide all that follows, as in "the <script> tag".
+_ENCLOSING = re.compile(
+    rf"<(/?)({'|'.join(sorted(_HIDDEN - {'head', 'rp'}))}|dialog|plaintext|xmp)\b[^>]*?(/?)>", re.IGNORECASE
+)
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
 NEEDLE = 40  # characters by which a text is found in its page
 MOST_MISSED, REACH = 1_000, 200_000  # texts not found, after which no more are looked for, and how far
@@ -50,7 +54,7 @@ def hypertext(document: str) -> Passages:
     for node, leaving in _visible(LexborHTMLParser(document).root):
         if node.is_text_node:
             text = node.text_content or ""
-            if text.strip():
+            if text.strip() or place.in_html:
                 line = place.of(text)
                 first = first if gathered else line
             if gathered or text.strip():
@@ -103,7 +107,7 @@ def _is_shown(node: LexborNode) -> bool:
     return not (
         closed
         or node.tag in _HIDDEN
-        or "hidden" in attributes
+        or ("hidden" in attributes and attributes["hidden"] != "until-found")
         or _UNSEEN.search(attributes.get("style") or "")
     )
 
@@ -114,18 +118,20 @@ class _Place:
 
     def __init__(self, document: str) -> None:
         self.document, self.at, self.line, self.missed = document, 0, 1, 0
-        self.from_marks = False
+        self.from_marks = self.in_html = False
 
     def marked(self, element: LexborNode) -> None:
         """Take the line that Markdown's renderer wrote on an element."""
         number = element.attributes.get(LINE)
         if number is not None:
-            self.line, self.from_marks = int(number), True
+            self.line, self.from_marks, self.in_html = int(number), True, element.tag == "hr"
 
     def of(self, text: str) -> int:
         """The line where a text begins; that of the last one, where it is written otherwise in the page."""
         if self.from_marks:
-            return self.line
+            line = self.line + text[: len(text) - len(text.lstrip())].count("\n")
+            self.line += text.count("\n")
+            return line
         text = text.strip().partition("\n")[0][:NEEDLE]
         word = re.search(r"\w+", text, re.ASCII)
         for needle in (text, word[0] if word else ""):
@@ -144,6 +150,11 @@ def markdown(document: str) -> Passages:
     document shows; an image is its alternative text."""
     from markdown_it import MarkdownIt
     from markdown_it.common.utils import escapeHtml
+    from markdown_it.rules_block import reference
+
+    def no_footnote(state: Any, start: int, end: int, silent: bool) -> bool:
+        footnote = state.src.startswith("[^", state.bMarks[start] + state.tShift[start])
+        return not footnote and reference(state, start, end, silent)
 
     def html(self: Any, tokens: Any, at: int, options: Any, env: Any) -> str:
         return f'<hr {LINE}="{tokens[at].map[0] + 1}">{tokens[at].content}'
@@ -152,13 +163,29 @@ def markdown(document: str) -> Passages:
         return escapeHtml(self.renderInlineAsText(tokens[at].children or [], options, env))
 
     parser = MarkdownIt("commonmark").enable("table")
+    parser.block.ruler.at("reference", no_footnote)
     parser.add_render_rule("html_block", html)
     parser.add_render_rule("image", image)
     tokens = parser.parse(_without_front_matter(document))
     for token in tokens:
         if token.map and token.nesting >= 0:
-            token.attrSet(LINE, str(token.map[0] + 1))
-    yield from hypertext(parser.renderer.render(tokens, parser.options, {}))
+            token.attrSet(LINE, str(token.map[0] + 1 + (token.type == "fence")))
+    page = parser.renderer.render(tokens, parser.options, {})
+    yield from hypertext(LINE.join(map(_closed, page.split(LINE))))
+
+
+def _closed(block: str) -> str:
+    """The HTML of a Markdown block, in which a tag of _ENCLOSING that has no end is text."""
+    tags = _ENCLOSING.finditer(block)
+    ends = {tag[2].lower(): tag.start() for tag in tags if tag[1]}
+
+    def checked(tag: re.Match[str]) -> str:
+        if tag[3]:  # <iframe src="x"/>, as JSX has it, is empty
+            return ""
+        is_open = not tag[1] and ends.get(tag[2].lower(), -1) < tag.start()
+        return tag[0].replace("<", "&lt;") if is_open else tag[0]
+
+    return _ENCLOSING.sub(checked, block)
 
 
 def _without_front_matter(document: str) -> str:
@@ -214,9 +241,10 @@ def _blocks(node: nodes.Node, prose: bool, line: int = 1) -> Passages:
         if text:
             yield line - above, text  # a section's line is that under its title
     elif isinstance(node, nodes.row):
-        cells = [" ".join(text for _, text in _blocks(cell, prose, line)) for cell in node.children]
+        cells = [list(_blocks(cell, prose, line)) for cell in node.children]
         if any(cells):
-            yield line, CELL.join(cells)
+            first = min(number for cell in cells for number, _ in cell)
+            yield max(line, first), CELL.join(" ".join(text for _, text in cell) for cell in cells)
     else:
         for child in node.children:
             yield from _blocks(child, prose, line)

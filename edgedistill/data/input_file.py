@@ -36,10 +36,28 @@ MARKS = {  # byte order marks; that of UTF-32 begins with that of UTF-16
     codecs.BOM_UTF8: "utf-8-sig",
 }
 MOST_RECODED = 64_000_000  # bytes of a file in UTF-16 or UTF-32, which is read whole
-_CHARSET = re.compile(
-    rb"<meta[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)|<\?xml[^>]*?encoding\s*=\s*[\"']([\w.-]+)", re.I
-)
-LATIN = {"iso8859-1": "cp1252", "ascii": "cp1252"}  # as browsers read these (WHATWG Encoding)
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';]+)", re.I)
+_OF_XML = re.compile(rb"\s*<\?xml[^>]*?encoding\s*=\s*[\"']([\w.-]+)")
+# As browsers read these (WHATWG Encoding): by codec, or by label where Python knows none.
+BY_BROWSERS = {
+    "iso8859-1": "cp1252",
+    "ascii": "cp1252",
+    "iso8859-9": "cp1254",
+    "iso8859-11": "cp874",
+    "tis-620": "cp874",
+    "shift_jis": "cp932",
+    "x-sjis": "cp932",
+    "windows-31j": "cp932",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "x-gbk": "gb18030",
+    "euc_kr": "cp949",
+    "big5": "big5hkscs",
+    "utf-16": "utf-8",
+    "utf-16-le": "utf-8",
+    "utf-16-be": "utf-8",
+    "unicode": "utf-8",
+}
 SIGNATURES = {  # the first bytes of what is no text: (its name, way out)
     GZIP: ("gzip within gzip", "unpack it once"),
     PARQUET: ("a parquet file", "rename it to end in .parquet"),
@@ -107,14 +125,8 @@ def decoded(data: bytes, name: str, declared: bool = False) -> str:
     encoding = _marked(data)
     if encoding is None:
         _refuse_binary(data.partition(b"\n")[0], name)
-    found = _CHARSET.search(data, 0, 1024) if declared and encoding is None else None
-    if found:
-        label = (found[1] or found[2]).decode()
-        try:
-            encoding = codecs.lookup(label).name
-        except LookupError:
-            raise UserError(f"{name}: charset {label!r} is unknown; save it as UTF-8") from None
-        encoding = LATIN.get(encoding, "utf-8" if encoding.startswith("utf-16") else encoding)
+    if encoding is None and declared and (data.isascii() or not _is_utf8(data)):
+        encoding = _declared(data[:1024], name)
     encoding = encoding or "utf-8"
     try:
         text = data.decode(encoding)
@@ -122,6 +134,37 @@ def decoded(data: bytes, name: str, declared: bool = False) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(f"{name}: line {line}: {_damage(error)}") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _is_utf8(data: bytes) -> bool:
+    """Whether all of it is UTF-8, whatever the page says: text in another encoding hardly ever is."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _declared(start: bytes, name: str) -> str | None:
+    """The encoding that a page's first bytes declare, in `<meta>` or as XML. Raises UserError for an unknown
+    one."""
+    from selectolax.lexbor import LexborHTMLParser
+
+    of_xml = _OF_XML.match(start)
+    labels = [of_xml[1].decode()] if of_xml else []
+    for meta in LexborHTMLParser(start.decode("latin-1")).css("meta"):
+        about = meta.attributes
+        found = _CHARSET.search(about.get("content") or "") if "http-equiv" in about else None
+        labels += filter(None, [about.get("charset"), found and found[1]])
+    if not labels:
+        return None
+    label = labels[0].strip().lower()
+    try:
+        codec = codecs.lookup(BY_BROWSERS.get(label, label)).name
+        "".encode(codec)  # not rot13 and its like
+    except (LookupError, ValueError):
+        raise UserError(f"{name}: charset {label!r} is unknown; save it as UTF-8") from None
+    return BY_BROWSERS.get(codec, codec)
 
 
 def _marked(data: bytes) -> str | None:

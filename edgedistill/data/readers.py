@@ -109,29 +109,39 @@ def _named_columns(path: Path, column: str) -> list[str]:
 
 def _worded(path: Path) -> Numbered:
     """The texts of a table without a column `text` whose column nobody named: its cells that are more than
-    numbers, joined. Raises UserError where no column has a word."""
+    numbers, joined, those inside lists and objects too. Raises UserError where no column has a word."""
     header = [] if numbered_rows(path) is None else column_names(path)
     rows = _rows(path, [] if header else None, None)
     if input_file.numbered(path) == "row":
-        names = column_names(path)
-        rows = ((number, dict(zip(names, row.values(), strict=True))) for number, row in rows)
+        header = column_names(path)
+        rows = ((number, dict(zip(header, row.values(), strict=True))) for number, row in rows)
     if len(header) == 1 and DIVIDED.search(header[0]):
         _check_columns(path, ["text"], header, None)
-    judged = list(islice(rows, LINES_JUDGED))
+    flat = ((number, dict(_cells_of(row))) for number, row in rows)
+    judged = list(islice(flat, LINES_JUDGED))
     chosen = _text_columns([row for _, row in judged])
     if judged and not chosen:
         raise UserError(f"{path}: no column with words; name one that has texts")
     if header:
-        _check_columns(path, chosen, header, None)
-    for number, row in chain(judged, rows):
-        texts = [normalize(row[name]) for name in chosen if isinstance(row.get(name), str)]
-        yield number, BETWEEN.join(filter(None, texts))
+        _check_columns(path, [name for name in header if (name,) in chosen], header, None)
+    for number, row in chain(judged, flat):
+        chosen |= _text_columns([row])  # a column may have its first word late
+        yield number, BETWEEN.join(text for column, text in row.items() if text and column in chosen)
 
 
-def _text_columns(rows: list[dict[Any, Any]]) -> list[Any]:
+def _cells_of(value: Any, column: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """(its keys, text) of every text in a row, whose cells may hold lists and objects."""
+    if isinstance(value, str):
+        yield column, normalize(value)
+    elif isinstance(value, dict | list | tuple):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _cells_of(each, (*column, key))
+
+
+def _text_columns(rows: list[dict[Any, str]]) -> set[Any]:
     """Which columns of some rows have a word in any of them; export/web chooses alike."""
-    cells = ((name, cell) for row in rows for name, cell in row.items() if isinstance(cell, str))
-    return list(dict.fromkeys(name for name, cell in cells if not NUMBER.fullmatch(cell)))
+    cells = ((name, cell) for row in rows for name, cell in row.items())
+    return {name for name, cell in cells if not NUMBER.fullmatch(cell)}
 
 
 def is_text_file(path: Path) -> bool:

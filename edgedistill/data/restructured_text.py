@@ -37,6 +37,9 @@ _LOCK = threading.Lock()  # docutils keeps its directives and roles in its modul
 class _Options(defaultdict):
     """Any option is text, a flag without a value too."""
 
+    def __bool__(self) -> bool:  # docutils reads no options where there are none to read
+        return True
+
     def __missing__(self, name: str) -> Callable[[str | None], str]:
         return lambda value: value or ""
 
@@ -50,13 +53,18 @@ class _AnyDirective(Directive):
     option_spec = _Options()
 
     def run(self) -> list[nodes.Node]:
-        argument = [] if self.name in NOT_SHOWN else self.arguments
-        shown: list[nodes.Node] = [nodes.paragraph(text, text) for text in argument]
-        for node in shown:
-            node.line = self.lineno
+        shown = self.shown([] if self.name in NOT_SHOWN else self.arguments)
         container = nodes.container()
         self.state.nested_parse(self.content, self.content_offset, container, match_titles=True)
         return [*shown, *container.children]
+
+    def shown(self, argument: list[str]) -> list[nodes.Node]:
+        """The argument and the caption."""
+        texts = [*argument, *filter(None, [self.options.get("caption")])]
+        found: list[nodes.Node] = [nodes.paragraph(text, text) for text in texts]
+        for node in found:
+            node.line = self.lineno
+        return found
 
 
 class _Code(_AnyDirective):
@@ -66,7 +74,7 @@ class _Code(_AnyDirective):
         code = "\n".join(self.content)
         block = nodes.literal_block(code, code)
         block.line = self.content_offset + 1
-        return [block]
+        return [*self.shown([]), block]
 
 
 def _bounded_inliner() -> Inliner:

@@ -140,7 +140,7 @@ class Fit:
         if shape.kind == "finished" and self.request.space == "own":
             student = self.source.finished[shape.vocabulary]
             if finished_student.needs_new_head(recipe.parse(whole, shape.name), student, self.teacher.dims):
-                whole["targets"] = shapes.targets(student, self.teacher.dims)
+                return shapes.in_own_space(whole, student, self.teacher.dims)
         return whole
 
     def opened(self, shape: Shape) -> Opened:

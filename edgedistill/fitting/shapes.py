@@ -55,6 +55,7 @@ SMALLEST_BATCH, STEPS_OF_AN_EPOCH = 8, 16  # of few texts: smaller batches, so t
 # A finished student: the weight of what it is to embed as before, and its initial weights' share of the
 # result, so that little is forgotten (bench/LOG.md).
 REHEARSAL, INITIAL_SHARE = 0.5, 0.3
+FOREIGN_SHARE = 0.65  # the initial weights' share where another teacher than its own has taught it
 
 
 @dataclass(frozen=True)
@@ -249,6 +250,13 @@ def targets(student: run.Run, dims: int) -> dict[str, Any]:
         return {"dims": student.dims, "reduce": {"kind": "ridge"}}
     reduce = {"kind": "pca", "centre": False} if dims > student.dims else {"kind": "none"}
     return {"dims": student.dims, "reduce": reduce, "align": "procrustes"}
+
+
+def in_own_space(described: dict[str, Any], student: run.Run, dims: int) -> dict[str, Any]:
+    """A finished student's recipe for another teacher, of `dims` dimensions, that leaves it its space."""
+    first, *behind = described["stages"]
+    stages = [{**first, "initial_share": FOREIGN_SHARE}, *behind]
+    return {**described, "targets": targets(student, dims), "stages": stages}
 
 
 # ---- found

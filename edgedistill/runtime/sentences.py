@@ -15,7 +15,7 @@ LANGUAGES = ("en", "de", "es", "fr", "nl")
 BEGINNING = re.compile(r"(?<=[.!?]\s)[a-z]")
 ALONE = re.compile(r"(?<=\s[.!?])\s+")  # behind a full stop with spaces around, whatever follows
 
-Spans = list[tuple[int, int]]  # where each token of a text begins and ends, in characters
+Spans = list[tuple[int, int]]  # where parts of a text begin and end, in characters
 
 
 def ends(text: str) -> list[int]:
@@ -29,17 +29,15 @@ def ends(text: str) -> list[int]:
 
 def sentences(text: str, min_words: int = 1) -> list[str]:
     """The sentences of a text; one of fewer words than `min_words` is joined to the one behind it."""
-    parts: list[str] = []
-    short, start = "", 0
+    spans: Spans = []
+    start = 0
     for end in ends(text):
-        sentence = f"{short} {text[start:end].strip()}".strip()
-        start = end
-        short = sentence if words(sentence) < min_words else ""
-        if not short and sentence:
-            parts.append(sentence)
-    if short:
-        parts[-1:] = [f"{parts[-1]} {short}"] if parts else [short]
-    return parts
+        if (part := text[start:end].strip()) and words(part) >= min_words:
+            spans.append((start, end))
+            start = end
+    if text[start:].strip():
+        spans[-1:] = [(spans[-1][0] if spans else start, len(text))]
+    return [text[first:last].strip() for first, last in spans]
 
 
 def words(text: str) -> int:

@@ -338,7 +338,8 @@ function linesOf(path, text) {
   const comma = top.split(";").length > top.split(",").length ? ";" : ",";
   const { lines, header, left } = type === "jsonl" ? jsonLines(text) : tableLines(text, type === "tsv" ? "\t" : comma);
   const columns = header.length ? [`Columns: ${few(header)}.`] : [];
-  const without = left.length ? [`Left out, as without words: ${few(left)}.`] : [];
+  const why = same(header, ["text"]) ? "beside the column text" : "as without words";
+  const without = left.length ? [`Left out, ${why}: ${few(left)}.`] : [];
   return { text: lines.join("\n"), said: [`Each row of ${path} is a line now.`, ...columns, ...without] };
 }
 

@@ -3,7 +3,7 @@
 const NUMBER = /^[-+.,\d\s%€$]*$/u; // or nothing
 const MOST_NAME = 30; // characters of a column's name
 
-/** {lines, header: the names of their columns, or none where the first row is one like the others, left: the columns without a word, left out}. */
+/** {lines, header: the names of their columns, or none where the first row is one like the others, left: the columns that are left out, without a word or beside one named text}. */
 export function tableLines(text, separator) {
   const [first = [], ...rest] = rowsOf(text, separator);
   const named = first.indexOf("text");

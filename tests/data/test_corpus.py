@@ -234,6 +234,7 @@ def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
             "这是第一个很长的句子。这是第二个很长的句子。",
             ["这是第一个很长的句子。", "这是第二个很长的句子。"],
         ),
+        ("好。这是第二个很长的句子。对。", ["好。这是第二个很长的句子。对。"]),
         ("no end", ["no end"]),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ SHOWN = {  # around or in place of: what browsers show all the same
     "CDATA": f"<![CDATA[ no text ]]><p>{REFUNDS}</p>",
     "svg": f"<svg><title>no</title><text>{REFUNDS}</text></svg>",
     "details": f"<details><summary>{REFUNDS}</summary></details>",
+    "found by its reader": f"<p hidden=until-found>{REFUNDS}</p>",
+    "another style": f'<p style="--display:none; background: url(?display:none)">{REFUNDS}</p>',
     "entities": "<p>Refunds&nbsp;take n&#105;ne days&period;</p>",
 }
 HIDDEN = [
@@ -59,6 +62,27 @@ def test_html_in_markdown_is_read(block: str) -> None:
     assert passages[REFUNDS] in (line, line + 1) and {"Report", "The end."} <= set(passages)
 
 
+@pytest.mark.parametrize("name", ["script", "title", "select", "dialog", "plaintext", "iframe src=x"])
+def test_a_tag_without_its_end_hides_nothing_of_a_markdown_document(name: str) -> None:
+    read = list(document_text.markdown(f"The <{name}> tag.\n\n{REFUNDS}\n\n<{name} />\n\nThe end.\n"))
+    assert read == [(1, f"The <{name}> tag."), (3, REFUNDS), (7, "The end.")]
+
+
+def test_lines_and_notes_of_markdown() -> None:
+    document = "One[^1]  \ntwo.\n\n```\ncode\n```\n\n<ul>\n<li>A</li>\n<li>B</li>\n</ul>\n\n[^1]: Knuth\n"
+    expected = [(1, "One[^1]"), (2, "two."), (5, "code"), (9, "A"), (10, "B"), (13, "[^1]: Knuth")]
+    assert list(document_text.markdown(document)) == expected
+
+
+def test_options_captions_and_rows_of_restructured_text() -> None:
+    document = (
+        ".. code-block:: c\n   :caption: Shown\n\n   code\n\n.. function:: f(x)\n   :noindex:\n\n   Told.\n\n"
+        "=== ===\nx   y\n=== ===\n1   2\n=== ===\n"
+    )
+    expected = [(1, "Shown"), (4, "code"), (6, "f(x)"), (9, "Told."), (12, "x; y"), (14, "1; 2")]
+    assert list(document_text.restructured(document)) == expected
+
+
 @pytest.mark.parametrize(
     ("start", "read"),
     [
@@ -88,6 +112,9 @@ def test_lines_end_where_editors_end_them(tmp_path: Path, kind: str, sign: str) 
         '<meta charset="ISO-8859-1"><p>Caf\xe9 \x80</p>'.encode("latin-1"),
         b'<meta http-equiv="Content-Type" content="text/html; charset=windows-1252"><p>Caf\xe9 \x80</p>',
         b'<?xml version="1.0" encoding="utf-8"?><p>Caf\xc3\xa9 \xe2\x82\xac</p>',
+        "<!-- <meta charset=utf-16> --><meta charset=ascii><p>Café €".encode("cp1252"),
+        "<meta content='charset=big5'><meta charset=latin1><p>Café €".encode(),
+        "<meta charset=x-gbk><p>Caf\xe9 \u20ac".encode("gb18030"),
         "<p>Café €</p>".encode("utf-16"),
         "\ufeff<p>Café €</p>\r\n".encode(),
     ],
@@ -95,6 +122,12 @@ def test_lines_end_where_editors_end_them(tmp_path: Path, kind: str, sign: str) 
 def test_a_declared_charset_is_honoured(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "page.html").write_bytes(data)
     assert list(readers.texts_in(tmp_path / "page.html")) == ["Café €"]
+
+
+def test_an_unknown_charset_is_named(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text('<meta charset="rot13"><p>Abc')
+    with pytest.raises(UserError, match="page.html: charset 'rot13'"):
+        list(readers.texts_in(tmp_path / "page.html"))
 
 
 def test_a_byte_order_mark_names_the_encoding_of_lines(tmp_path: Path) -> None:
@@ -119,6 +152,14 @@ def test_tables_of_other_writers(tmp_path: Path) -> None:
     (tmp_path / "whole.json").write_text('{\n "data": [{"text": "A cat sleeps."}]\n}')
     with pytest.raises(UserError, match="whole.json: one JSON object over several lines"):
         list(readers.texts_in(tmp_path / "whole.json"))
+
+
+def test_every_word_of_a_table_is_read(tmp_path: Path) -> None:
+    rows = [{"id": at, "of": {"title": "A cat"}, "tags": ["x", "7"]} for at in range(readers.LINES_JUDGED)]
+    rows += [{"id": 0, "of": {"title": "A cat"}, "late": "sleeps"}]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    read = list(readers.texts_in(tmp_path / "a.jsonl", None))
+    assert (read[0], read[-1]) == ("A cat · x", "A cat · sleeps")
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ export const cases = {
     const on = await page("/?bundle=");
     await shown(on, "open");
     assert.equal(await on.isVisible("#error"), false);
-    await on.fill("#texts", "The parcel is late");
+    await on.fill("#texts", "My parcel is late");
     await on.waitForFunction(() => document.getElementById("offer").textContent === "Pick an encoder to search your 1 line");
     assert.deepEqual([await text(on, "kept"), await on.isVisible("#without")], ["", false]);
     await openAddress(on, "few/");
@@ -386,8 +386,8 @@ export const cases = {
     await on.fill("#texts", "");
     await dropText(on, "rows.jsonl", JSON_ROWS);
     await searchable("3 lines");
-    assert.equal(await on.inputValue("#texts"), "Hello you · de\nnot JSON {\nBye");
-    assert.equal(await text(on, "taken"), "Each row of rows.jsonl is a line now. Columns: text, meta.to. Left out, as without words: id.");
+    assert.equal(await on.inputValue("#texts"), "Hello you\nnot JSON {\nBye");
+    assert.equal(await text(on, "taken"), "Each row of rows.jsonl is a line now. Columns: text. Left out, beside the column text: id, meta.to.");
     await on.fill("#texts", "");
     await dropText(on, "long.txt", "one\ntwo\n".repeat(12_500));
     await searchable("20,000 lines");
