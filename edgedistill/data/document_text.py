@@ -32,12 +32,14 @@ _HIDDEN = frozenset(
 # Elements that stand within a line; each other one begins a passage, and ends it.
 _WITHIN = frozenset(
     "a abbr b bdi bdo big cite code data del dfn em font i img ins kbd label mark q ruby rt s samp small "
-    "span strike strong sub sup td th time tt u var wbr".split()
+    "span strike strong sub sup td th time tt u var wbr "
+    "math semantics mrow mi mo mn ms mtext mspace mstyle mfrac msqrt mroot msub msup msubsup munder mover "
+    "munderover".split()
 )
 _UNSEEN = re.compile(r"(?:^|[;\s])(?:display\s*:\s*none|(?:content-)?visibility\s*:\s*hidden)", re.IGNORECASE)
 # In Markdown, one of these without its end would hide all that follows, as in "the <script> tag".
 _ENCLOSING = re.compile(
-    rf"<(/?)({'|'.join(sorted(_HIDDEN - {'head', 'rp'}))}|dialog|plaintext|xmp)\b[^>]*?(/?)>", re.IGNORECASE
+    rf"<(/?)({'|'.join(sorted(_HIDDEN - {'head', 'rp'}))}|dialog|plaintext|xmp)\b[^<>]*?(/?)>", re.IGNORECASE
 )
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
 NEEDLE = 40  # characters by which a text is found in its page
