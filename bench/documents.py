@@ -107,10 +107,10 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
             worst = f"{min(measured_tables.shares(own, each['name']).values()):.0%}"
         numbers += [worst, f"{rows[each['name']]['time']['p50_ms']:.2f}"]
         lines.append(f"| {title} | {languages} | {each['max_tokens']} | {' | '.join(numbers)} |")
-    timing, at = found["timing"], {found["made_at"][:10]: "", searches["made_at"][:10]: " (search)"}
-    machine = f"{timing['machine']['cpu']} · {timing['threads']} thread · int8"
-    days = " · ".join(f"{day}{what}" for day, what in at.items())
-    return "\n".join([*lines, "", f"<sub>{machine} · {days}</sub>", ""])
+    timing = found["timing"]
+    machine = f"{timing['machine']['cpu']} · {timing['threads']} thread · int8 · {found['made_at'][:10]}"
+    of_search = f"search: {searches['machine']['cpu']} · {searches['made_at'][:10]}"
+    return "\n".join([*lines, "", f"<sub>{machine}<br>{of_search}</sub>", ""])
 
 
 DOCUMENTS_BY = {"mean": "itself and its teacher, the mean", "teacher": "its teacher"}
