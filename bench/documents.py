@@ -23,13 +23,12 @@ from edgedistill.data.corpus import SHARD
 from edgedistill.evaluation import tables
 from edgedistill.export import bundle_writer
 from edgedistill.recipe import schema
-from edgedistill.runtime.bundle_location import SCORED, SCORES, shipped
+from edgedistill.runtime.bundle_location import SCORED, SCORES, SEARCH, shipped
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
 TABLES = {  # name of the table -> (the document with its markers, its reports)
     "flagships": (ROOT / "bench" / "RESULTS.md", [REPORTS / "flagship.json"]),
-    "search": (ROOT / "bench" / "RESULTS.md", [REPORTS / "search.json"]),
     "shipped": (ROOT / "bench" / "RESULTS.md", [REPORTS / "shipped.json"]),
     "flagship-256": (
         ROOT / "bench" / "RESULTS.md",
@@ -57,6 +56,7 @@ RECIPES = ROOT / "recipes"
 SECURITY, FAULTS = ROOT / "SECURITY.md", REPORTS / "faults.json"  # of tests/faults
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
 COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
+SEARCHES, PAIRS = REPORTS / "search-test.json", "sts-small"  # of bench/search_test.py
 LANGUAGES = {"en": "English", "de": "German", "es": "Spanish", "fr": "French", "nl": "Dutch"}
 TEACHER = "edgedistill, int8"  # among the peers: the teacher of nano and micro
 TEACHERS_NAME = "packaged:all-MiniLM-L6-v2"
@@ -78,21 +78,21 @@ RESULTS, FITS = (
 )  # of bench/fit_comparison.py
 
 
-def students(found: dict[str, Any], shipped: list[dict[str, Any]]) -> str:
-    """The table of what ships and the teacher, as `peers/run.py` measured them in one run."""
+def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dict[str, Any]) -> str:
+    """The table of what ships and the teacher: sizes, times and STS as `peers/run.py` measured them in one
+    run, search as `search_test.py` did."""
     rows = {row["name"]: row for row in found["rows"]}
-    quality = rows[TEACHER]["quality"]
-    searched = sum(quality[each] for each in COLLECTIONS.values()) / len(COLLECTIONS)
     tokenizer = resolve.model_files(resolve.Packaged(TEACHERS_NAME), None, "teacher") / "tokenizer.json"
+    own = measured_tables.own_documents(searches)
     teacher = {
         "name": TEACHER,
         "languages": ["en"],
         "max_tokens": 256,
         "size_bytes": rows[TEACHER]["size_bytes"] + tokenizer.stat().st_size,
-        "scores": {"sts7": quality["sts7"], "retrieval": searched},
+        "scores": {"sts7": rows[TEACHER]["quality"]["sts7"], SEARCH: own["teacher"][SEARCH]["average"]},
     }
     titles = " | ".join(SCORED.values())
-    lines = [f"| name | languages | tokens | MB | {titles} | ms |", "| --- | --- |" + " ---: |" * 5]
+    lines = [f"| name | languages | tokens | MB | {titles} | worst | ms |", "| --- | --- |" + " ---: |" * 6]
     for each in [*shipped, teacher]:
         title = f"[`{each['name']}`](edgedistill/shipped/bundles/{each['name']}/README.md)"
         if each is teacher:
@@ -102,35 +102,34 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]]) -> str:
             f"{each['size_bytes'] / 1e6:.1f}",
             *(f"{100 * each['scores'][suite]:.1f}" for suite in SCORED),
         ]
-        numbers.append(f"{rows[each['name']]['time']['p50_ms']:.2f}")
+        worst = ""
+        if each["name"] in ("nano", "micro"):
+            worst = f"{min(measured_tables.shares(own, each['name']).values()):.0%}"
+        numbers += [worst, f"{rows[each['name']]['time']['p50_ms']:.2f}"]
         lines.append(f"| {title} | {languages} | {each['max_tokens']} | {' | '.join(numbers)} |")
     timing = found["timing"]
     machine = f"{timing['machine']['cpu']} · {timing['threads']} thread · int8 · {found['made_at'][:10]}"
-    return "\n".join([*lines, "", f"<sub>{machine}</sub>", ""])
+    of_search = f"search: {searches['machine']['cpu']} · {searches['made_at'][:10]}"
+    return "\n".join([*lines, "", f"<sub>{machine}<br>{of_search}</sub>", ""])
 
 
-def searched(reports: list[dict[str, Any]]) -> str:
+DOCUMENTS_BY = {"mean": "itself and its teacher, the mean", "teacher": "its teacher"}
+
+
+def searched(found: dict[str, Any]) -> str:
     """The table of who embeds queries and documents: nDCG@10, and its share of what the teacher finds by
     cosine alone."""
-    scores = {each["bundle"]["name"]: each["quality"] for each in reports}
-    best = scores["teacher"]["retrieval"]["average"]
-    rows = []
-    for name in ("nano", "micro", "teacher"):
-        quality = scores[name]
-        who = [("itself", quality, "retrieval")]
-        if name != "teacher":
-            mean = scores[f"{name}-mean"]
-            who += [("itself and its teacher, the mean", mean, "retrieval")]
-            who += [("its teacher", quality, "retrieval, documents of teacher:int8")]
-        rows += [
-            (f"`{name}`" if name in SHIPPED else "the teacher", documents, found[key], found[f"{key} + BM25"])
-            for documents, found, key in who
-        ]
+    best = measured_tables.own_documents(found)["teacher"][SEARCH]["average"]
     lines = ["| queries by | documents by | nDCG@10 | with BM25 |", "| --- | --- | ---: | ---: |"]
-    for queries, documents, alone, beside in rows:
-        cells = [_shared(each["average"], best) for each in (alone, beside)]
-        lines.append(f"| {queries} | {documents} | {' | '.join(cells)} |")
-    alone = _shared(rows[0][3]["bm25"], best)
+    names = ("nano", "micro", "teacher")
+    rows = [each for name in names for each in found["rows"] if each["bundle"]["name"] == name]
+    for each in rows:
+        name = each["bundle"]["name"]
+        queries = f"`{name}`" if name in SHIPPED else "the teacher"
+        documents = "itself" if each["documents"] == name else DOCUMENTS_BY[each["documents"]]
+        scores = (each["quality"][suite]["average"] for suite in (SEARCH, f"{SEARCH} + BM25"))
+        lines.append(f"| {queries} | {documents} | {' | '.join(_shared(score, best) for score in scores)} |")
+    alone = _shared(rows[0]["quality"][f"{SEARCH} + BM25"]["bm25"], best)
     return "\n".join([*lines, f"| *BM25 alone* | | | {alone} |", ""])
 
 
@@ -242,38 +241,40 @@ def verdicts(pages: Path) -> str:
     return "\n".join([*head, *rows, ""])
 
 
-def scores(sources: list[Path]) -> str:
+def scores(sources: list[Path], searches: dict[str, Any]) -> str:
     """What each shipped student scores on each suite, for `edgedistill.shipped()`."""
-    names = files.shipped("bundle")
+    names, own = files.shipped("bundle"), measured_tables.own_documents(searches)
     found = {
-        row["bundle"]["name"]: {name: round(each["average"], 4) for name, each in row["quality"].items()}
+        row["bundle"]["name"]: {
+            name: round(each["average"], 5)
+            for name, each in {**row["quality"], **own[row["bundle"]["name"]]}.items()
+            if not name.endswith("BM25")
+        }
         for row in report_files.merged([each for source in sources for each in report_files.read(source)])
         if row["bundle"]["name"] in names
     }
     return files.json_text(found, indent=2) + "\n"
 
 
-HOW = {  # the suites of a card's table, and what each asks
-    "retrieval": "by cosine",
-    "retrieval + BM25": "beside BM25",
-    "retrieval, documents of teacher:int8": "by cosine, documents embedded by the teacher",
-    "retrieval, documents of teacher:int8 + BM25": "the same, beside BM25",
-}
-
-
-def card(quality: dict[str, Any]) -> str:
-    """A student's scores on suites, for its card: search first."""
-    found = [(how, quality[suite]["tasks"]) for suite, how in HOW.items() if suite in quality]
-    lines = [f"| search, nDCG@10 | {' | '.join(found[0][1])} |", "| --- |" + " ---: |" * len(found[0][1])]
-    for how, tasks in found:
-        scores = (100 * each["ndcg_at_10"] for each in tasks.values())
-        lines.append(f"| {how} | {' | '.join(f'{score:.1f}' for score in scores)} |")
-    others = {suite: each["average"] for suite, each in quality.items() if not suite.startswith("retrieval")}
-    listed = ", ".join(f"`{suite}` {100 * score:.1f}" for suite, score in others.items())
+def card(quality: dict[str, Any], searches: list[dict[str, Any]]) -> str:
+    """A student's scores on suites, for its card: search first, of each way of embedding documents."""
+    heads, columns = ["search, nDCG@10"], list[dict[str, Any]]()
+    for each in searches:
+        if each["documents"] != "mean":
+            by = ", documents by the teacher" if each["documents"] == "teacher" else ""
+            heads += [f"by cosine{by}", "with BM25"]
+            columns += [each["quality"][suite] for suite in (SEARCH, f"{SEARCH} + BM25")]
+    lines = [f"| {' | '.join(heads)} |", "| --- |" + " ---: |" * len(columns)]
+    for task in columns[0]["tasks"]:
+        found = (100 * column["tasks"][task]["ndcg_at_10"] for column in columns)
+        lines.append(f"| {task} | {' | '.join(f'{score:.1f}' for score in found)} |")
+    means = (f"**{100 * column['average']:.1f}**" for column in columns)
+    lines.append(f"| **mean** | {' | '.join(means)} |")
+    listed = ", ".join(f"`{suite}` {100 * each['average']:.1f}" for suite, each in quality.items())
     return "\n".join([*lines, "", f"Averages of other suites of `edgedistill bench`, int8: {listed}.", ""])
 
 
-def write_card(name: str, quality: dict[str, Any]) -> bool:
+def write_card(name: str, quality: dict[str, Any], searches: list[dict[str, Any]]) -> bool:
     """Write scores into the card of a shipped bundle, whose manifest has the card's hash. Returns whether
     anything changed."""
     folder = files.PACKAGE / "shipped" / "bundles" / name
@@ -281,7 +282,7 @@ def write_card(name: str, quality: dict[str, Any]) -> bool:
     text, (begin, end) = place.read_text(encoding="utf-8"), readme_tables.markers("scores")
     if begin not in text:  # a new export
         files.write_text(place, text.replace(before, f"\n{begin}\n{end}\n{before}", 1))
-    changed = readme_tables.update(place, card(quality), "scores")
+    changed = readme_tables.update(place, card(quality, searches), "scores")
     bundle_writer.seal(folder, files.read_json(folder / "manifest.json"))
     return changed
 
@@ -398,6 +399,7 @@ def measured() -> dict[str, str]:
         "processors": measured_tables.processors,
         "mteb": measured_tables.mteb,
         "search-curve": measured_tables.search_curve,
+        "search-test": measured_tables.search_test,
         "runners": lambda found: tables.markdown(found["reports"]),
     }
     found = {
@@ -418,6 +420,7 @@ def rewrite(path: Path, text: str) -> bool:
 
 
 if __name__ == "__main__":
+    searches = files.read_json(SEARCHES)
     changed = [
         name
         for name, path, text in (
@@ -428,7 +431,7 @@ if __name__ == "__main__":
                 recipe_reference.updated((RECIPES / "README.md").read_text(encoding="utf-8")),
             ),
             ("API page", api_page.PAGE, api_page.page()),
-            ("scores", SCORES, scores(TABLES["shipped"][1])),
+            ("scores", SCORES, scores(TABLES["shipped"][1], searches)),
         )
         if rewrite(path, text)
     ]
@@ -437,14 +440,18 @@ if __name__ == "__main__":
         for name, (document, sources) in TABLES.items()
         if readme_tables.update_table(document, sources, name)
     ]
-    sources = [*TABLES["shipped"][1], *TABLES["shipped-languages"][1], REPORTS / "search.json"]
+    sources = [*TABLES["shipped"][1], *TABLES["shipped-languages"][1]]
     quality: dict[str, dict[str, Any]] = {name: {} for name in files.shipped("bundle")}
     for each in (each for source in sources for each in report_files.read(source)):
         quality.get(each["bundle"]["name"], {}).update(each["quality"])
-    changed += [f"card of {name}" for name, scores_of in quality.items() if write_card(name, scores_of)]
+    for name, scores_of in quality.items():
+        rows = [each for each in searches["rows"] if each["bundle"]["name"] == name]
+        scores_of |= {PAIRS: rows[0]["quality"][PAIRS]}
+        if write_card(name, scores_of, rows):
+            changed.append(f"card of {name}")
     for name, table in (
-        ("students", students(files.read_json(PEERS), shipped())),
-        ("searched", searched(report_files.read(REPORTS / "search.json"))),
+        ("students", students(files.read_json(PEERS), shipped(), searches)),
+        ("searched", searched(searches)),
         ("adapted", adapted(files.read_json(ADAPTED))),
     ):
         if readme_tables.update(README, table, name):

@@ -1,12 +1,13 @@
 """Tables of bench/RESULTS.md from the reports of processors.py, mteb_scores.py, search_curve.py,
-train_speed.py and teacher_speed.py; that of export/README.md from embedding_bytes.py, of SECURITY.md from
-tests/faults."""
+search_test.py, train_speed.py and teacher_speed.py; that of export/README.md from embedding_bytes.py, of
+SECURITY.md from tests/faults."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from edgedistill import files
+from edgedistill.runtime.bundle_location import SEARCH
 
 Report = dict[str, Any]
 HERE = "here"  # the processor of processors.py that nothing emulates
@@ -76,6 +77,49 @@ def embedding_bytes(report: Report) -> str:
             rows.append([name, STORED.get(precision, precision), f"{found['bytes']:,}", *shown])
             name = ""
     return lines(["", "embeddings", "bytes", *suites], rows, 2, [])
+
+
+def own_documents(report: Report) -> dict[str, dict[str, Any]]:
+    """The scores by suite of each encoder, among the documents that it embedded itself."""
+    return {
+        row["bundle"]["name"]: row["quality"]
+        for row in report["rows"]
+        if row["documents"] == row["bundle"]["name"]
+    }
+
+
+def shares(own: dict[str, dict[str, Any]], name: str) -> dict[str, float]:
+    """The share of the teacher's nDCG@10 of each collection, both by cosine."""
+    of_teacher = own["teacher"][SEARCH]["tasks"]
+    return {
+        task: each["ndcg_at_10"] / of_teacher[task]["ndcg_at_10"]
+        for task, each in own[name][SEARCH]["tasks"].items()
+    }
+
+
+def search_test(report: Report) -> str:
+    """nDCG@10 × 100: a row for each collection, columns by cosine and with BM25; below them the mean, and the
+    share of the teacher's by cosine, on average and at worst."""
+    own, rows = own_documents(report), list[list[str]]()
+    columns = {name: quality[SEARCH] for name, quality in own.items()}
+    beside = {f"{name} + BM25": quality[f"{SEARCH} + BM25"] for name, quality in own.items()}
+    every = [*columns.values(), *beside.values()]
+    words = next(iter(beside.values()))
+    for task, each in words["tasks"].items():
+        found = [column["tasks"][task]["ndcg_at_10"] for column in every]
+        found.insert(len(columns), each["bm25"]["ndcg_at_10"])
+        rows.append([task, *(f"{100 * score:.1f}" for score in found)])
+    means = [column["average"] for column in every]
+    means.insert(len(columns), words["bm25"])
+    rows.append(["**mean**", *(f"**{100 * score:.1f}**" for score in means)])
+    of_teacher = [list(shares(own, name).values()) for name in columns]
+    left = [""] * (1 + len(beside))
+    rows.append(["share of the teacher's, mean", *(f"{sum(x) / len(x):.0%}" for x in of_teacher), *left])
+    rows.append(["at worst", *(f"{min(x):.0%}" for x in of_teacher), *left])
+    titles = [name if name == "teacher" else f"`{name}`" for name in columns]
+    heads = ["", *titles, "BM25", *(f"{title} + BM25" for title in titles)]
+    note = f"BM25's weight: {words['weight']:g} · {report['machine']['cpu']} · {report['made_at'][:10]}"
+    return lines(heads, rows, 1, [note])
 
 
 def search_curve(report: Report) -> str:

@@ -320,6 +320,7 @@ def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
     """Print a result as JSON, or as text."""
     if as_json:
         text = files.json_text(value, default=str)
+    text = text.encode(errors="backslashreplace").decode()  # the name of a file may not be UTF-8
     if text:
         with border("stdout"):
             typer.echo(text)

@@ -36,10 +36,11 @@ class Reading:
     def empty_page(self, name: str, page: int) -> None:
         self.pages_without_text.setdefault(name, []).append(page)
 
-    def skip(self, name: str, problem: Exception) -> None:
-        """Note a file that was not read, with the fact of its error."""
-        fact = str(problem).removeprefix(f"{name}: ").partition("; ")[0]
-        self.skipped[name] = fact
+    def skip(self, path: str, problem: Exception, name: str = "") -> None:
+        """Note a file that was not read, by its path or another name, with the fact of its error."""
+        fact = str(problem).removeprefix(f"{path}: ").partition("; ")[0]
+        of_system = problem.strerror if isinstance(problem, OSError) else None
+        self.skipped[name or path] = of_system.lower() if of_system else fact
 
     def cut(self, tokens: list[int], most: int) -> None:
         """Note the numbers of tokens of texts, of which an encoder reads at most so many."""

@@ -416,21 +416,18 @@ def test_the_readmes_results_are_those_of_the_reports(tmp_path: Path) -> None:
 
 def test_the_tables_of_students_searches_fits_and_verdicts_are_those_of_the_reports(tmp_path: Path) -> None:
     import readme_tables
-    import report_files
 
     import edgedistill
     from edgedistill import files
 
     script = runpy.run_path(str(ROOT / "bench/documents.py"))
+    searches = files.read_json(script["SEARCHES"])
     tables = {
         "students": (
             script["README"],
-            script["students"](files.read_json(script["PEERS"]), edgedistill.shipped()),
+            script["students"](files.read_json(script["PEERS"]), edgedistill.shipped(), searches),
         ),
-        "searched": (
-            script["README"],
-            script["searched"](report_files.read(script["REPORTS"] / "search.json")),
-        ),
+        "searched": (script["README"], script["searched"](searches)),
         "adapted": (script["README"], script["adapted"](files.read_json(script["ADAPTED"]))),
         "verdicts": (script["BENCH"], script["verdicts"](script["PAGES"])),
         "fitted": (script["RESULTS"], script["fitted"]([files.read_json(path) for path in script["FITS"]])),

@@ -76,6 +76,10 @@ def test_texts_are_read_where_they_are(store: Any, tmp_path: Path) -> None:
     assert len(found) == 6 and found.pop(0) == lines[:40] and all(each == lines for each in found)
     assert texts_at(f"{at}/*.txt", f"{at}/**/*.gz") == [lines, lines[:40]]
     assert texts_at(f"{at}/six.parquet") == [lines]
+    for name in ("notes [2024]/a #1.txt", "notes [2024]/50%20?.txt"):
+        store.pipe_file(f"/b/{name}", b"one")
+        assert texts_at(f"memory://b/{name}") == [["one"]], "brackets of a name are no pattern"
+    assert texts_at("memory://b/notes [2024]/*.txt") == [["one"], ["one"]]
     [path] = file_patterns.matching_files([f"{at}/one.txt"], None, "--texts")
     assert str(path) == f"{at}/one.txt" and path.name == "one.txt"
     assert not [each for each in tmp_path.rglob("*") if each.is_file() and each != packed], (

@@ -24,7 +24,7 @@ from edgedistill.errors import UserError
 from edgedistill.reading import Reading
 from edgedistill.session import Session, progress_bar
 
-FORMAT = 3  # part of every cache key: raise it when what is written changes
+FORMAT = 4  # part of every cache key: raise it when what is written changes
 CHUNK_TEXTS = 4096  # read at a time by a loop over all texts
 SHARD = 32_768  # texts of a `CorpusPass`
 # Names of added texts in `Corpus.sources`.
@@ -293,7 +293,7 @@ def _of_files(spec: recipe.Files, data: Path | None, reading: Reading) -> list[S
         Source(
             path.name,
             input_file.content_id(path),
-            _texts(path, columns[path], spec.unit, str(path) in named, reading),
+            _texts(path, columns[path], spec.unit, None if str(path) in named else data or Path(), reading),
         )
         for path in paths
     ]
@@ -314,7 +314,7 @@ def _columns(paths: list[Path], columns: Sequence[str | None]) -> dict[Path, Seq
     def known(path: Path) -> set[str | None]:
         try:
             return set(readers.column_names(path))
-        except UserError:  # its reader says so again
+        except (UserError, OSError):  # its reader says so again
             return set()
 
     names = {path: known(path) if len(columns) > 1 else set(columns) for path in paths}
@@ -326,21 +326,22 @@ def _columns(paths: list[Path], columns: Sequence[str | None]) -> dict[Path, Seq
 
 
 def _texts(
-    path: Path, columns: Sequence[str | None], unit: str, named: bool, reading: Reading
+    path: Path, columns: Sequence[str | None], unit: str, folder: Path | None, reading: Reading
 ) -> Iterator[str]:
     """The texts of a file, those of one column after the other. One that cannot be read is skipped, all of
-    it, unless the recipe names it itself."""
+    it, where a pattern below the `folder` found it; one that the recipe names itself has none."""
 
     def texts(reading: Reading) -> Iterator[str]:
         for column in columns[:1] if readers.is_text_file(path) else columns:
             yield from readers.texts_in(path, column, "corpus.column", unit, reading=reading)
 
-    if not named:
+    if folder is not None:
         try:
             if not sum(1 for text in texts(Reading()) if text.strip()):
                 raise UserError(f"{path}: no text in it; leave it out")
         except (UserError, OSError) as problem:
-            reading.skip(path.name, problem)
+            inside = path.is_relative_to(folder)
+            reading.skip(str(path), problem, str(path.relative_to(folder) if inside else path))
             return
     yield from texts(reading)
     reading.files += 1

@@ -35,12 +35,17 @@ def digest(text: str) -> bytes:
 
 
 def key(text: str) -> int:
-    """A number of 64 bits that is equal for texts of the same words, whatever their case, width, accents and
-    punctuation: what is measured must not be trained on in other letters either."""
+    """A number of 64 bits that is equal for texts of the same words, whatever their case, width, accents,
+    punctuation and invisible characters: what is measured must not be trained on in other letters either."""
     plain = unicodedata.normalize("NFKD", text)
     if not plain.isascii():
-        plain = "".join(character for character in plain if not unicodedata.combining(character))
+        plain = "".join(letter for letter in plain if not _is_mark(letter))
     return int.from_bytes(digest(" ".join(_WORD.findall(plain)) or text), "little")
+
+
+def _is_mark(letter: str) -> bool:
+    """Whether it is an accent, or invisible, such as a soft hyphen."""
+    return unicodedata.combining(letter) > 0 or unicodedata.category(letter) == "Cf"
 
 
 def excluded_keys(paths: list[Path]) -> set[int]:

@@ -32,12 +32,14 @@ _HIDDEN = frozenset(
 # Elements that stand within a line; each other one begins a passage, and ends it.
 _WITHIN = frozenset(
     "a abbr b bdi bdo big cite code data del dfn em font i img ins kbd label mark q ruby rt s samp small "
-    "span strike strong sub sup td th time tt u var wbr".split()
+    "span strike strong sub sup td th time tt u var wbr "
+    "math semantics mrow mi mo mn ms mtext mspace mstyle mfrac msqrt mroot msub msup msubsup munder mover "
+    "munderover".split()
 )
 _UNSEEN = re.compile(r"(?:^|[;\s])(?:display\s*:\s*none|(?:content-)?visibility\s*:\s*hidden)", re.IGNORECASE)
 # In Markdown, one of these without its end would hide all that follows, as in "the <script> tag".
 _ENCLOSING = re.compile(
-    rf"<(/?)({'|'.join(sorted(_HIDDEN - {'head', 'rp'}))}|dialog|plaintext|xmp)\b[^>]*?(/?)>", re.IGNORECASE
+    rf"<(/?)({'|'.join(sorted(_HIDDEN - {'head', 'rp'}))}|dialog|plaintext|xmp)\b[^<>]*?(/?)>", re.IGNORECASE
 )
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
 NEEDLE = 40  # characters by which a text is found in its page
@@ -279,8 +281,8 @@ def portable(file: IO[bytes], name: str, most: int, empty: Callable[[int], None]
         reader = pypdf.PdfReader(file)
         if reader.is_encrypted and not reader.decrypt(""):
             raise UserError(f"{name}: encrypted; save it without a password")
-        for page, content in enumerate(reader.pages, 1):
-            text = content.extract_text()
+        for page in range(1, len(reader.pages) + 1):
+            text = reader.pages[page - 1].extract_text()
             size += len(text)
             if size > most:
                 raise UserError(f"{name}: over {most:,} characters by page {page}; split it")
@@ -294,7 +296,7 @@ def portable(file: IO[bytes], name: str, most: int, empty: Callable[[int], None]
         require("cryptography", f"{name}: a PDF that is encrypted without a password")
         raise
     except Exception as error:  # noqa: BLE001 - of a damaged file, its reader raises anything
-        place = f"page {page + 1}" if page else "at its start"
+        place = f"page {page}" if page else "at its start"
         raise UserError(f"{name}: {place}: damaged ({first_line(error)}); fetch the file again") from None
     if not size:
         raise UserError(

@@ -60,7 +60,7 @@ def expanded(path: Path) -> list[Path]:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise UserError(f"{path}: a pipe, which can be read only once; write what it gives to a file")
     parts = path.parts[bool(path.anchor) :]
-    return sorted(each for each in set(_expanded(Path(path.anchor), parts)) if os.path.isfile(each))
+    return sorted(each for each in set(_expanded(Path(path.anchor), parts)) if _is_file(each))
 
 
 def in_data(name: str, data: Path | None, place: str) -> Path:
@@ -97,8 +97,13 @@ def texts_below(folder: Path) -> list[Path]:
     """What a folder stands for: its files of texts and tables, and those of the folders in it. Documents that
     are to be converted first are among them, so that their reader names them."""
     paths = [below / name for below in _folders(folder) for name in sorted(os.listdir(below))]
-    plain = [path for path in paths if not path.name.startswith(".") and path.is_file()]
+    plain = [path for path in paths if not path.name.startswith(".") and _is_file(path)]
     return [path for path in plain if path.name.lower().removesuffix(".gz").endswith(input_file.NAMED)]
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is a file, or a link to one that is gone, as its reader says."""
+    return path.is_file() or (path.is_symlink() and not path.exists())
 
 
 def _expanded(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:

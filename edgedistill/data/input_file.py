@@ -92,8 +92,12 @@ def kind(path: Path) -> str:
 
 
 def content_id(path: Path) -> Any:
-    """What identifies the content of a file: its sha256, or what its object store says of it."""
-    return path.version if isinstance(path, object_store.StoredFile) else files.sha256_file(path)
+    """What identifies the content of a file: its sha256, or what its object store says of it; None where it
+    cannot be read, as its reader says."""
+    try:
+        return path.version if isinstance(path, object_store.StoredFile) else files.sha256_file(path)
+    except OSError:
+        return None
 
 
 def numbered(path: Path) -> str:

@@ -19,7 +19,7 @@ from edgedistill.errors import UserError
 from edgedistill.runtime.sentences import sentences
 from edgedistill.session import Session
 
-FORMAT = 4  # part of every cache key: raise it when what is written changes
+FORMAT = 5  # part of every cache key: raise it when what is written changes
 CHUNK = 4_096  # texts read at a time
 
 

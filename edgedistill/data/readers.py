@@ -164,13 +164,15 @@ def is_wrapped(path: Path) -> bool:
 
 
 def texts_in_every_column(path: Path) -> Iterator[str]:
-    """Every text of a file, whatever its column; for files of texts that must not be trained on. Raises
-    UserError as `texts_in`."""
+    """Every text of a file, whatever its column, and those of a row joined as they may be read; for files of
+    texts that must not be trained on. Raises UserError as `texts_in`."""
     if is_text_file(path):
         yield from texts_in(path)
         return
     for _, row in _rows(path, None, None):
-        yield from (value for value in row.values() if isinstance(value, str))
+        cells = [text for _, text in _cells_of(row)]
+        yield from cells
+        yield BETWEEN.join(text for text in cells if not NUMBER.fullmatch(text))
 
 
 def _rows(path: Path, columns: list[str] | None, field: str | None) -> Iterator[tuple[int, dict[Any, Any]]]:

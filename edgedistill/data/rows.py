@@ -26,7 +26,7 @@ from edgedistill.data.deduplicate import Row, Spool
 from edgedistill.errors import UserError, counted
 from edgedistill.session import Session
 
-FORMAT = 4  # part of every cache key: raise it when what is written changes
+FORMAT = 5  # part of every cache key: raise it when what is written changes
 SIDES = ("first", "second")  # folder names
 ROLES_OF_SIDES = ("query", "document")
 

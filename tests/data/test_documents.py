@@ -24,6 +24,7 @@ SHOWN = {  # around or in place of: what browsers show all the same
     "a sign in quotes": '<p>Refunds <a title="Home > Shop" href="/x">take</a> nine days.</p>',
     "CDATA": f"<![CDATA[ no text ]]><p>{REFUNDS}</p>",
     "svg": f"<svg><title>no</title><text>{REFUNDS}</text></svg>",
+    "a formula": "<p>Refunds take <math><mi>nine</mi></math> days.</p>",
     "details": f"<details><summary>{REFUNDS}</summary></details>",
     "found by its reader": f"<p hidden=until-found>{REFUNDS}</p>",
     "another style": f'<p style="--display:none; background: url(?display:none)">{REFUNDS}</p>',
@@ -160,6 +161,7 @@ def test_every_word_of_a_table_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     read = list(readers.texts_in(tmp_path / "a.jsonl", None))
     assert (read[0], read[-1]) == ("A cat · x", "A cat · sleeps")
+    assert {"A cat", *read[::1000]} <= set(readers.texts_in_every_column(tmp_path / "a.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -171,6 +173,7 @@ def test_every_word_of_a_table_is_read(tmp_path: Path) -> None:
         "[" * 20_000,
         "<svg><math><pre>" * 2_000,
         "<!--" * 5_000,
+        "<script " * 20_000,
         "&" * 20_000,
     ],
 )

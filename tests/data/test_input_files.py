@@ -367,12 +367,16 @@ def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(
     (folder / "empty.md").write_text("\n")
     (folder / "letter.docx").write_bytes(b"PK")
     (folder / "config.json").write_text('{\n  "a": 1\n}\n')
+    (folder / "gone.txt").symlink_to("nowhere.txt")
+    (folder / "deep").mkdir()
+    (folder / "deep" / "empty.md").write_text("\n")
     session = Session(data=tmp_path)
     built = corpus.build(recipe.Files(texts=["texts"]), session, 0)
     assert sorted(built) == ["A cat sleeps.", "Refunds · They take nine days."]
     assert session.reading.files == 2
-    assert sorted(session.reading.skipped) == ["config.json", "empty.md", "latin.txt", "letter.docx"]
-    assert "line 2: byte 0xe9 is not UTF-8" in session.reading.skipped["latin.txt"]
+    names = ["config.json", "deep/empty.md", "empty.md", "gone.txt", "latin.txt", "letter.docx"]
+    assert sorted(session.reading.skipped) == [f"texts/{name}" for name in names]
+    assert session.reading.skipped["texts/latin.txt"].startswith("line 2: byte 0xe9 is not UTF-8")
     again = Session(data=tmp_path)
     corpus.build(recipe.Files(texts=["texts"]), again, 0)
     assert again.reading.report == session.reading.report, "a cached corpus tells it too"
@@ -478,6 +482,7 @@ def test_the_paragraphs_of_a_pdf(tmp_path: Path) -> None:
         ("empty.pdf", b"", "at its start: damaged"),
         ("text.pdf", b"a text\n" * 99, "at its start: damaged"),
         ("cut.pdf", document[:60], "at its start: damaged"),
+        ("torn.pdf", document.replace(b"second page.)", b"second page. "), "page 2: damaged"),
         (
             "scan.pdf",
             pdf([], []),

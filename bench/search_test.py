@@ -1,0 +1,77 @@
+"""What the bundles that ship and the teacher of nano and micro find on test collections, by cosine and with
+BM25: a row for each encoder of queries and each way of embedding documents. It takes no times, so no machine
+has to be quiet for it.
+
+python bench/search_test.py BUNDLE_OF_TEACHER [--data DIR] [--out bench/reports/search-test.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import edgedistill
+from edgedistill import files, machine
+from edgedistill.data.bm25 import WEIGHT
+from edgedistill.evaluation import scoring
+from edgedistill.evaluation.report import without_samples
+from edgedistill.evaluation.suites.cosines import unit
+from edgedistill.evaluation.suites.retrieval import Index
+
+REPORT = Path(__file__).resolve().parent / "reports" / "search-test.json"
+SUITE, PAIRS = "search-test", "sts-small"
+OF_TEACHER = ("nano", "micro")  # students in the teacher's space
+TEACHER, MEAN = "teacher", "mean"
+
+
+def mean(student: scoring.Documents, teacher: scoring.Documents) -> scoring.Documents:
+    """The documents of a pair: the mean of both embeddings."""
+    indexes = {
+        corpus: Index(own.names, unit(own.embeddings + teacher.indexes[corpus].embeddings))
+        for corpus, own in student.indexes.items()
+    }
+    return scoring.Documents(MEAN, student.encoder, indexes=indexes)
+
+
+def row(suite: scoring.Suite, bundle: edgedistill.Bundle, documents: scoring.Documents) -> dict[str, Any]:
+    """The scores of queries by a bundle among the documents of an encoder."""
+    search = scoring.Search(WEIGHT, documents, same=True)
+    found = scoring.evaluate_search(suite, bundle, search)
+    quality = {name: found[name] for name in (suite.name, f"{suite.name} + BM25")}
+    return {"documents": documents.name, "quality": without_samples(quality)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    data = os.environ.get("EDGEDISTILL_DATA")
+    parser.add_argument("teacher", help="a bundle of all-MiniLM-L6-v2, such as bundles/teacher:int8")
+    parser.add_argument("--data", type=Path, default=data, required=data is None)
+    parser.add_argument("--out", type=Path, default=REPORT)
+    arguments = parser.parse_args()
+    suite, pairs = (scoring.suite(name, Path(arguments.data)) for name in (SUITE, PAIRS))
+    rows, teacher = list[dict[str, Any]](), None
+    places = {TEACHER: arguments.teacher, **{each["name"]: each["name"] for each in edgedistill.shipped()}}
+    for name, place in places.items():
+        bundle = edgedistill.load(place)
+        documents = scoring.Documents(name, scoring.finite(bundle, name))
+        own = row(suite, bundle, documents)
+        own["quality"][PAIRS] = without_samples(scoring.evaluate(pairs, bundle))
+        teacher = teacher or documents
+        others = [mean(documents, teacher), teacher] if name in OF_TEACHER else []
+        graph = bundle.manifest["precisions"][bundle.precision]
+        about = {"name": name, "precision": bundle.precision, "sha256": graph["sha256"]}
+        rows += [{"bundle": about, **each} for each in (own, *(row(suite, bundle, each) for each in others))]
+        print(name, {suite: each["average"] for suite, each in own["quality"].items()}, flush=True)
+    report = {"schema": 1, "bench": SUITE, "rows": rows}
+    report |= {"machine": machine.here(), "versions": machine.versions()}
+    report["made_at"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    files.write_json(arguments.out, report)
+
+
+if __name__ == "__main__":
+    main()
