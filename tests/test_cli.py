@@ -151,7 +151,7 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
     [cost] = last(checked)["recipes"]  # type: ignore[misc]
     assert cost["texts"] == {"train": 400, "held_out": 40}
-    assert set(cost["size_bytes"]) == {"fp32", "fp16", "w8", "int8", "w4"}
+    assert set(cost["size_bytes"]) == {"fp32", "fp16", "w8", "int8", "qdq", "w4"}
 
     trained = call("train", recipe, "--json", folder=tmp_path, data=world.data)
     assert trained.returncode == 0, trained.stderr
@@ -271,7 +271,7 @@ def test_embed_writes_a_file_and_logs_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = last(done)
     assert (result["texts"], result["dims"], result["out"]) == (2, 384, "q.npy")
-    assert done.stderr == "q.npy: 2 texts, 384 dimensions\n"
+    assert done.stderr == "q.npy: 2 texts, 384 dimensions\nread 1 file\n"
     assert np.load(tmp_path / "q.npy").shape == (2, 384)
     again = call(*arguments, folder=tmp_path)
     assert (again.returncode, again.stderr) == (

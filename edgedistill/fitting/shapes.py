@@ -40,9 +40,10 @@ TABLE_SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8)  # PQ bytes of a token, in wi
 STATIC_SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 3 / 16, 1 / 8, 1 / 12)  # width of a static student's table
 LEAST_SHARE = 0.5  # of a shipped student's bytes, that the smallest precision has
 KEPT = (3, 12)  # a token is kept where the texts use it so often
-# The first of them that keeps to the budget is trained for.
-PRECISIONS = tuple(
-    sorted((name for name, row in ROWS.items() if row.bits <= 8), key=lambda name: ROWS[name].rank.int8_cpu)
+# The first of them that keeps to the budget is trained for; qdq has the embeddings of int8.
+PRECISIONS = sorted(
+    (name for name, row in ROWS.items() if row.bits <= 8 and name != "qdq"),
+    key=lambda name: ROWS[name].rank.int8_cpu,
 )
 # How each kind learns best, by what has been measured here (bench/LOG.md).
 TRAINING: dict[str, dict[str, Any]] = {

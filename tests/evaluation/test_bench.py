@@ -428,7 +428,7 @@ def test_documents_of_another_space_are_refused(shelf: Path, collection: Path, t
             scoring.Search(0.5),
             "--hybrid: none of the suites (suite) is of kind retrieval; add --suite retrieval",
         ),
-        (scoring.Search(math.inf), "--hybrid-weight: inf is no weight; give a number, such as 0.5"),
+        (scoring.Search(math.inf), "--hybrid-weight: inf is no weight; give a number, such as 2.0"),
     ],
 )
 def test_a_search_that_cannot_be_measured(

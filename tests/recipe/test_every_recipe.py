@@ -340,7 +340,7 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
     out = tiny.made(name)
     record = files.read_json(out / "run.json")
     assert [stage["steps"] for stage in record["stages"]] == [
-        10 * len(getattr(stage, "learning_rates", None) or [1]) for stage in spec.stages
+        10 for stage in spec.stages for _ in getattr(stage, "learning_rates", None) or [1]
     ]
     if out.is_symlink():
         return  # the same work as another recipe's, small as its numbers are now; it went on from here
