@@ -26,8 +26,6 @@ MAX_TEXT_CHARACTERS = 100_000  # a longer text is a file without line ends
 MAX_DOCUMENT = 8_000_000
 BATCH = 64  # rows of a .parquet file: a dictionary may hold one long text, and every row of it name that text
 
-PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # at the ends of a word
-
 LINES_JUDGED = 2_000  # of a .txt file, to see whether they are wrapped
 # share of lines that end inside a sentence, from which on a file's lines are taken to be wrapped
 WRAPPED = 0.5
