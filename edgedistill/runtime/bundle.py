@@ -233,7 +233,7 @@ class Bundle:
 
     def passages(self, text: str, role: str = "document") -> list[str]:
         """The parts of a text of which each is read whole: one, where it has no more than `max_tokens`
-        tokens."""
+        tokens, else parts of at most half as many."""
         encoder = self.of(role)
         most = encoder.max_tokens - encoder._tokens_around[role]
         if text.isascii() and len(text) <= most:

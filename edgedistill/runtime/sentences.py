@@ -47,12 +47,14 @@ def words(text: str) -> int:
 
 
 def divided(text: str, tokens: Callable[[str], Spans], most: int) -> Iterator[str]:
-    """The parts of a text, of at most `most` tokens each: cut where a sentence ends, else at a space, else
-    behind a token. `tokens` returns the spans of a text's tokens."""
+    """The text, or where it has more than `most` tokens its parts, of at most half as many each, since an
+    embedding of fewer words says more of each: cut where a sentence ends, else at a space, else behind a
+    token. `tokens` returns the spans of a text's tokens."""
     spans = tokens(text)
     if len(spans) <= most:
         yield text
         return
+    most = max(1, most // 2)
     sentence_ends = ends(text)
     start = at = 0
     while at < len(spans):

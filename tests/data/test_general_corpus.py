@@ -76,7 +76,7 @@ def test_restructured_text_and_its_prose() -> None:
         (22, "not = read"),
         (26, "and this literal block must not be seen nor this"),
         (37, ">>> add(1, 2) # not read 3"),
-        (40, "not; read"),
+        (41, "not; read"),
     ]
 
 
