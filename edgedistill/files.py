@@ -71,7 +71,7 @@ def find(what: str, name: str | Path) -> Path:
     raise UserError(unknown_name(what, str(name), known) + listed)
 
 
-SOURCES = ("teacher", "assistant", "random")  # what a recipe means by these, where it could name a folder
+SOURCES = ("assistant", "random")  # what a recipe means by these, where it could name a folder
 
 
 def portable(name: str) -> str:
