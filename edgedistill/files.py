@@ -71,9 +71,6 @@ def find(what: str, name: str | Path) -> Path:
     raise UserError(unknown_name(what, str(name), known) + listed)
 
 
-SOURCES = ("assistant", "random")  # what a recipe means by these, where it could name a folder
-
-
 def portable(name: str) -> str:
     """The name of a file, a pattern or a model as what is made here records it, on whatever system: of an
     absolute path its last part, of an absolute pattern what follows its last plain folder."""
@@ -81,8 +78,7 @@ def portable(name: str) -> str:
         if path.is_absolute():
             parts = path.parts[1:]
             patterns = [at for at, part in enumerate(parts) if any(sign in part for sign in "*?[")]
-            last = "/".join(parts[min([*patterns, len(parts) - 1]) :])
-            return f"./{last}" if last in SOURCES else last
+            return "/".join(parts[min([*patterns, len(parts) - 1]) :])
     return name
 
 

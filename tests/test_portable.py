@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
 from edgedistill import cli, files
+from edgedistill.recipe.students import Student
 from tests.conftest import World, sentences
 
 
@@ -75,3 +77,10 @@ def test_what_is_made_names_no_folder_of_its_machine(
 )
 def test_the_name_that_is_recorded(name: str, recorded: str) -> None:
     assert files.portable(name) == recorded
+
+
+@pytest.mark.parametrize("name", ["teacher", "assistant", "random"])
+def test_a_folder_named_as_a_keyword_stays_a_folder(tmp_path: Path, name: str) -> None:
+    student = {"kind": "bert", "weights": str(tmp_path / name), "tokenizer": name}
+    kept = TypeAdapter(Student).validate_python(student).model_dump(mode="json")
+    assert (kept["weights"], kept["tokenizer"]) == (f"./{name}", name)

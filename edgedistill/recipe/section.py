@@ -40,6 +40,18 @@ TrainingDtype = Annotated[
 ]
 # A file, a pattern or a model: what is made on a machine records no folder of it.
 Location = Annotated[str, PlainSerializer(files.portable, when_used="json")]
+
+
+def _of_source(name: str) -> str:
+    """The same where some names are keywords: a folder of such a name stays a path."""
+    recorded = files.portable(name)
+    return (
+        f"./{recorded}" if recorded != name and recorded in ("teacher", "assistant", "random") else recorded
+    )
+
+
+# Where weights or a tokenizer come from: teacher, assistant, random, or a place.
+Source = Annotated[str, PlainSerializer(_of_source, when_used="json")]
 Revision = Annotated[str | None, Field(description="Commit, tag or branch of a hub id.")]
 LONGEST_PROMPT = 10_000  # characters
 # The largest sizes that a field takes; what fits this machine is another question (see initial_weights).

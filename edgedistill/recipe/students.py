@@ -15,6 +15,7 @@ from edgedistill.recipe.section import (
     Location,
     Pooling,
     Section,
+    Source,
 )
 
 
@@ -167,7 +168,7 @@ class BuiltStudent(AnyStudent):
         "of the initial table to two fifths where a code stands for three dimensions, and double the codes' "
         "size.",
     )
-    tokenizer: Location = Field(
+    tokenizer: Source = Field(
         "teacher",
         description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run "
         "folder, or a hub id.",
@@ -227,7 +228,7 @@ class Transformer(BuiltStudent):
 
     of_layers = True
 
-    weights: Location
+    weights: Source
     revision: str | None = Field(None, description="Commit, tag or branch where `weights` is a hub id.")
     bottleneck: int | None = Field(
         None,
@@ -257,7 +258,7 @@ class Bert(Transformer):
     any other."""
 
     kind: Literal["bert"]
-    weights: Location = Field(
+    weights: Source = Field(
         "random",
         description="Initial weights: random, teacher, assistant, packaged:NAME, a model or run folder, or a "
         "hub id. Layers of BERT, "
@@ -343,7 +344,7 @@ class Recurrent(Transformer):
     (Ding et al. 2022)."""
 
     kind: Literal["recurrent"]
-    weights: Location = Field(
+    weights: Source = Field(
         "teacher",
         description="Initial weights: assistant (the default where the recipe has one), teacher, a model or "
         "run folder, or a hub id.",
