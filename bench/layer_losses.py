@@ -6,16 +6,15 @@ python bench/layer_losses.py RUN|MODEL [PRECISION, by default int8]
 from __future__ import annotations
 
 import argparse
-import io
 import sys
 from typing import Any
 
 import onnx
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from edgedistill.errors import UserError
+from edgedistill.evaluation.tables import plain
 from edgedistill.export import model_source, parity
 from edgedistill.quantization import Converter, convert_except, converted, converter, sample_texts
 from edgedistill.run import Run
@@ -109,9 +108,7 @@ def table(found: dict[str, Any]) -> str:
             f"{row['share']:.1%}",
             f"{row['saved_bytes'] / 1e3:,.1f}",
         )
-    screen = Console(width=120, file=io.StringIO(), record=True)
-    screen.print(sheet)
-    return "\n".join(line.rstrip() for line in screen.export_text().splitlines())
+    return plain(sheet, 120)
 
 
 if __name__ == "__main__":

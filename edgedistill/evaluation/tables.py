@@ -167,9 +167,9 @@ def markdown(reports: list[Report]) -> str:
     return "\n".join(lines) + f"\n\n<sub>{conditioned}</sub>\n"
 
 
-def plain(sheet: RenderableType) -> str:
-    """Return what rich would print, as text that fits the terminal."""
-    screen = Console(width=width(), file=io.StringIO(), record=True)
+def plain(sheet: RenderableType, columns: int | None = None) -> str:
+    """Return what rich would print, as text of so many columns, by default what fits the terminal."""
+    screen = Console(width=columns or width(), file=io.StringIO(), record=True)
     screen.print(sheet)
     return "\n".join(line.rstrip() for line in screen.export_text().rstrip().splitlines())
 
