@@ -36,8 +36,8 @@ PRECISION = "int8"  # in which embeddings are kept: a quarter of float32's bytes
 
 @dataclass(frozen=True)
 class Search:
-    """A question to the texts of files: `paths` are files, globs, and folders, which stand for the files in
-    them that are all text but those that hide behind a dot.
+    """A question to the texts of files: `paths` are files, globs, and folders, which stand for the texts
+    and tables in them but those that hide behind a dot.
 
     `column` is that of the texts in tables, by default as `readers.numbered_texts` chooses. `weight` is that
     of words beside the cosines, see `bm25.joined`; with 0, cosines decide alone.
@@ -127,10 +127,10 @@ def _files(pattern: Path) -> list[Path]:
 
 def missing(path: str) -> str:
     """What to say of a path where there is nothing: with the name beside it that may be meant."""
-    folder, name = os.path.split(path)
-    known = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
-    near = difflib.get_close_matches(name, known, n=1)
-    return "no such file or folder" + (f"; did you mean {os.path.join(folder, near[0])!r}?" if near else "")
+    folder = Path(path).parent
+    known = os.listdir(folder) if folder.is_dir() else []
+    near = difflib.get_close_matches(Path(path).name, known, n=1)
+    return "no such file or folder" + (f"; did you mean {str(folder / near[0])!r}?" if near else "")
 
 
 def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) -> Iterator[tuple[int, str]]:

@@ -54,8 +54,8 @@ def numbered_texts(
 ) -> Numbered:
     """The texts of one file, unchanged, and the numbers of their lines, rows, items or pages: a .txt file's
     lines, the passages of a .md, .rst, .html or .pdf file, a column of any other, or several, as in
-    `title,body`, joined; None stands for `text`
-    or, in a table without it, for the columns with words, as export/web chooses them.
+    `title,body`, joined; None stands for `text` or, in a table without it, for the columns with words, as
+    export/web chooses them.
 
     `field` is the option that names the column, for errors. The unit `paragraph` joins the lines of a .txt
     file up to a blank one, `auto` does so where they are wrapped. `longest` is the most characters of a text.
@@ -72,8 +72,8 @@ def numbered_texts(
         case ".md" | ".rst" | ".html" | ".pdf" as kind:
             report = Reading() if reading is None else reading
             numbered = _passages(path, kind, partial(report.empty_page, str(path)))
-        case _ if column is None and "text" not in column_names(path):
-            numbered = _worded(path)
+        case _ if column is None and "text" not in (names := column_names(path)):
+            numbered = _worded(path, names)
         case _:
             columns = _named_columns(path, column or "text")
             numbered = ((number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field))
@@ -105,25 +105,26 @@ def _named_columns(path: Path, column: str) -> list[str]:
     return [column] if column in names else [part.strip() for part in column.split(",")]
 
 
-def _worded(path: Path) -> Numbered:
-    """The texts of a table without a column `text` whose column nobody named: its cells that are more than
-    numbers, joined, those inside lists and objects too. Raises UserError where no column has a word."""
-    header = [] if numbered_rows(path) is None else column_names(path)
-    rows = _rows(path, [] if header else None, None)
-    if input_file.numbered(path) == "row":
-        header = column_names(path)
+def _worded(path: Path, names: list[str]) -> Numbered:
+    """The texts of a table without a column `text` among its `names`, whose column nobody named: its cells
+    that are more than numbers, joined, those inside lists and objects too. Raises UserError where no column
+    has a word."""
+    kind = input_file.kind(path)
+    header = names if kind in (".csv", ".tsv", ".parquet") else []
+    rows = _rows(path, [] if header and kind != ".parquet" else None, None)
+    if kind == ".parquet":
         rows = ((number, dict(zip(header, row.values(), strict=True))) for number, row in rows)
     if len(header) == 1 and DIVIDED.search(header[0]):
         _check_columns(path, ["text"], header, None)
     flat = ((number, dict(_cells_of(row))) for number, row in rows)
     judged = list(islice(flat, LINES_JUDGED))
-    chosen = _text_columns([row for _, row in judged])
+    chosen = set[Any]().union(*(_text_columns(row) for _, row in judged))
     if judged and not chosen:
         raise UserError(f"{path}: no column with words; name one that has texts")
     if header:
         _check_columns(path, [name for name in header if (name,) in chosen], header, None)
     for number, row in chain(judged, flat):
-        chosen |= _text_columns([row])  # a column may have its first word late
+        chosen |= _text_columns(row)  # a column may have its first word late
         yield number, BETWEEN.join(text for column, text in row.items() if text and column in chosen)
 
 
@@ -136,10 +137,9 @@ def _cells_of(value: Any, column: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[
             yield from _cells_of(each, (*column, key))
 
 
-def _text_columns(rows: list[dict[Any, str]]) -> set[Any]:
-    """Which columns of some rows have a word in any of them; export/web chooses alike."""
-    cells = ((name, cell) for row in rows for name, cell in row.items())
-    return {name for name, cell in cells if not NUMBER.fullmatch(cell)}
+def _text_columns(row: dict[Any, str]) -> set[Any]:
+    """Which columns of a row have a word; export/web chooses alike."""
+    return {name for name, cell in row.items() if not NUMBER.fullmatch(cell)}
 
 
 def is_text_file(path: Path) -> bool:

@@ -161,7 +161,7 @@ def _documentation() -> list[str]:
 def general_queries(trained: Corpus) -> Queries | None:
     """Sentences of the documentation, each of which is to find its neighbours among such passages; none that
     is trained on. None where the documentation itself is learned."""
-    known = {deduplicate.key(text) for text in trained.texts(range(trained.training_count))}
+    known = {deduplicate.key(text) for text in trained.between(0, trained.training_count)}
     sentences = _documentation()
     starts = range(0, len(sentences) - SENTENCES, max(SENTENCES, len(sentences) // (4 * PASSAGES)))
     runs = (sentences[start : start + SENTENCES] for start in starts)
