@@ -942,7 +942,7 @@ def search(
 
     Ranks paragraphs, lines and rows by meaning, their cosine to the question (at most 1), and with the extra
     `search` also by the share of its words that they have, BM25; one score joins both. The best are shown in
-    at most three lines each, and it is said where none is close; --json has whole texts. Embeddings are kept
+    at most three lines each, after a line where none is close; --json has whole texts. Embeddings are kept
     in the cache: only what has changed is embedded again.
     """
     from edgedistill import search_files

@@ -192,7 +192,7 @@ def stream_lines(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[i
     """The same of a stream, which `name` names in errors.
 
     Raises UserError, with the line's number, for a byte that is not UTF-8, a line that never ends or holds a
-    carriage return, as all of a file whose lines end in CR alone; for damaged gzip, UTF-16 and binary files.
+    carriage return, as all of a file whose lines end in CR alone; for damaged gzip and binary files.
     """
     number = 1
     with damage_as_user_error(name, lambda: f"line {number}"):

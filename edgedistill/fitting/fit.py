@@ -277,7 +277,7 @@ def _certified(fit: Fit, candidate: Candidate, precision: str) -> dict[str, Any]
     }
 
 
-# ---- what is said
+# ---- the result for reading
 
 
 def verdict(state: State, chosen: Candidate) -> str:
