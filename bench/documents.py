@@ -124,8 +124,8 @@ def headline(peers: dict[str, Any]) -> str:
         f"`nano`, one of three students that ship, has {megabytes[0]:.1f} MB where all-MiniLM-L6-v2 has "
         f"{megabytes[1]:.0f} MB. It is **{megabytes[1] / megabytes[0]:.0f} times smaller and "
         f"{nano['time']['times_as_fast']['single']:.0f} times faster** than all-MiniLM in\n"
-        f"sentence-transformers (one thread of a CPU), and scores {scores[0]} on seven STS test sets where it "
-        f"scores {scores[1]}.\n"
+        f"sentence-transformers (one thread of a CPU), and scores {scores[0]} on seven STS test sets where "
+        f"it scores {scores[1]}.\n"
     )
 
 
