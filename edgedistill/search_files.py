@@ -94,7 +94,7 @@ def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, tuple
     stands for and cannot be read is skipped."""
     found = dict[str, tuple[Path, int]]()
     for pattern in map(Path, request.paths):
-        for path in _files(pattern):
+        for path in _files(pattern, reading):
             try:
                 passages = list(_passages(path, request, encoder, reading))
                 if not passages:
@@ -115,11 +115,12 @@ def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, tuple
     return found
 
 
-def _files(pattern: Path) -> list[Path]:
+def _files(pattern: Path, reading: Reading) -> list[Path]:
     """The files that one of the paths stands for. Raises UserError where there is none."""
-    found = file_patterns.texts_below(pattern) if pattern.is_dir() else file_patterns.expanded(pattern)
+    folder = pattern.is_dir()
+    found = file_patterns.texts_below(pattern, reading) if folder else file_patterns.expanded(pattern)
     if not found:
-        fact = "no texts there" if pattern.is_dir() else missing(str(pattern))
+        fact = "no texts there" if folder else missing(str(pattern))
         way_out = "by a name or a pattern such as 'docs/*.csv', and the question last, in quotes"
         raise UserError(f"{pattern}: {fact}; give files ({', '.join(input_file.KINDS)}) {way_out}")
     return found

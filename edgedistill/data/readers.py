@@ -59,7 +59,7 @@ def numbered_texts(
 
     `field` is the option that names the column, for errors. The unit `paragraph` joins the lines of a .txt
     file up to a blank one, `auto` does so where they are wrapped. `longest` is the most characters of a text.
-    `reading` is told of pages without text.
+    `reading` is told of pages without text, and of the columns that were chosen.
     Raises UserError, which names file and line or row: unknown file type, no such column, no text there,
     bytes that are not UTF-8, a damaged file, a text that is too long.
     """
@@ -73,7 +73,7 @@ def numbered_texts(
             report = Reading() if reading is None else reading
             numbered = _passages(path, kind, partial(report.empty_page, str(path)))
         case _ if column is None and "text" not in (names := column_names(path)):
-            numbered = _worded(path, names)
+            numbered = _worded(path, names, Reading() if reading is None else reading)
         case _:
             columns = _named_columns(path, column or "text")
             numbered = ((number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field))
@@ -105,7 +105,7 @@ def _named_columns(path: Path, column: str) -> list[str]:
     return [column] if column in names else [part.strip() for part in column.split(",")]
 
 
-def _worded(path: Path, names: list[str]) -> Numbered:
+def _worded(path: Path, names: list[str], reading: Reading) -> Numbered:
     """The texts of a table without a column `text` among its `names`, whose column nobody named: its cells
     that are more than numbers, joined, those inside lists and objects too. Raises UserError where no column
     has a word."""
@@ -126,6 +126,9 @@ def _worded(path: Path, names: list[str]) -> Numbered:
     for number, row in chain(judged, flat):
         chosen |= _text_columns(row)  # a column may have its first word late
         yield number, BETWEEN.join(text for column, text in row.items() if text and column in chosen)
+    order = {name: number for number, name in enumerate(names)}
+    shown = {str(column[0]) for column in chosen}
+    reading.columns[str(path)] = sorted(shown, key=lambda name: order.get(name, len(order)))
 
 
 def _cells_of(value: Any, column: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
@@ -410,7 +413,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
         for number, line in lines(path):
             if line.strip():
                 try:
-                    yield number, json.loads(line)
+                    yield number, json.loads(line, object_pairs_hook=_object)
                 except json.JSONDecodeError:
                     if line.strip() not in ("{", "[") or number > 1:
                         raise
@@ -424,7 +427,18 @@ def _array(path: Path) -> Iterator[tuple[int, Any]]:
         if len(data) > MAX_LINE_BYTES:
             fact = f"over {MAX_LINE_BYTES:,} bytes, and a .json array is read whole"
             raise UserError(f"{path}: {fact}; save it as .jsonl, an object a line")
-        return enumerate(json.loads(input_file.decoded(data, str(path))), 1)
+        text = input_file.decoded(data, str(path))
+        return enumerate(json.loads(text, object_pairs_hook=_object), 1)
+
+
+def _object(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which a key that stands twice would hide the other."""
+    found = dict(items)
+    if len(found) < len(items):
+        keys = [key for key, _ in items]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise json.JSONDecodeError(f"an object with the key {twice!r} twice", "", 0)
+    return found
 
 
 def parquet_batches(
