@@ -245,7 +245,7 @@ def restructured(document: str, prose: bool = False) -> Passages:
     """
     from edgedistill.data.restructured_text import parsed
 
-    yield from _blocks(parsed(document, hypertext), prose)
+    yield from _blocks(parsed(document), prose)
 
 
 def _blocks(node: nodes.Node, prose: bool, line: int = 1) -> Passages:
@@ -264,7 +264,10 @@ def _blocks(node: nodes.Node, prose: bool, line: int = 1) -> Passages:
     line = node.line or line
     if isinstance(node, invisible) or (prose and isinstance(node, (*not_prose, nodes.system_message))):
         return
-    if isinstance(node, nodes.system_message):  # of what could not be parsed, the source stands in it
+    if isinstance(node, nodes.raw):
+        passages = hypertext(node.astext()) if "html" in node["format"] else ()
+        yield from ((line + 1 + number, text) for number, text in passages)
+    elif isinstance(node, nodes.system_message):  # of what could not be parsed, the source stands in it
         lost = [child for child in node.children if isinstance(child, nodes.literal_block)]
         for block in lost if node["level"] >= 3 else []:
             yield line, " ".join(block.astext().split())
@@ -292,6 +295,8 @@ def _plain(node: nodes.Node) -> str:
         return node.astext()
     if isinstance(node, nodes.footnote_reference | nodes.citation_reference):
         return ""
+    if isinstance(node, nodes.raw):
+        return " ".join(text for _, text in _blocks(node, False))
     if isinstance(node, nodes.image):
         return str(node.get("alt", ""))
     between = " " if isinstance(node, nodes.line_block) else ""
