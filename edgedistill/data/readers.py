@@ -172,7 +172,7 @@ def texts_in_every_column(path: Path) -> Iterator[str]:
         yield BETWEEN.join(text for text in cells if not NUMBER.fullmatch(text))
 
 
-def _rows(path: Path, columns: list[str], field: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(path: Path, columns: list[str], field: str | None) -> Iterator[tuple[int, dict[Any, Any]]]:
     """The numbered rows of a table by the names of its columns, at least of these; without any, of all."""
     table = numbered_rows(path)
     if table is not None:
