@@ -637,13 +637,12 @@ def fit(
     Candidates are built, exported and measured before training; the shipped students among them are starts.
     The best start and other shapes learn your texts beside general ones, with --pairs your queries too, and
     the best of all is exported: a start that no training has beaten stays. Writes a bundle, its recipe
-    mine.yaml, and the page fit.html; prints what the student keeps, beside its start and the teacher.
+    mine.yaml, and fit.json; prints what the student keeps, beside its start and the teacher.
     """
     _require_torch("fit", teacher)
     from edgedistill.fitting import fit as fitting
-    from edgedistill.fitting.cost import Budget
     from edgedistill.fitting.queries import Pairs
-    from edgedistill.fitting.record import FitRequest
+    from edgedistill.fitting.record import Budget, FitRequest
 
     budget, taught = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
     if space not in (spaces := ("own", "teacher")):
