@@ -131,7 +131,7 @@ def _wrong_usage(error: Any) -> UserError:
     options = {name: each for each in listed for name in each.opts if name.startswith("-")}
     given: Any = getattr(error, "option_name", None)
     if surplus := SURPLUS.search(fact):
-        fact = f"{surplus[1]!r} is an argument too many"
+        fact = f"unexpected argument {surplus[1]!r}"
     elif given in options:  # without its value
         way_out = f"give {given} {options[given].metavar}"
     elif OPTIONS.get(given) in options:

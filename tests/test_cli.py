@@ -403,7 +403,7 @@ def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
         ),
         (
             "verify nano micro",
-            "edgedistill verify: 'micro' is an argument too many; for example: edgedistill ",
+            "edgedistill verify: unexpected argument 'micro'; for example: edgedistill ",
         ),
         ("-V", "edgedistill: no option '-V'; use --version; "),
         (

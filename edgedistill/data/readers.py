@@ -76,6 +76,8 @@ def numbered_texts(
             numbered = _worded(path, names, Reading() if reading is None else reading)
         case _:
             columns = _named_columns(path, column or "text")
+            if column is None and reading is not None and len(names) > 1:
+                reading.columns[str(path)] = columns
             numbered = ((number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field))
     word = input_file.numbered(path)
     return ((number, checked(text, str(path), number, longest, word)) for number, text in numbered)

@@ -514,6 +514,21 @@ def test_the_paragraphs_of_a_pdf(tmp_path: Path) -> None:
             READERS["embed"](tmp_path / "broken.pdf")
 
 
+def test_notes_and_fields_of_a_pdf(tmp_path: Path) -> None:
+    pypdf = pytest.importorskip("pypdf")
+    from pypdf import generic
+    from pypdf.annotations import FreeText
+
+    writer, name, text = pypdf.PdfWriter(), generic.NameObject, generic.TextStringObject
+    writer.add_blank_page(200, 200)
+    writer.add_annotation(0, FreeText(text="Ask at the desk.", rect=(10, 10, 90, 90)))
+    for value in (text("Jane"), name("/Yes")):
+        field = {"/Subtype": name("/Widget"), "/V": value, "/Rect": generic.RectangleObject((0, 0, 9, 9))}
+        writer.add_annotation(0, generic.DictionaryObject({name(key): field[key] for key in field}))
+    writer.write(tmp_path / "form.pdf")
+    assert READERS["embed"](tmp_path / "form.pdf") == ["Ask at the desk.", "Jane"]
+
+
 def test_documents_that_another_program_converts(tmp_path: Path) -> None:
     (tmp_path / "a.docx").write_bytes(b"PK\x03\x04")
     with pytest.raises(UserError) as caught:
