@@ -946,12 +946,12 @@ def search(
     in the cache: only what has changed is embedded again.
     """
     from edgedistill import search_files
-    from edgedistill.data import bm25
+    from edgedistill.data import bm25, file_patterns
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
     words = [] if " " in question else list(takewhile(_is_word, reversed(paths or [])))[::-1]
-    misspelt = search_files.missing(words[0]) if words else ""
+    misspelt = file_patterns.missing(Path(words[0])) if words else ""
     if os.path.exists(question) or not paths or (words == paths and "mean" not in misspelt):
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"

@@ -3,6 +3,7 @@ pattern."""
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,25 +30,30 @@ def matching_files(
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
-        where = "; check the pattern"
+        fact, way_out = f"no file matches {pattern!r}", "check the pattern"
         if object_store.is_address(pattern):
             paths = [object_store.noted(each) for each in object_store.listed(pattern)]
+        elif os.path.isdir(path := in_data(pattern, data, place)):
+            paths = texts_below(path, Reading() if reading is None else reading)
+            fact, way_out = (
+                f"{pattern!r} is a folder without texts",
+                f"give some ({', '.join(input_file.KINDS)})",
+            )
         else:
-            path = in_data(pattern, data, place)
-            paths = expanded(path)
-            if not paths and os.path.isdir(path):
-                paths = texts_below(path, Reading() if reading is None else reading)
-                if not paths:
-                    kinds = ", ".join(input_file.KINDS)
-                    raise UserError(f"{place}: {pattern!r} is a folder without texts ({kinds}); name another")
-            if not Path(pattern).is_absolute():
-                where = f" in {data}; check the pattern and --data"
+            paths, fact, way_out = expanded(path), f"{fact}: {missing(path)}", "check the pattern and --data"
         if not paths:
-            raise UserError(f"{place}: no file matches {pattern!r}{where}")
+            raise UserError(f"{place}: {fact}; {way_out}")
         if len(paths) == 1 and str(paths[0]) in named([pattern], data):
             input_file.kind(paths[0])
         found |= dict.fromkeys(paths)
     return list(found)
+
+
+def missing(path: Path) -> str:
+    """What to say of a path where there is nothing: with the name beside it that may be meant."""
+    known = os.listdir(path.parent) if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, known, n=1)
+    return f"no such file or folder{f'; did you mean {str(path.parent / near[0])!r}?' if near else ''}"
 
 
 def named(patterns: list[str], data: Path | None) -> set[str]:

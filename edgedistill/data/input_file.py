@@ -66,6 +66,7 @@ SIGNATURES = {  # the first bytes of what is no text: (its name, way out)
     b"PK\x03\x04": ("a zip archive, as .xlsx and .docx are", "unpack it, or save it as .csv or .txt"),
     b"%PDF-": ("a PDF", "rename it to end in .pdf"),
 }
+OPEN_QUOTE = 'a quote (") that opens in this row is not closed; close it, or double it'
 MOST_NULS = 0.1  # of a file's first line; UTF-16 without a byte order mark has more
 
 
@@ -252,7 +253,8 @@ def _damage(error: Exception) -> str | None:
     if isinstance(error, RecursionError):
         return "nested too deeply; correct it"
     if isinstance(error, csv.Error):
-        return f"{error}; is this a .csv file?"
+        is_open = "end of data" in str(error) or "field limit" in str(error)
+        return OPEN_QUOTE if is_open else f"{error}; is this a .csv file?"
     if isinstance(error, ValueError) and "integer string conversion" in str(error):
         return "a number of too many digits; write it as a string"
     of_pyarrow = type(error).__module__.startswith(
