@@ -18,7 +18,6 @@ from edgedistill.errors import UserError
 from edgedistill.runtime.bundle import Bundle, load
 from edgedistill.search_files import Search, search
 from edgedistill.session import Session
-from tests.data.test_cached_folder import DAMAGE
 from tests.export.test_export import make_run
 from tests.export.test_pair_bundle import paired
 from tests.test_cli import call
@@ -186,21 +185,6 @@ def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, sessi
     kept = list(session.cache.rglob("embeddings.npy"))
     assert len(kept) == 1 and len(np.load(kept[0])) == 5, "what is gone is not kept"
     assert asked(load("micro", threads=1), ["docs", "docs/*.?sv"], session)["embedded"] == 5, "another bundle"
-
-
-@pytest.mark.parametrize("name", ["embeddings.npy", "files.json"])
-@pytest.mark.parametrize("damage", ["garbage", "cut", "deleted", "one bit"])
-def test_a_damaged_cache_is_named_and_made_again(
-    nano: Bundle, docs: Path, session: Session, damage: str, name: str
-) -> None:
-    first, logged = asked(nano, ["docs"], session), list[str]()
-    kept = max(session.cache.rglob(name))
-    DAMAGE[damage](kept)
-    again = asked(nano, ["docs"], Session(cache_folder=session.cache, log=logged.append))
-    assert again["results"] == first["results"] and any(
-        str(kept) in line and "damaged or missing" in line for line in logged
-    )
-    assert asked(nano, ["docs"], session)["embedded"] == 0
 
 
 @pytest.mark.parametrize(

@@ -159,13 +159,12 @@ def _declared(start: bytes, name: str) -> str | None:
 
     of_xml = _OF_XML.match(start)
     labels = [of_xml[1].decode()] if of_xml else []
-    for meta in LexborHTMLParser(start.decode("latin-1")).css("meta"):
+    for meta in LexborHTMLParser(start.decode("latin-1")).css("meta[charset], meta[http-equiv][content]"):
         about = meta.attributes
-        found = _CHARSET.search(about.get("content") or "") if "http-equiv" in about else None
-        labels += filter(None, [about.get("charset"), found and found[1]])
-    if not labels:
+        labels += [about.get("charset")] if "charset" in about else _CHARSET.findall(about["content"] or "")
+    label = next((label.strip().lower() for label in labels if label), None)
+    if label is None:
         return None
-    label = labels[0].strip().lower()
     try:
         codec = codecs.lookup(BY_BROWSERS.get(label, label)).name
         "".encode(codec)  # not rot13 and its like

@@ -33,29 +33,6 @@ def test_three_texts_by_hand() -> None:
     assert len(found) == 3 and found.language is None
 
 
-def test_scores_are_those_of_the_library() -> None:
-    import bm25s
-    import Stemmer
-
-    texts = [
-        "The cats are sitting on the mats and they were not moving",
-        "A dog that runs with the other running dogs",
-        "Nobody knows where the houses of the city have been",
-    ]
-    queries = ["do cats sit on a mat?", "the runner's dog", "house in cities"]
-    options = {"stopwords": "en_plus", "show_progress": False, "token_pattern": r"(?u)\b\w+\b"}
-    stemmer = Stemmer.Stemmer("english")
-    library = bm25s.BM25(k1=0.9, b=0.4, method="lucene")
-    library.index(bm25s.tokenize(texts, stemmer=stemmer, **options), show_progress=False)
-    asked = bm25s.tokenize(queries, stemmer=stemmer, return_ids=False, **options)
-    found = bm25.BM25(texts, "texts")
-    assert found.language == "english"
-    scores = found.scores(queries)
-    assert scores == pytest.approx(np.stack([library.get_scores(words) for words in asked]), rel=1e-6)
-    assert scores.argmax(axis=1).tolist() == [0, 1, 2]
-    assert scores.tobytes() == bm25.BM25(iter(texts), "texts").scores(queries).tobytes()
-
-
 def test_blocks_take_every_query_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for cells in (1, 7, 1000):
         monkeypatch.setattr(bm25, "CELLS", cells)
