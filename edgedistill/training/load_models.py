@@ -32,7 +32,7 @@ class NamedWeights(NamedTuple):
 class Models:
     """The models whose embeddings a run may match and whose weights its student may start from.
 
-    `others` are the teachers that only `targets` or the scores of tuples name, `weights` is what
+    `others` are the teachers that only the scores of tuples name, `weights` is what
     `student.weights` names, and `finished` is the run or bundle of the finished student that the recipe goes
     on with.
     """
@@ -49,7 +49,7 @@ class Models:
         return cast(teachers.TeacherEncoder, self.assistant)
 
     def of(self, spec: recipe.Teacher | None) -> AnyTeacher:
-        """A teacher of `targets`; None is the recipe's own."""
+        """A teacher of scores; None is the recipe's own."""
         return self.teacher if spec is None or spec == self.teacher.spec else self.others[spec]
 
 
@@ -68,7 +68,7 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
         if spec.assistant is not None:
             assistant = assistants.open_assistant(spec.assistant, session=session)
     for place, each in named_teachers(spec):
-        if place.startswith(("targets", "stages")) and each != spec.teacher and each not in others:
+        if place.startswith("stages") and each != spec.teacher and each not in others:
             with problems.collect():
                 others[each] = open_teacher(each, session, place)
     with problems.collect():
@@ -94,8 +94,7 @@ def open_weights(student: recipe.Student) -> NamedWeights | None:
 
 
 def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
-    """(the recipe's key, the teacher) of every teacher and assistant that a recipe names; None of `targets`
-    is the recipe's own."""
+    """(the recipe's key, the teacher) of every teacher and assistant that a recipe names."""
     yield "teacher", spec.teacher
     if spec.assistant is not None:
         yield "assistant", spec.assistant
@@ -103,9 +102,6 @@ def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
         of_scores = stage.tuples.scores.teachers if stage.tuples is not None else []
         for at, each in enumerate(of_scores):
             yield f"stages[{number}].tuples.scores.teachers[{at}]", each
-    for block in spec.targets.blocks if spec.targets is not None else []:
-        if block.teacher is not None:
-            yield f"{block.place}.teacher", block.teacher
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:

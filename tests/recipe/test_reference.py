@@ -21,7 +21,7 @@ BASE: dict[str, Any] = {
     "student": {"kind": "bert", "weights": "teacher", "layers": [0]},
     "stages": [{"name": "distil", "objective": {"kind": "cosine"}}],
 }
-DEFAULTS = {("student", "finished"), ("targets", "one"), ("corpus", "files")}  # kinds that need no name
+DEFAULTS = {("student", "finished"), ("corpus", "files")}  # kinds that need no name
 EXAMPLES = [
     yaml.safe_load(block)
     for block in re.findall(r"```yaml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)

@@ -18,7 +18,6 @@ from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.objectives import Targets
 from edgedistill.session import Session
-from edgedistill.students.output import own, read_maps
 from edgedistill.teacher import assistant, targets, tuple_scores
 from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
 from edgedistill.teacher.targets import EmbeddingRows
@@ -120,14 +119,10 @@ def needs_cosines(stage: recipe.Stage) -> bool:
 
 def embedded(spec: recipe.Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterator[Side]:
     """Every side that a recipe's stages, with these rows, and its `targets` need embedded."""
-    blocks, raw = [], False
     if spec.targets is not None:
-        blocks, raw = spec.targets.blocks, spec.targets.raw
-    yield from (Side(texts, 0, block.teacher, raw=raw) for block in blocks)
+        yield Side(texts, 0, raw=spec.targets.raw)
     for stage, rows in zip(spec.distilling, stages, strict=True):
-        for side in matched(stage, rows):
-            if side.rows is not texts or not blocks:
-                yield from [side._replace(teacher=block.teacher) for block in blocks] or [side]
+        yield from (side for side in matched(stage, rows) if side.rows is not texts or spec.targets is None)
         if stage.tuples is not None:
             scoring = [*([None] if needs_cosines(stage) else []), *stage.tuples.scores.teachers]
             yield from (Side(rows, side, of) for of in scoring for side in range(len(rows.sides)))
@@ -139,8 +134,8 @@ class TargetReader:
     """Opens what the stages of a recipe are compared with; teachers embed what is needed for it and not
     cached.
 
-    The maps of the recipe's `targets` are fitted to its own texts, some also to the embeddings of `student`
-    before its first step, and kept in `folder`, the unfinished run's.
+    The map of the recipe's `targets` is fitted to its own texts, perhaps also to the embeddings of `student`
+    before its first step, and is kept in `folder`, the unfinished run's.
     """
 
     def __init__(
@@ -164,31 +159,28 @@ class TargetReader:
 
     @cached_property
     def of_texts(self) -> EmbeddingRows:
-        """What the recipe's own texts are to match. Fits the maps of `targets`."""
-        spec, raw = self.spec, self.spec.targets is not None and self.spec.targets.raw
+        """What the recipe's own texts are to match. Fits the map of `targets`."""
+        spec = self.spec
+        if spec.targets is None:
+            return self._open(Side(self.texts, 0))
 
         def of_student(rows: np.ndarray) -> np.ndarray:
             assert self.student is not None, "the recipe's own checks guarantee it"
-            module, texts = own(self.student.module).eval(), self.texts.sides[0].texts(rows)
+            module, texts = self.student.module.eval(), self.texts.sides[0].texts(rows)
             return student_embeddings.embed(module, self.student.tokenizer, texts, self.student.max_tokens)
 
-        def of_teacher(which: recipe.Teacher | None) -> EmbeddingRows:
-            return self._open(Side(self.texts, 0, which, raw=raw))
-
-        if spec.targets is None:
-            return of_teacher(None)
-        data = targets.FittingData(of_teacher, self.texts.training_count, of_student, spec.seed)
+        embeddings = self._open(Side(self.texts, 0, raw=spec.targets.raw))
+        data = targets.FittingData(embeddings, self.texts.training_count, of_student, spec.seed)
         return targets.load_or_fit(spec.targets, data, self.folder / "targets", self.session.log)
 
     def _reduced(self, side: Side) -> EmbeddingRows:
         """What the recipe's `targets` make of the embeddings of a side."""
         if self.spec.targets is None:
             return self._open(side)
-        of_texts, blocks = self.of_texts, self.spec.targets.blocks
         if side.rows is self.texts:
-            return of_texts
-        rows = [self._open(side._replace(teacher=block.teacher)) for block in blocks]
-        return targets.StudentTargets(blocks, read_maps(self.folder / "targets"), rows)
+            return self.of_texts
+        _ = self.of_texts  # fits the map
+        return targets.read(self.spec.targets, self._open(side), self.folder / "targets")
 
     def of_stage(self, stage: NumberedStage[recipe.Stage], rows: Rows) -> StageTargets:
         """What the rows of a stage are compared with."""
