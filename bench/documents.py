@@ -59,6 +59,7 @@ COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
 SEARCHES, PAIRS = REPORTS / "search-test.json", "sts-small"  # of bench/search_test.py
 LANGUAGES = {"en": "English", "de": "German", "es": "Spanish", "fr": "French", "nl": "Dutch"}
 TEACHER = "edgedistill, int8"  # among the peers: the teacher of nano and micro
+PLAIN_TEACHER = "sentence-transformers"  # the same by that library
 TEACHERS_NAME = "packaged:all-MiniLM-L6-v2"
 BENCH, PAGES = (
     ROOT / "bench" / "README.md",
@@ -111,6 +112,76 @@ def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dic
     machine = f"{timing['machine']['cpu']} · {timing['threads']} thread · int8 · {found['made_at'][:10]}"
     of_search = f"search: {searches['machine']['cpu']} · {searches['made_at'][:10]}"
     return "\n".join([*lines, "", f"<sub>{machine}<br>{of_search}</sub>", ""])
+
+
+def headline(peers: dict[str, Any]) -> str:
+    """What `nano` is beside its teacher in sentence-transformers, in one paragraph."""
+    rows = {row["name"]: row for row in peers["rows"]}
+    nano, teacher = rows["nano"], rows[PLAIN_TEACHER]
+    scores = [f"{100 * row['quality']['sts7']:.1f}" for row in (nano, teacher)]
+    megabytes = [row["size_bytes"] / 1e6 for row in (nano, teacher)]
+    return (
+        f"`nano`, one of three students that ship, has {megabytes[0]:.1f} MB where all-MiniLM-L6-v2 has "
+        f"{megabytes[1]:.0f} MB. It is **{megabytes[1] / megabytes[0]:.0f} times smaller and "
+        f"{nano['time']['times_as_fast']['single']:.0f} times faster** than all-MiniLM in\n"
+        f"sentence-transformers (one thread of a CPU), and scores {scores[0]} on seven STS test sets where "
+        f"it scores {scores[1]}.\n"
+    )
+
+
+def keywords(searches: dict[str, Any]) -> str:
+    """What BM25, the teacher and `nano` with BM25 find, in one sentence."""
+    own = measured_tables.own_documents(searches)
+    joined = own["nano"][f"{SEARCH} + BM25"]
+    return (
+        f"Keyword search (BM25) alone scores {100 * joined['bm25']:.1f} on the eleven collections and the "
+        f"teacher {100 * own['teacher'][SEARCH]['average']:.1f}.\n`nano` together with BM25, as `edgedistill "
+        f"search` ranks, scores **{100 * joined['average']:.1f}**.\n"
+    )
+
+
+def gains(found: dict[str, Any]) -> str:
+    """What documents alone, and queries beside them, brought on each collection, one a line."""
+    lines = list[str]()
+    for collection, runs in found["adapted"].items():
+        before, teacher = (found[who][collection] for who in ("unadapted", "teacher"))
+        ways = {"all": "its documents alone", "pairs": "queries with answers too"}
+        scores = [
+            f"{_percent(runs[count]['scores'])} with {way}" for count, way in ways.items() if count in runs
+        ]
+        lines.append(
+            f"* {COLLECTIONS[collection]}: nDCG@10 from {_percent(before)} to {', '.join(scores)}; "
+            f"the teacher has {_percent(teacher)}. STS from {100 * before['sts7']:.1f} to "
+            f"{100 * min(run['scores']['sts7'] for run in runs.values()):.1f}."
+        )
+    return "\n".join([*lines, ""])
+
+
+def _percent(scores: dict[str, float]) -> str:
+    return f"{100 * scores['ndcg10']:.1f}"
+
+
+def generated() -> dict[str, tuple[Path, str]]:
+    """What stands between markers and is no table of one kind of report: its name -> (document, text)."""
+    peers, searches, adaptations = (files.read_json(path) for path in (PEERS, SEARCHES, ADAPTED))
+    texts = {
+        "headline": (README, headline(peers)),
+        "students": (README, students(peers, shipped(), searches)),
+        "keywords": (README, keywords(searches)),
+        "gains": (README, gains(adaptations)),
+        "searched": (RESULTS, searched(searches)),
+        "adapted": (RESULTS, adapted(adaptations)),
+        "fitted": (RESULTS, fitted([files.read_json(path) for path in FITS])),
+        "verdicts": (BENCH, verdicts(PAGES)),
+        "peers": (PEERS_PAGE, peer_table.table(peers)),
+        "faults": (SECURITY, measured_tables.faults(files.read_json(FAULTS))),
+        "scale": (RECIPES / "SCALE.md", scaled(files.read_json(REPORTS / "scale.json"), teacher_rates())),
+        "embedding-bytes": (
+            ROOT / "export" / "README.md",
+            measured_tables.embedding_bytes(files.read_json(REPORTS / "embedding-bytes.json")),
+        ),
+    }
+    return texts | {name: (RESULTS, table) for name, table in measured().items()}
 
 
 DOCUMENTS_BY = {"mean": "itself and its teacher, the mean", "teacher": "its teacher"}
@@ -449,29 +520,8 @@ if __name__ == "__main__":
         scores_of |= {PAIRS: rows[0]["quality"][PAIRS]}
         if write_card(name, scores_of, rows):
             changed.append(f"card of {name}")
-    for name, table in (
-        ("students", students(files.read_json(PEERS), shipped(), searches)),
-        ("searched", searched(searches)),
-        ("adapted", adapted(files.read_json(ADAPTED))),
-    ):
-        if readme_tables.update(README, table, name):
-            changed.append(name)
-    if readme_tables.update(SECURITY, measured_tables.faults(files.read_json(FAULTS)), "faults"):
-        changed.append("faults")
-    if readme_tables.update(BENCH, verdicts(PAGES), "verdicts"):
-        changed.append("verdicts")
-    grown = scaled(files.read_json(REPORTS / "scale.json"), teacher_rates())
-    if readme_tables.update(RECIPES / "SCALE.md", grown, "scale"):
-        changed.append("scale")
-    if FITS and readme_tables.update(RESULTS, fitted([files.read_json(path) for path in FITS]), "fitted"):
-        changed.append("fitted")
-    stored = measured_tables.embedding_bytes(files.read_json(REPORTS / "embedding-bytes.json"))
-    if readme_tables.update(ROOT / "export" / "README.md", stored, "embedding-bytes"):
-        changed.append("embedding-bytes")
-    for name, table in measured().items():
-        if readme_tables.update(RESULTS, table, name):
-            changed.append(name)
-    if readme_tables.update(PEERS_PAGE, peer_table.table(files.read_json(PEERS)), "peers"):
-        changed.append("peers")
+    changed += [
+        name for name, (document, text) in generated().items() if readme_tables.update(document, text, name)
+    ]
     changed += [f"plot {name}" for name, drawn in drawings().items() if readme_plot.write(PLOTS, name, drawn)]
     print(f"updated: {', '.join(changed)}" if changed else "up to date")

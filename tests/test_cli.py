@@ -122,6 +122,13 @@ def test_the_search_of_the_readme_prints_what_it_shows(monkeypatch: pytest.Monke
     assert f"```text\n{done.stdout}```" in "\n".join(lines)
 
 
+def test_the_python_of_the_readme_prints_what_it_shows(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.stdout, done.returncode) == (shown, 0)
+
+
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_list_of_commands_is_not_cut(width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
