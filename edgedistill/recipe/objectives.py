@@ -175,8 +175,8 @@ class Listwise(Loss):
     teacher_temperature: float = Field(
         0.05,
         gt=0,
-        description="Divides the scores. 0.05 suits cosines; z-scores (with `bm25`) and a cross-encoder's "
-        "scores are some twenty times as large and want about 1.",
+        description="Divides the scores. 0.05 suits cosines; a cross-encoder's scores are some twenty times "
+        "as large and want about 1.",
     )
     positive: bool = Field(
         True,

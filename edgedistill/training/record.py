@@ -145,7 +145,7 @@ def teachers(spec: recipe.Recipe, models: Models) -> list[dict[str, Any]]:
     """
     found = dict[str, dict[str, Any]]()
     for place, each in named_teachers(spec):
-        opened = models.assistant if place == "assistant" else models.of(each)
+        opened = models.assistant if place == "assistant" else models.teacher
         if each.name not in found and opened is not None:
             name = each.embeddings or each.model
             found[each.name] = _entry(name, each.revision, opened, each.licence)

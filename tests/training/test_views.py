@@ -171,7 +171,11 @@ def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
     built = corpus.build(recipe.Files(texts=["texts.txt"]), Session(data=world.data), 0)
     words = make_tokenizer()
     stage = recipe.Stage.model_validate(
-        {"name": "a", "objective": {"kind": "congen", "queue": 0}, "view": {"kind": "crop"}}
+        {
+            "name": "a",
+            "objective": {"kind": "congen", "queue": 0},
+            "view": {"kind": "crop", "drop_fraction": 0.5},
+        }
     )
     limited = StudentTokenizer(words, 48)
     made = training_batches.of_stage(NumberedStage(stage, 0, 0), Rows.of_texts(built), limited, QUIET)

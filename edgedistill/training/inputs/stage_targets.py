@@ -65,11 +65,10 @@ class StageTargets:
 
 
 class Side(NamedTuple):
-    """A side of rows, and who embeds it: one of the recipe's teachers (None: its own), or the assistant."""
+    """A side of rows, and who embeds it: the recipe's teacher, or the assistant."""
 
     rows: Rows
     number: int
-    teacher: recipe.Teacher | None = None
     match: recipe.Match = recipe.Match()
     raw: bool = False
 
@@ -80,7 +79,7 @@ class Side(NamedTuple):
     def model(self, models: Models) -> Embeds:
         """The model that embeds it."""
         if self.match.of == "teacher":
-            return models.of(self.teacher).in_role(self.rows.roles[self.number])
+            return models.teacher.in_role(self.rows.roles[self.number])
         output = self.match.layer == "output"
         return models.taught if output else assistant.embedding_layer(models.taught)
 
@@ -105,7 +104,7 @@ def matched(stage: recipe.Stage, rows: Rows) -> list[Side]:
     match = stage.match or recipe.Match()
     source = rows.translated and match.language == "source"
     match = match.model_copy(update={"language": "source"})
-    return [Side(rows, 0 if source else side, None, match) for side in range(len(rows.sides))]
+    return [Side(rows, 0 if source else side, match) for side in range(len(rows.sides))]
 
 
 def needs_cosines(stage: recipe.Stage) -> bool:
@@ -124,10 +123,10 @@ def embedded(spec: recipe.Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterat
     for stage, rows in zip(spec.distilling, stages, strict=True):
         yield from (side for side in matched(stage, rows) if side.rows is not texts or spec.targets is None)
         if stage.tuples is not None:
-            scoring = [*([None] if needs_cosines(stage) else []), *stage.tuples.scores.teachers]
-            yield from (Side(rows, side, of) for of in scoring for side in range(len(rows.sides)))
-            if stage.group is not None:
-                yield Side(rows, 1)
+            both = needs_cosines(stage)
+            yield from (
+                Side(rows, side) for side in (0, 1) if both or (side == 1 and stage.group is not None)
+            )
 
 
 class TargetReader:
@@ -188,17 +187,16 @@ class TargetReader:
         embeddings = [(self._reduced(side), side.number) for side in matched(spec, rows)]
         if spec.tuples is None:
             return StageTargets(embeddings)
-        teachers = list[Embedded]()
-        for of in [None, *spec.tuples.scores.teachers] if needs_cosines(spec) else []:
-            query, document = (Side(rows, side, of) for side in (0, 1))
-            identity = {
-                role: side.model(self.models).identity()
-                for role, side in zip(rows.roles, (query, document), strict=True)
-            }
-            teachers.append(Embedded(self._open(query), self._open(document), identity))
+        teacher = None
+        if needs_cosines(spec):
+            both = [Side(rows, side) for side in (0, 1)]
+            models = [side.model(self.models) for side in both]
+            identity = {role: model.identity() for role, model in zip(rows.roles, models, strict=True)}
+            queries, documents = map(self._open, both)
+            teacher = Embedded(queries, documents, identity)
         place = f"{stage.place}.tuples"
         scored = tuple_scores.build(
-            spec.tuples, rows, teachers, spec.reads_scores, self.session, place, self.spec.seed
+            spec.tuples, rows, teacher, spec.reads_scores, self.session, place, self.spec.seed
         )
         similar_by = self._open(Side(rows, 1)) if spec.group is not None else None
         return StageTargets(embeddings, scored, similar_by)
