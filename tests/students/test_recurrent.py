@@ -167,24 +167,6 @@ def test_positions_by_hand() -> None:
     assert bert_layers.position_ids(ids - 1, 0).tolist() == [[1, 2, 0, 3, 0], [1, 0, 0, 0, 0]]
 
 
-def test_positions_keep_their_vectors_under_another_padding_id() -> None:
-    """A tokenizer that pads with 5 where the source padded with 1: the first token still has the first
-    position's vector."""
-    source, (ids, mask) = tiny("xlm-roberta", 1), some(1)
-    ids[0, 3] = 30
-    moved = ids.clone()
-    moved[ids == 1], moved[ids == 5] = 5, 1
-    student = made(source, 5, "pad", layers=4)
-    words = student.model.embeddings.word_embeddings.weight
-    with torch.no_grad():
-        words[[1, 5]] = words[[5, 1]]
-    with torch.inference_mode():
-        theirs = source(input_ids=ids, attention_mask=mask)[0]
-        assert torch.allclose(student.encoded(moved, mask)[0][mask == 1], theirs[mask == 1], atol=1e-6)
-        zero = made(source, 1, "pad", layers=4, position_ids="zero")
-        assert torch.allclose(zero.encoded(ids, mask)[0][mask == 1], theirs[mask == 1], atol=1e-6)
-
-
 def test_fresh_tables_are_the_papers() -> None:
     source = tiny("xlm-roberta", 1)
     torch.manual_seed(0)
@@ -205,17 +187,9 @@ def test_fresh_tables_are_the_papers() -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        (
-            {"layers": 5},
-            r"student.layers: a block of 5 does not divide the source's 12 layers; choose one of \(1, 2, 3, "
-            r"4, 6, 12\)",
-        ),
-        ({"layers": 24}, "a block of 24 does not divide the source's 12 layers"),
-        ({"layers": [0, 12]}, "student.layers: no layer 12 in a model with 12 layers; choose from 0 to 11"),
-        (
-            {"bottleneck": 769},
-            r"student.bottleneck: 769 is wider than the layers \(768\); give less, or leave it out",
-        ),
+        ({"layers": 5}, "student.layers: a block of 5"),
+        ({"layers": [0, 12]}, "student.layers: no layer 12"),
+        ({"bottleneck": 769}, "student.bottleneck: 769"),
     ],
 )
 def test_what_cannot_be(spec: dict[str, Any], says: str) -> None:
@@ -225,9 +199,7 @@ def test_what_cannot_be(spec: dict[str, Any], says: str) -> None:
 
 def test_no_positions_behind_the_padding_id() -> None:
     spec = recipe.Recurrent(kind="recurrent")
-    with pytest.raises(
-        UserError, match="none are left behind padding id 600 in a table of 514; set position_ids: zero"
-    ):
+    with pytest.raises(UserError, match="padding id 600 in a table of 514"):
         recurrent.shape(spec, 900, 600, 768, of_shape(SOURCES["XLM-R"][0], "pad"))
 
 
