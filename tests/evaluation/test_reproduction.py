@@ -171,45 +171,6 @@ def test_a_deviation_that_is_not_stated_is_a_problem() -> None:
     assert "no arm has this key" in problems(key="stages.0.bath", where="x", paper=128)[0]
 
 
-def test_a_claim_is_judged_although_other_variants_are_measured_on_another_task() -> None:
-    """SST-2's test items are not MRPC's, though the suite of both is called `task`."""
-    variants = {name: {"recipe": "not-there"} for name in ("sst2 sra", "sst2 random", "mrpc sra")}
-    claim = {"claim": "sra is better", "reported": "2 > 1", "contrast": {"sst2 sra": 1, "sst2 random": -1}}
-    paper = ranking_claims.Paper.model_validate(
-        {
-            "paper": "p",
-            "about": "",
-            "source": "",
-            "suites": ["task"],
-            "set": [],
-            "variants": variants,
-            "ranking_claims": [claim],
-        }
-    )
-
-    def reports(correct: list[float]) -> list[dict[str, Any]]:
-        suites = {"task": {"kind": "task", "average": float(np.mean(correct)), "tasks": {}}}
-        items = {"task": ranking_claims.Items({"test": np.array(correct)}, {})}
-        return [{"seed": seed, "suites": suites, "items": items} for seed in range(3)]
-
-    found = {
-        "sst2 sra": reports([1, 1, 1, 0]),
-        "sst2 random": reports([1, 0, 1, 0]),
-        "mrpc sra": reports([1, 0]),
-    }
-    ((judgement, _),) = judging.judged(paper, found, 50)
-    assert (judgement.seeds, judgement.mean, judgement.over_seeds) == (
-        3,
-        pytest.approx(25),
-        pytest.approx((25, 25)),
-    )
-    assert judgement.over_items is not None and judgement.over_items[0] < 25 < judgement.over_items[1]
-
-    # a seed that only one of them has counts neither for the difference nor for its interval
-    more = reports([1, 0, 0, 0])[0] | {"seed": 3}
-    assert judging.judged(paper, {**found, "sst2 sra": [*found["sst2 sra"], more]}, 50) == [(judgement, None)]
-
-
 def write(folder: Path, world: World) -> Path:
     stage = {
         "name": "distil",
@@ -444,25 +405,6 @@ def test_jobs_wait_for_the_runs_they_read_and_for_the_first_to_embed(world: Worl
     assert queue.work_side_by_side({"tiny": paper}, 1, 0.0, workspace, start, 2)["left"] == [
         f"tiny/{name}-s0" for name in ("first", "second", "other-texts", "reads")
     ]
-
-
-def test_the_hours_come_from_earlier_reports(world: World, tmp_path: Path) -> None:
-    home, reports = write(tmp_path, world), tmp_path / "reports"
-    paper = ranking_claims.papers(home)["tiny"].model_copy(update={"ranking_claims": []})
-    paper.variants.pop("none")
-    workspace = queue.Workspace(tmp_path / "runs", reports, Session(data=world.data))
-    assert queue.hours({"tiny": paper}, 2, workspace) == (0, 4)
-    report = {"arm": "a", "seconds": 1800, "passes": 32, "suites": {suite_of(world): {}}, "settings": {}}
-    files.write_json(reports / "tiny" / "a-s0.json", report)
-    # a: half an hour for each of two seeds; a second: twice the texts
-    assert queue.hours({"tiny": paper}, 2, workspace) == (pytest.approx(1 + 2), 0)
-    files.write_json(
-        reports / "tiny" / "a-s0.json", {**report, "settings": arm_recipe.composition_of(paper, "a", 0)}
-    )
-    assert queue.hours({"tiny": paper}, 2, workspace) == (pytest.approx(0.5 + 2), 0)
-    # from nothing: no report of one's own, but those that ship tell how long it takes
-    hours, unknown = queue.hours({"congen": ranking_claims.papers()["congen"]}, 1, workspace)
-    assert hours > 1 and unknown == 0
 
 
 def test_the_commands_explain_themselves(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from edgedistill.teacher.dimension_reduction import (
     pca,
     procrustes,
     ridge,
-    signed_permutation,
 )
 from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.teacher.targets import check, fit
@@ -55,35 +54,12 @@ def distances(rows: np.ndarray) -> np.ndarray:
     return np.linalg.norm(rows[:, None] - rows[None], axis=-1)[np.triu_indices(len(rows), 1)]
 
 
-def test_pca_to_full_width_is_a_rotation() -> None:
-    found = pca(POINTS, 12)
-    assert np.allclose(found.weight.T @ found.weight, np.eye(12))
-    centred = POINTS - POINTS.mean(0)
-    assert np.allclose(gram(found(POINTS)), gram(centred))
-    plain = pca(POINTS, 12, centre=False)
-    assert np.allclose(gram(plain(POINTS)), gram(POINTS))
-    assert not plain.bias.any()
-
-
 def test_pca_finds_the_plane_of_the_points() -> None:
     plane = DRAW.standard_normal((300, 2)) * [3.0, 1.0]
     lifted = plane @ ROTATION[:2] + 5 * ROTATION[3]
     found = pca(lifted, 2)
     assert np.allclose(distances(found(lifted)[:50]), distances(plane[:50]))
     assert found(lifted).std(0)[0] > found(lifted).std(0)[1]
-
-
-def test_pca_of_a_rank_reconstructs_the_teachers_dimensions() -> None:
-    """Cosines are those of the directions kept; where the points lie in them, nothing changes."""
-    spec = recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", rank=5, centre=False), dims=12)
-    found = fit(spec, POINTS, POINTS)
-    narrow = pca(POINTS, 5, centre=False)
-    assert found.weight.shape == (12, 12)
-    assert np.allclose(gram(found(POINTS)), gram(narrow(POINTS)))
-    lying = POINTS @ narrow.weight @ narrow.weight.T
-    assert np.allclose(found(lying), lying)
-    with pytest.raises(UserError, match="rank 5 reconstructs the teacher's 12 dimensions, not 8"):
-        check(recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", rank=5), dims=8), lambda of: 12, 100)
 
 
 def test_pca_scales_directions_by_a_power_of_their_variance() -> None:
@@ -176,35 +152,6 @@ def test_procrustes_recovers_a_rotation_and_keeps_cosines() -> None:
     turn = procrustes(POINTS, student)
     assert np.allclose(turn @ turn.T, np.eye(12))
     assert np.linalg.norm(POINTS @ turn - student) <= np.linalg.norm(POINTS - student)
-
-
-def test_a_signed_permutation_is_recovered() -> None:
-    order, signs = DRAW.permutation(12), DRAW.choice([-1.0, 1.0], 12)
-    wanted = np.zeros((12, 12))
-    wanted[order, range(12)] = signs
-    student = POINTS @ wanted + 0.01 * DRAW.standard_normal(POINTS.shape)
-    assert np.array_equal(signed_permutation(POINTS, student), wanted)
-    turn = signed_permutation(POINTS, DRAW.standard_normal((400, 12)))
-    assert np.array_equal(np.abs(turn).sum(0), np.ones(12))
-    assert np.array_equal(turn @ turn.T, np.eye(12))
-
-
-def projected(**fields: Any) -> recipe.Projected:
-    return recipe.Projected.model_validate({"dims": 5, **fields})
-
-
-@pytest.mark.parametrize("kind", ["pca", "gaussian", "ridge", "cca"])
-def test_aligning_turns_targets_and_changes_no_cosine(kind: str) -> None:
-    student = unit_rows(POINTS @ DRAW.standard_normal((12, 5)) + 0.1 * DRAW.standard_normal((400, 5)))
-    plain = fit(projected(reduce={"kind": kind}), POINTS, student)
-    for align in ("procrustes", "signed_permutation"):
-        turned = fit(projected(reduce={"kind": kind}, align=align), POINTS, student)
-        assert np.allclose(gram(unit_rows(turned(POINTS))), gram(unit_rows(plain(POINTS))))
-        if align == "procrustes":
-            assert (
-                np.linalg.norm(unit_rows(turned(POINTS)) - student)
-                <= np.linalg.norm(unit_rows(plain(POINTS)) - student) + 1e-9
-            )
 
 
 def test_what_cannot_be_fitted() -> None:
@@ -340,23 +287,6 @@ def test_targets_outlive_a_kill(world: World, tmp_path: Path) -> None:
     output.write_maps(partial / "targets", [kept])
     train.train(spec, tmp_path / "a", Session(data=world.data, log=lambda line: None), resume=True)
     assert torch.equal(load_file(tmp_path / "a/targets/targets.safetensors")["0.weight"], torch.eye(32, 16))
-
-
-@pytest.mark.parametrize("student", [{"kind": "teacher"}, {**BARE}])
-def test_check_counts_the_parameters_of_reduced_targets(world: World, student: dict[str, Any]) -> None:
-    from edgedistill.planning import cost
-
-    stages = [] if student["kind"] == "teacher" else world.recipe()["stages"]
-    plain = {} if student["kind"] == "teacher" else {"targets": {"reduce": {"kind": "pca"}, "dims": 16}}
-    found, without = (
-        cost.costs(
-            [recipe.parse(world.recipe(student=student, stages=stages, **more), "test")],
-            Session(data=world.data, log=lambda line: None),
-        )[0]
-        for more in ({"targets": SPLIT}, plain)
-    )
-    more = found["parameters"]["total"] - without["parameters"]["total"]
-    assert more == (32 * 16 + 16 if student["kind"] == "teacher" else 0)
 
 
 def test_a_reduced_teacher_is_measured_beside_the_teacher(world: World, tmp_path: Path) -> None:

@@ -537,20 +537,6 @@ def test_a_head_goes_with_the_layers_it_was_trained_behind(
     )
 
 
-def test_languages_of_a_region_are_covered_by_their_suite(world: World, data: Path, taught: Path) -> None:
-    spec = four(world, data, taught)
-    assert isinstance(spec.corpus, recipe.Parallel) and spec.select is not None
-    parts = [part.model_copy(update={"languages": ("EN", "xx-XX")}) for part in spec.corpus.pairs]
-    checks.check_languages(
-        spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})})
-    )
-    parts = [part.model_copy(update={"languages": ("EN", "zz-ZZ")}) for part in spec.corpus.pairs]
-    with pytest.raises(UserError, match="zz-ZZ: no task of the suite"):
-        checks.check_languages(
-            spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})})
-        )
-
-
 def test_an_unfinished_run_is_no_assistant(world: World, data: Path, tmp_path: Path) -> None:
     (tmp_path / "half.partial").mkdir()
     with pytest.raises(
