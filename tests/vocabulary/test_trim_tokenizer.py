@@ -7,7 +7,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -182,13 +181,6 @@ def test_special_tokens_keep_their_ids(name: str) -> None:
     assert set(tokenizer.all_special_tokens) <= made.tokenizer.get_vocab().keys()
 
 
-def test_bytes_stay_so_that_nothing_becomes_unknown() -> None:
-    for tokenizer in (unigram(byte_fallback=True),):
-        made = trim_tokenizer.trimmed(tokenizer, [source("chosen", ["the cat"])], [])
-        ids = made.tokenizer("жир 🙂 ß")["input_ids"]
-        assert len(ids) > 10 and made.tokenizer.unk_token_id not in ids
-
-
 def plain(model: Any, split: Any = None) -> Any:
     raw = Tokenizer(model)
     raw.pre_tokenizer = split or pre_tokenizers.WhitespaceSplit()
@@ -274,10 +266,3 @@ def test_what_cannot_be_trimmed() -> None:
         ["a"],
         r"its unknown token '\[UNK\]' is not in its vocabulary; correct tokenizer.json",
     )
-
-
-def test_ids_to_keep_stay_where_they_are() -> None:
-    tokenizer = unigram()
-    made = trim_tokenizer.trimmed(tokenizer, [source("chosen", ["the cat"])], [], keep_ids=range(30))
-    assert made.old_ids[:30].tolist() == list(range(30))
-    assert np.array_equal(made.old_ids, np.unique(made.old_ids))
