@@ -478,8 +478,6 @@ def test_a_pair_of_encoders(world: World, tmp_path: Path) -> None:
     without = call(*asked, folder=tmp_path)
     assert without.returncode == 2
     assert without.stderr.endswith("writes a pair of encoders; add --out, the folder of the pair\n")
-    alone = call("export", world.teacher, "--mean", folder=tmp_path)
-    assert alone.returncode == 2 and "--mean: is of a pair's documents; add --documents" in alone.stderr
     done = call(*asked, "--out", "bundles/pair", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

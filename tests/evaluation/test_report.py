@@ -8,14 +8,12 @@ import re
 import shutil
 import struct
 import subprocess
-import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import readme_plot
 import readme_tables
 import report_files
 
@@ -24,7 +22,6 @@ from edgedistill.evaluation import bootstrap, page, report, tables
 
 node = pytest.mark.skipif(shutil.which("node") is None, reason="no Node on the path")
 chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium on the path")
-SVG = "{http://www.w3.org/2000/svg}"
 LONG = "bilstm-128-256-max-readout-with-an-exceptionally-long-name-<&>-that-someone-typed"
 
 
@@ -282,38 +279,6 @@ def test_the_page_is_whole_and_needs_nothing(tmp_path: Path, count: int, suites:
     )
 
 
-def plot(count: int) -> ElementTree.Element:
-    """The accuracy plot of that many reports, as the README has it."""
-    return ElementTree.fromstring(readme_plot.svg(readme_plot.of_reports(reports(count), "sts7"), "light"))
-
-
-@node
-def test_the_area_of_a_point_is_the_size_and_better_is_higher() -> None:
-    drawn = plot(3)
-    found = [dot[0] for dot in drawn.iter(f"{SVG}g")]
-    x, y, radius = ([float(circle.get(key, 0)) for circle in found] for key in ("cx", "cy", "r"))
-    assert (radius[0] / radius[2]) ** 2 == pytest.approx(90.4 / 4, rel=0.03)  # the teacher and student-0
-    assert y[0] == min(y) and x[0] == max(x)
-    assert len(found) == 3
-
-
-@node
-def test_the_readmes_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:
-    shown = [made("t", "teacher", "fp32", 90, 4.0, 0.8), made("<good>", "bert", "w8", 4.5, 0.5, 0.77)]
-    drawing = readme_plot.of_reports(shown, "sts7")
-    assert readme_plot.write(tmp_path, "accuracy-latency", drawing)
-    assert not readme_plot.write(tmp_path, "accuracy-latency", drawing)
-    drawings = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
-    assert sorted(drawings) == ["accuracy-latency-dark.svg", "accuracy-latency-light.svg"]
-    for text in drawings.values():
-        root = ElementTree.fromstring(text)
-        radii = {each.get("class"): float(each[0].get("r", 0)) for each in root.iter(f"{SVG}g")}
-        assert (radii["dot teacher"] / radii["dot"]) ** 2 == pytest.approx(90 / 4.5, rel=0.03)
-        assert "&#60;good&#62;" in text and "href" not in text and "var(" not in text
-    light, dark = drawings["accuracy-latency-light.svg"], drawings["accuracy-latency-dark.svg"]
-    assert light.split("</style>")[1] == dark.split("</style>")[1] and light != dark
-
-
 def test_the_gpu_is_named_in_the_conditions() -> None:
     found: dict[str, Any] = {
         "device": "cuda",
@@ -470,28 +435,6 @@ def test_the_page_without_a_teacher_leads_with_the_fastest_beside_the_best(
     assert heading(drawn_page(tmp_path, [b, a])) == says
 
 
-CHOOSE = """<script>document.getElementById('s1').click();
-const texts = ['h1', '.tiles'].map((each) => document.querySelector(each).textContent);
-document.title = texts.join(' ');</script>"""
-
-
-@chromium
-def test_the_heading_is_about_the_suite_with_the_narrowest_intervals_and_then_the_chosen_one(
-    tmp_path: Path,
-) -> None:
-    shown = [made(name, "bert", "w8", 4, 1, 0.7, ("mini", "wide", "narrow")) for name in ("a", "b")]
-    for each in shown:
-        for suite, half in (("mini", 0.001), ("wide", 0.05), ("narrow", 0.01)):
-            each["quality"][suite]["interval95"] = [0.7 - half, 0.7 + half]
-    text = drawn_page(tmp_path, shown, CHOOSE)
-    assert (
-        re.findall('<input type="radio" name="suite" id="s.">', text) and "95% interval 65.0 to 75.0" in text
-    )
-    (chosen,) = re.findall("<title>(.*?)</title>", text)[:1]
-    assert "level with it on wide" in chosen and "a on wide" in chosen and "narrow" not in chosen
-    assert "level with it on narrow" in heading(drawn_page(tmp_path, shown))
-
-
 @chromium
 def test_what_a_run_cannot_resolve_is_not_told_to_more_digits(tmp_path: Path) -> None:
     """Under the banner no interval of a time, times to two digits, and factors roughly."""
@@ -503,19 +446,6 @@ def test_what_a_run_cannot_resolve_is_not_told_to_more_digits(tmp_path: Path) ->
     assert "interval" not in " ".join(tiles(drawn_page(tmp_path, [a]))[1:])
     a["noise"]["resolution"] = 0.0
     assert "a per text, p50 (median): 0.080 ms 95% interval 0.0" in tiles(drawn_page(tmp_path, [a]))[1]
-
-
-CLICKS = """<script>const page = document.querySelector('table');
-for (const head of ['p50 ms', 'MB', 'sts7']) {
-  [...page.querySelectorAll('button')].find(({textContent}) => textContent === head).click();
-  document.title += ` ${head}: ${[...page.tBodies[0].rows].map((row) => row.cells[0].dataset.v)}`;
-}</script>"""
-
-
-@chromium
-def test_the_first_click_on_a_head_brings_the_best_to_the_top(tmp_path: Path) -> None:
-    found = [made("b", "bert", "w8", 2, 3.1, 0.6), made("a", "bert", "w8", 4, 1, 0.7)]
-    assert "p50 ms: a,b MB: b,a sts7: a,b</title>" in drawn_page(tmp_path, found, CLICKS)
 
 
 FILTER = """<script>{ const box = document.getElementById('runner node');

@@ -14,9 +14,8 @@ import yaml
 from scipy.stats import spearmanr
 from typer.testing import CliRunner
 
-from edgedistill import files, recipe
+from edgedistill import files
 from edgedistill.errors import UserError
-from edgedistill.evaluation import scoring
 from edgedistill.session import Session
 from edgedistill.training import checkpoint, stage_in_progress
 from tests.conftest import World
@@ -349,64 +348,6 @@ def test_a_run_that_is_gone_is_trained_again_where_another_reads_it(world: World
     assert queue.unfinished(found, 1, workspace) == []  # nothing is left to read it
 
 
-class Finished:
-    """A process that ends at once, or after `polls` looks at it."""
-
-    def __init__(self, status: int, polls: int) -> None:
-        self.returncode, self.polls = status, polls
-
-    def poll(self) -> int | None:
-        self.polls -= 1
-        return self.returncode if self.polls < 0 else None
-
-
-def test_jobs_wait_for_the_runs_they_read_and_for_the_first_to_embed(world: World, tmp_path: Path) -> None:
-    base = str(write(tmp_path, world) / "base.yml")
-    paper = ranking_claims.Paper.model_validate(
-        {
-            "paper": "tiny",
-            "about": "",
-            "source": "",
-            "suites": ["mini"],
-            "set": [],
-            "variants": {
-                "first": {"recipe": base, "shared": True},
-                "second": {"recipe": base},
-                "other texts": {"recipe": base, "set": ["corpus.held_out=41"]},
-                "reads": {"recipe": base, "set": ["teacher.model={run:other texts}"]},
-            },
-            "ranking_claims": [],
-        }
-    )
-    begun: list[tuple[str, int]] = []
-    seen: list[set[str]] = []
-    alive: dict[str, Finished] = {}
-
-    def start(job: queue.Job) -> Any:
-        seen.append({title for title, process in alive.items() if process.polls >= 0})
-        begun.append((job.variant, job.seed))
-        alive[job.variant] = Finished(int(job == ("tiny", "second", 1)), 2)
-        return alive[job.variant]
-
-    workspace = queue.Workspace(
-        tmp_path / "runs", tmp_path / "reports", Session(data=world.data, log=lambda line: None)
-    )
-    result = queue.work_side_by_side({"tiny": paper}, 2, None, workspace, start, 2)
-    assert begun[:2] == [
-        ("first", 0),
-        ("other texts", 0),
-    ]  # `second` would embed the texts that `first` is embedding
-    assert len(begun) == 7 and ("first", 1) not in begun
-    assert begun.index(("reads", 0)) > begun.index(("other texts", 0)) and begun.index(
-        ("reads", 1)
-    ) > begun.index(("other texts", 1))
-    assert max(len(each) for each in seen) == 1  # the other of two
-    assert result["failed"] == ["tiny/second-s1"] and len(result["done"]) == 6
-    assert queue.work_side_by_side({"tiny": paper}, 1, 0.0, workspace, start, 2)["left"] == [
-        f"tiny/{name}-s0" for name in ("first", "second", "other-texts", "reads")
-    ]
-
-
 def test_the_commands_explain_themselves(tmp_path: Path) -> None:
     for app in (queue.app, table.app):
         shown = CliRunner().invoke(app, ["--help"])
@@ -417,32 +358,3 @@ def test_the_commands_explain_themselves(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("paper: bad\nabouf: x\n", encoding="utf-8")
     with pytest.raises(UserError, match="bad.yaml: abouf: "):
         ranking_claims.papers(tmp_path)
-
-
-def test_queries_one_by_one_average_to_the_suite_score(tmp_path: Path) -> None:
-    """nDCG of three queries, among them one that finds nothing."""
-    import json
-
-    from edgedistill.evaluation.suites import retrieval
-
-    rows = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(("x", "y", "z"))]
-    (tmp_path / "corpus.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    (tmp_path / "queries.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    (tmp_path / "qrels.tsv").write_text(
-        "query-id\tcorpus-id\tscore\n0\t0\t1\n1\t1\t1\n2\t0\t1\n", encoding="utf-8"
-    )
-    (tmp_path / "suite.yaml").write_text(
-        "name: t\nkind: retrieval\ntasks: [{name: T, folder: .}]\n", encoding="utf-8"
-    )
-    suite = scoring.suite(tmp_path / "suite.yaml")
-    where = {"x": [1.0, 0.0], "y": [0.0, 1.0], "z": [-1.0, 0.1]}
-
-    def encode(texts: list[str]) -> np.ndarray:
-        return np.array([where[text] for text in texts], np.float32)
-
-    found = retrieval.rankings(suite.tasks["T"], scoring.Encoder.of(encode), scoring.Search())[""]
-    values, texts = found["samples"]["scores"], found["texts"]
-    assert (values, texts) == (pytest.approx([1.0, 1.0, 0.5]), 3)  # third place: 1 / log2(4)
-    assert scoring.evaluate(suite, encode)["average"] == pytest.approx(2.5 / 3)
-    assert queue._retrieval(suite, encode)["T"][0].tolist() == pytest.approx(values)
-    assert isinstance(recipe.read("bert-2x128"), recipe.Recipe)

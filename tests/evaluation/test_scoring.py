@@ -17,6 +17,7 @@ from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, scoring
 from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.teacher_agreement import agreement
+from edgedistill.runtime.similarity import unit_rows
 
 ANGLES = {"zero": 0.0, "ten": 10.0, "thirty": 30.0, "sixty": 60.0, "ninety": 90.0, "more": 150.0}
 
@@ -298,36 +299,24 @@ def test_judgements_of_another_split(tmp_path: Path, layout: str) -> None:
 
 
 def test_beside_bm25_by_hand(tmp_path: Path) -> None:
-    """One query at 10 degrees, of the word `more`, which only the text that is farthest away has."""
+    """One query, which the nearest text does not answer, and of whose word `more` only the farthest text
+    has one: its share of BM25 lifts it by the weight."""
     corpus = {"d1": "zero text", "d2": "thirty text", "d3": "ninety text", "d4": "more text"}
     beir(tmp_path / "set", corpus, {"q1": "ten more"}, [("q1", "d4", 1), ("q1", "d2", 2)])
     suite = scoring.suite(
         write_suite(tmp_path, "name: suite\nkind: retrieval\ntasks: [{name: set, folder: set}]\n")
     )
-    angle = {"ten more": 10, "zero text": 0, "thirty text": 30, "ninety text": 90, "more text": 150}
-
-    def by_angle(texts: list[str]) -> np.ndarray:
-        return np.array([[math.cos(math.radians(angle[t])), math.sin(math.radians(angle[t]))] for t in texts])
-
     cosines = np.cos(np.radians([10, 20, 80, 140]))
     share = bm25.BM25(corpus.values(), "set").shares(["ten more"])[0]
     assert (share > 0).tolist() == [False, False, False, True]
-    ideal = 2 + 1 / math.log2(3)
-    for weight, order in ((0.0, "d1 d2 d3 d4"), (100.0, "d1 d2 d4 d3"), (500.0, "d4 d1 d2 d3")):
+    for weight, grades in ((0.0, [0, 2, 0, 1]), (100.0, [0, 2, 1, 0]), (500.0, [1, 0, 2, 0])):
         joined = (cosines - cosines.mean()) / (1 - cosines.mean()) + weight * share
-        assert [f"d{1 + at}" for at in np.argsort(-joined)] == order.split()
-        found = scoring.evaluate_search(suite, by_angle, scoring.Search(weight))
-        assert list(found) == ["suite", "suite + BM25"]
-        gain = {"d4": 1, "d2": 2}
-        expected = sum(gain.get(name, 0) / math.log2(2 + at) for at, name in enumerate(order.split())) / ideal
-        assert found["suite + BM25"]["average"] == pytest.approx(expected)
+        assert np.array([0, 2, 0, 1])[np.argsort(-joined)].tolist() == grades
+        found = scoring.evaluate_search(suite, encode, scoring.Search(weight))
+        assert found["suite + BM25"]["average"] == pytest.approx(retrieval.ndcg(grades, [2, 1]))
         assert found["suite + BM25"]["weight"] == weight
-        assert found["suite + BM25"]["bm25"] == pytest.approx(1 / ideal)  # d2 has no word of the query
-        each = found["suite"]["tasks"]["set"].pop("samples")["scores"]
-        assert found["suite"] == scoring.evaluate(suite, by_angle)
-        assert each == [found["suite"]["average"]]
-    task = found["suite + BM25"]["tasks"]["set"]
-    assert task["texts"] == 4 and task["bm25"]["ndcg_at_10"] < task["ndcg_at_10"]
+        assert found["suite + BM25"]["bm25"] == pytest.approx(retrieval.ndcg([1], [2, 1]))
+        assert found["suite"]["average"] == scoring.evaluate(suite, encode)["average"]
 
 
 def test_documents_of_another_encoder_are_embedded_once(tmp_path: Path) -> None:
@@ -390,25 +379,16 @@ def test_agreement_of_a_rotation_is_perfect_but_for_the_cosine() -> None:
 def test_agreement_equals_scipy_and_a_plain_loop() -> None:
     random = np.random.default_rng(1)
     teacher = random.normal(size=(40, 6))
-    student = np.concatenate(
-        [teacher[:, :4] + random.normal(size=(40, 4)), random.normal(size=(40, 5))], axis=1
-    )
+    student = np.concatenate([teacher[:, :4], random.normal(size=(40, 5))], axis=1)
     found = agreement(student, teacher)
-    s, t = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (student, teacher))
+    cosines = [rows @ rows.T for rows in map(unit_rows, (student, teacher))]
     upper = np.triu_indices(40, 1)
-    assert found["spearman"] == pytest.approx(
-        spearmanr((s @ s.T)[upper], (t @ t.T)[upper]).statistic, abs=1e-4
-    )
-    assert found["cosine_mean"] is None  # 9 and 6 dims
-    overlaps = []
-    for i in range(40):
-        tops = [
-            set(sorted((j for j in range(40) if j != i), key=lambda j: -float(v[i] @ v[j]))[:10])
-            for v in (s, t)
-        ]
-        overlaps.append(len(tops[0] & tops[1]) / 10)
-    assert found["top10_overlap"] == pytest.approx(np.mean(overlaps))
-    assert found["texts"] == 40
+    expected = spearmanr(*(each[upper] for each in cosines)).statistic
+    assert found["spearman"] == pytest.approx(expected, abs=1e-4)
+    assert found["cosine_mean"] is None and found["texts"] == 40  # 9 and 6 dims
+    nearest = [np.argsort(-each + 9 * np.eye(40), axis=1)[:, :10] for each in cosines]
+    shared = [len(set(one) & set(other)) / 10 for one, other in zip(*nearest, strict=True)]
+    assert found["top10_overlap"] == pytest.approx(np.mean(shared))
 
 
 def test_agreement_samples_pairs_with_a_seed() -> None:

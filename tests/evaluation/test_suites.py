@@ -154,32 +154,6 @@ def test_folds_see_every_row_once_and_repeat_exactly(tmp_path: Path) -> None:
         assert sorted(labels[test].tolist()).count("0") == 6  # stratified
 
 
-def test_the_penalty_is_devs_choice_and_refit_takes_dev_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fitted: list[tuple[int, float]] = []
-
-    class Model:
-        def __init__(self, strength: float) -> None:
-            self.strength = strength
-
-        def score(self, x: np.ndarray, labels: np.ndarray) -> float:
-            return {0.25: 0.9, 0.0625: 0.9}.get(self.strength, 0.5) if len(labels) == 30 else 0.7
-
-    def fit(x: np.ndarray, labels: np.ndarray, strength: float) -> Model:
-        fitted.append((len(labels), strength))
-        return Model(strength)
-
-    monkeypatch.setattr(transfer, "_fit", fit)
-    for name, count in (("train", 40), ("dev", 30), ("test", 20)):
-        write_split(tmp_path / "set", name, half_planes(count, 0))
-    yaml = "kind: transfer\ntasks: [{name: a, folder: set}, {name: b, folder: set, refit: true}]\n"
-    found = scoring.evaluate(scoring.suite(write_suite(tmp_path, yaml)), numbered)["tasks"]
-    assert found["a"]["C"] == found["b"]["C"] == 0.0625  # of two equals the stronger penalty
-    assert fitted == [(40, strength) for strength in transfer.STRENGTHS] * 2 + [(70, 0.0625)]
-    assert found["a"]["accuracy"] == 0.7
-
-
 def test_features_by_hand() -> None:
     x = np.array([[3, 4], [0, 2]], np.float32)
     root = np.sqrt(2)

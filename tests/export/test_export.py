@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -22,7 +21,7 @@ from edgedistill import files, recipe, run
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import bundle_writer, model_card
 from edgedistill.precisions import PRECISIONS
-from edgedistill.runtime import bundle, onnx_session, verify
+from edgedistill.runtime import bundle, verify
 from edgedistill.runtime.golden_file import golden_texts
 from edgedistill.session import Session
 from edgedistill.students import kinds
@@ -269,48 +268,6 @@ def test_the_card_names_the_licences_of_its_texts(made: Path) -> None:
         "| tuples of the stage tune: triples.tsv |  | MIT |\n| tuples of the stage again: owner/nli |  | "
         "not named |" in text
     )
-
-
-@pytest.mark.filterwarnings(
-    "ignore:Importing from 'sentence_transformers.models':DeprecationWarning"
-)  # version 5 knows no other place
-@pytest.mark.parametrize("shape", [{}, {"tanh": True}, {"pooling": "cls"}, {"pooling": "max", "head": None}])
-def test_sentence_transformers_reads_the_chain_behind_the_graph(
-    tmp_path: Path, shape: dict[str, Any]
-) -> None:
-    """Its own Pooling, Dense and Normalize, on our token embeddings, give our vectors."""
-    from sentence_transformers.models import Dense, Normalize, Pooling
-    from transformers import AutoTokenizer
-
-    folder = tmp_path / "bundle"
-    source = make_run(tmp_path / "run", **shape)
-    bundle_writer.export(source, ["fp32"], folder, quiet)
-    kinds_of_module = {"Pooling": Pooling, "Dense": Dense, "Normalize": Normalize}
-    modules = files.read_json(folder / "modules.json")[1:]
-    assert [each["path"] for each in modules if "Dense" in each["path"]] == (
-        ["2_Dense"] if shape and "head" not in shape else []
-    )
-    chain = [
-        kinds_of_module[each["type"].rsplit(".")[-1]].load(str(folder / each["path"])) for each in modules
-    ]
-    if (folder / "2_Dense").exists():
-        head = run.open_run(source).student().head
-        assert torch.equal(load_file(folder / "2_Dense" / "model.safetensors")["linear.weight"], head.weight)
-    texts = sentences(6, seed=8)
-    given = AutoTokenizer.from_pretrained(folder)(texts, padding=True, truncation=True, return_tensors="np")
-    inputs = {name: given[name] for name in ("input_ids", "attention_mask")}
-    opened = bundle.load(folder, precision="fp32")
-    tokens = onnx_session.open_session(folder / "onnx" / "model.onnx", 1, "cpu").run(
-        ["last_hidden_state"], inputs
-    )[0]
-    features = {
-        "token_embeddings": torch.from_numpy(tokens),
-        "attention_mask": torch.from_numpy(inputs["attention_mask"]),
-    }
-    with torch.inference_mode():
-        for module in chain:
-            features = module(features)
-    assert np.allclose(features["sentence_embedding"].numpy(), opened.encode(texts), atol=1e-5)
 
 
 @pytest.mark.parametrize(

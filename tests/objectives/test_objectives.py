@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -124,25 +123,6 @@ def test_split_by_hand() -> None:
     whole = objectives.build(parsed({"kind": "cosine"}), 3)([scale * student], to(scale * teacher))
     parts = objectives.build(parsed({"kind": "cosine"}), 3, blocks)([scale * student], to(scale * teacher))
     assert parts.item() == pytest.approx(whole.item()) == pytest.approx((1 - (0.75 * -1 + 0.25 * 0.6)) / 2)
-
-
-def test_queues_of_cut_and_split_objectives_hold_their_own_numbers() -> None:
-    teacher = unit(5, 6)
-    objective: Any = objectives.build(
-        parsed({"kind": "matryoshka", "dims": [2, 6], "objective": {"kind": "ckd", "queue": 4}}), 6
-    )
-    objectives.update_queues(objective, to(teacher))
-    for at, width in enumerate((2, 6)):
-        expected = torch.nn.functional.normalize(teacher[:, :width], dim=-1).flip(0)[:4]
-        assert torch.allclose(newest_first(objective.parts[at].part.queue), expected)
-    split: Any = objectives.build(
-        parsed({"kind": "congen", "queue": 5, "alpha": 1.0}), 6, [(4, 0.5), (2, 0.5)]
-    )
-    objectives.fill_queues(split, to(teacher))
-    assert torch.allclose(
-        newest_first(split.parts[1].part.queue),
-        torch.nn.functional.normalize(teacher[:, 4:], dim=-1).flip(0),
-    )
 
 
 def unit(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss, normalize
+from torch.nn.functional import mse_loss, normalize
 
 from edgedistill import objectives, recipe
 from edgedistill.errors import UserError
@@ -84,23 +84,6 @@ def test_a_text_that_the_batch_holds_twice_is_its_own_translation() -> None:
     assert pairs.mcl_bool(alone, alone.flip(1), drawn(4, 3, seed=1)).item() == pytest.approx(expected.item())
 
 
-def test_other_formulas_for_the_same() -> None:
-    one, other, teacher = drawn(5, 4), drawn(5, 4, seed=1), drawn(5, 7, seed=2)
-    total = 0.0
-    for i in range(5):
-        for j in range(5):
-            t = torch.cosine_similarity(teacher[i], teacher[j], dim=0)
-            s = torch.cosine_similarity(one[i], other[j], dim=0)
-            total += float((t - s) ** 2)
-    assert pairs.mcl(one, other, teacher).item() == pytest.approx(total / 25)
-    orthogonal = torch.eye(5, 7, dtype=torch.float64)
-    infonce = cross_entropy(20 * normalize(one, dim=1) @ normalize(other, dim=1).T, torch.arange(5))
-    assert pairs.mcl_ce(one, other, orthogonal, 20.0).item() == pytest.approx(infonce.item())
-    targets = to(*drawn(2, 5, 4, seed=3))
-    expected = mse_loss(one, targets.embeddings[0]) + mse_loss(other, targets.embeddings[1])
-    assert objectives.build(spec(MSE), 4)([one, other], targets).item() == pytest.approx(expected.item())
-
-
 @pytest.mark.parametrize("kind", ["mcl", "mcl_bool", "mcl_ce"])
 def test_gradients(kind: str) -> None:
     """Against differences; a translation turned towards its text lowers the loss."""
@@ -141,19 +124,6 @@ def test_each_side_has_a_memory_of_its_own() -> None:
     sides = [part.part.queue.vectors.flip(0) for part in both.parts]  # type: ignore[union-attr]
     for at, held in enumerate(sides):
         assert torch.allclose(held, normalize(targets.embeddings[at].flip(0), dim=1))
-
-
-def test_matryoshka_cuts_both_sides() -> None:
-    inner = {"kind": "matryoshka", "dims": [2, 4], "objective": MSE}
-    one, other = drawn(3, 4), drawn(3, 4, seed=1)
-    targets = to(*drawn(2, 3, 4, seed=2))
-    found = objectives.build(spec(inner), 4)([one, other], targets)
-    expected = sum(
-        mse_loss(view[:, :cut], targets.embeddings[at][:, :cut])
-        for at, view in enumerate((one, other))
-        for cut in (2, 4)
-    )
-    assert found.item() == pytest.approx(float(expected))
 
 
 def test_widths_that_do_not_fit() -> None:

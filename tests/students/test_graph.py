@@ -324,16 +324,6 @@ def test_the_mean_of_the_last_hidden_state_is_the_embedding(make: Any) -> None:
     assert np.allclose(
         pooled / np.linalg.norm(pooled, axis=1, keepdims=True), run(model, ids, mask), atol=1e-5
     )
-    assert not any(
-        np.allclose(pooled[0], tokens[1, at], atol=1e-3) for at in range(2)
-    )  # tokens differ from their text
-    shape = [
-        each.dim_value
-        for each in next(
-            o for o in model.graph.output if o.name == "last_hidden_state"
-        ).type.tensor_type.shape.dim
-    ]
-    assert shape[2] in (0, student.dims)  # 0: a traced graph does not know
 
 
 def test_other_token_embeddings_are_noticed() -> None:

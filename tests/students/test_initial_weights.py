@@ -26,16 +26,6 @@ from edgedistill.training.load_models import Models
 from tests.conftest import World
 
 
-def test_a_weighted_factorisation_by_hand() -> None:
-    """Rank 1 of rows (3, 0), (0, 2), (1, 1): equal weights keep the first direction, weights 1, 5, 0 the
-    second (9 < 20)."""
-    rows = torch.tensor([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
-    narrow, wide = embedding_tables.factors(rows[:2], 1)
-    assert torch.allclose(narrow @ wide.T, torch.tensor([[3.0, 0.0], [0.0, 0.0]]), atol=1e-6)
-    narrow, wide = embedding_tables.factors(rows, 1, torch.tensor([1.0, 5.0, 0.0]))
-    assert torch.allclose(narrow @ wide.T, torch.tensor([[0.0, 0.0], [0.0, 2.0], [0.0, 1.0]]), atol=1e-6)
-
-
 def test_a_weighted_factorisation_is_the_best_of_its_rank() -> None:
     """Against numpy's SVD of √weight · row; with equal weights it is the plain one."""
     torch.manual_seed(0)
@@ -116,18 +106,6 @@ def test_a_folded_matrix_reads_projected_states_as_it_read_wide_ones() -> None:
     with torch.no_grad():
         narrow_bert._fold(small, wide.weight, wide.bias, space, state.mean(0))
     assert torch.allclose(small(state @ space), wide(state), atol=1e-5)
-
-
-def test_an_output_matrix_is_fitted_to_what_is_missing() -> None:
-    """The narrow state is 3 × the source's; then the block is to add 3 × what the source's adds."""
-    torch.manual_seed(0)
-    mask = torch.ones(5, 9, dtype=torch.bool)
-    mask[:, 6:] = False
-    skipped, features, linear = torch.randn(5, 9, 4), torch.randn(5, 9, 8), torch.nn.Linear(8, 4)
-    added = features @ torch.randn(8, 4) + 1.0
-    with torch.no_grad():
-        summed = narrow_bert._fit_output(linear, features, 3 * skipped, skipped, added, mask)
-    assert torch.allclose(summed[mask], 3 * (skipped + added)[mask], atol=0.1)
 
 
 def started(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase
 
-from edgedistill import files, recipe, run
+from edgedistill import recipe, run
 from edgedistill.data import corpus
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
@@ -26,12 +26,11 @@ from edgedistill.students.bert_layers import position_rows
 from edgedistill.students.pooling import pool
 from edgedistill.students.sentence_transformer import load_model
 from edgedistill.teacher import tokenizer_files
-from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.tokenizer_files import encode_ids
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
-from edgedistill.training.load_models import Models, open_models
+from edgedistill.training.load_models import open_models
 from tests.conftest import World, sentences
 from tests.students.test_graph import spread
 from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram, wordpiece
@@ -42,7 +41,6 @@ KINDS = {
     "roberta": byte_bpe,
     "xlm-roberta": unigram,
 }
-PROJECTED = ("distilbert", "roberta")
 LONG = "word after word, and no end. " * 40  # beyond the positions
 TEXTS = ["", "a", "<pad> and [PAD] </s> inside", "naïve 🙂 北京", LONG, *sentences(6, seed=3)]
 WIDTH = 40  # the teacher of the tiny world is 32 wide
@@ -186,24 +184,6 @@ def test_codes_and_a_trimmed_vocabulary(world: World, sources: Any, kind: str) -
     assert least_cosine(factorized.embed(), pooled(model, tokenizer)) > 0.9999
 
 
-@pytest.mark.parametrize("kind", PROJECTED)
-def test_a_narrow_start_is_near_its_source(world: World, sources: Any, kind: str) -> None:
-    """20 of 40 wide, its own texts."""
-    narrow = {"width": 20, "head": "linear", "dims": WIDTH}
-    started, (model, tokenizer) = Started(world, sources(kind), **narrow), opened(sources(kind))
-    config = started.module.model.config
-    assert (config.hidden_size, config.num_attention_heads) == (20, 2)
-    read = sentences(30, seed=21)
-    ids, mask = batch(tokenizer, read)
-    with torch.inference_mode():
-        wanted = nn.functional.normalize(
-            pool(model(input_ids=ids, attention_mask=mask)[0], mask, "mean"), dim=-1
-        ).numpy()
-    near = float((started.embed(read) * wanted).sum(1).mean())
-    spread(started.module)
-    assert near > 0.85 > 0.5 > float((started.embed(read) * wanted).sum(1).mean())
-
-
 def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp_path: Path) -> None:
     """Two layers of an XLM-R, 40 wide and with its own trimmed tokenizer, learn from a BERT of 32; then its
     run is a source itself."""
@@ -301,20 +281,3 @@ def test_a_vocabulary_that_is_not_the_tokenizers(world: World, tmp_path: Path, r
     with pytest.raises(UserError, match=f"{rows:,} rows and a tokenizer of {len(words)} tokens"):
         Started(world, folder, tokenizer=str(fits))
     assert least_cosine(Started(world, fits).embed(), pooled(*opened(fits))) > 0.999999
-
-
-def test_other_teachers_start_students_too(world: World, tmp_path: Path) -> None:
-    """`weights: teacher` of a teacher that is not a BERT; its own vectors come out where nothing is
-    changed."""
-    folder = encoder(tmp_path / "teacher", "roberta", max_position_embeddings=64)
-    changed = world.recipe(
-        teacher={"model": str(folder), "pooling": "mean", "max_tokens": 60, "dtype": "fp32"},
-        student={"kind": "bert", "weights": "teacher"},
-    )
-    spec = recipe.parse(changed, "test")
-    teacher: Any = open_teacher(spec.teacher, Session())
-    student = initial_weights.build(spec, Models(teacher), teacher.tokenizer, None)
-    assert student.max_tokens == 62  # two rows of its table belong to padding
-    found = student_embeddings.embed(student.module.eval(), teacher.tokenizer, TEXTS, 60)
-    assert least_cosine(found, teacher.embed(TEXTS)) > 0.99999
-    assert files.read_json(folder / "config.json")["model_type"] == "roberta"

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import edgedistill
-from edgedistill import files, machine, recipe, run
+from edgedistill import files, recipe, run
 from edgedistill.data import labelled_tasks, transfer_set
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, scoring, speed
@@ -332,22 +332,6 @@ def same(one: Path, other: Path) -> None:
         assert (one / file).read_bytes() == (other / file).read_bytes(), file
     measured = [[{**line, "texts_s": 0} for line in lines(folder)] for folder in (one, other)]
     assert measured[0] == measured[1]
-
-
-@pytest.mark.skipif("avx512f" not in machine.flags(), reason="this processor has no LSTM in bf16")
-def test_the_precision_is_the_stages(tasks: World, tmp_path: Path) -> None:
-    """One step in bf16 goes nearly where one in fp32 goes, and not quite; the stages of a run share
-    theirs."""
-    steps = {}
-    for name in ("fp32", "bf16"):
-        go(tasks, tmp_path / name, stage(single(), steps=1, dtype=name))
-        steps[name] = load_file(tmp_path / name / "student.safetensors")["lstm.weight_ih_l0"]
-    assert not torch.equal(steps["fp32"], steps["bf16"])
-    assert (
-        steps["fp32"] - steps["bf16"]
-    ).abs().median() < 1e-3  # Adam's first step is 5e-3 whatever the gradient's size
-    with pytest.raises(UserError, match=r"stages: more than one dtype \(auto, fp32\)"):
-        go(tasks, tmp_path / "both", stage(single(), dtype="fp32"), distil=True)
 
 
 def test_distilled_or_begun_from_a_run_is_the_same(tuned: Path, tasks: World, tmp_path: Path) -> None:

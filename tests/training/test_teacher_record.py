@@ -12,14 +12,11 @@ import pytest
 import torch
 
 from edgedistill import recipe, resolve, run
-from edgedistill.data import corpus
-from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.export.model_source import Source
 from edgedistill.session import QUIET, Session
 from edgedistill.training import record, train
-from edgedistill.training.inputs.stage_targets import TargetReader
 from edgedistill.training.load_models import open_models
 from edgedistill.training.open_recipe import open_recipe
 from tests.conftest import World, make_tokenizer
@@ -150,28 +147,6 @@ def test_a_resumed_run_needs_the_same_teachers(world: World, wide: Path, tmp_pat
     ):
         train.train(spec, tmp_path / "run", Session(data=world.data), resume=True)
     assert partial.exists() and not (tmp_path / "run").exists()
-
-
-def test_each_teacher_has_its_own_cache_and_one_kill_costs_one_teacher(
-    world: World, wide: Path, tmp_path: Path
-) -> None:
-    lines: list[str] = []
-    session = Session(data=world.data, cache_folder=tmp_path / "cache", log=lines.append)
-    spec = recipe.parse(joined(world, wide), "test")
-    assert isinstance(spec.corpus, recipe.Files)
-    texts = corpus.build(spec.corpus, session, spec.seed)
-    found = TargetReader(
-        spec, open_models(spec, session), Rows.of_texts(texts), None, session, tmp_path / "run"
-    ).of_texts
-    assert found[np.arange(3)].shape == (3, 16)
-    assert len(list((tmp_path / "cache" / "teachers").glob("*/*"))) == 2
-    alone = recipe.parse(
-        world.recipe(teacher={"model": str(wide), "pooling": "cls", "max_tokens": 32}), "test"
-    )
-    lines.clear()
-    rows, models = Rows.of_texts(texts), open_models(alone, session)
-    _ = TargetReader(alone, models, rows, None, session, tmp_path / "alone").of_texts
-    assert lines == [], "its embeddings are there already"
 
 
 def test_teachers_of_different_dimensions(world: World, wide: Path) -> None:
