@@ -93,19 +93,13 @@ ORDERED: dict[str, Callable[[list[str]], Any]] = {
     "tuple": tuple,
     "generator": lambda texts: (text for text in texts),
     "map": lambda texts: map(str, texts),
-    "keys": lambda texts: dict.fromkeys(texts).keys(),
     "array of str": np.array,
     "array of objects": lambda texts: np.array(texts, object),
     "column of pandas": lambda texts: pd.Series(texts, index=range(50, 50 + len(texts))),
-    "index of pandas": pd.Index,
 }
 REFUSED: dict[str, tuple[Any, str]] = {
     "a table": (
         pd.DataFrame({"a": ["x", "y", "z"], "b": ["x", "y", "z"]}),
-        "DataFrame, not one column; give one, such as table['text']",
-    ),
-    "a table of one column": (
-        pd.DataFrame({"a": ["x", "y", "z"]}),
         "DataFrame, not one column; give one, such as table['text']",
     ),
     "an array of two dimensions": (
@@ -114,11 +108,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "an array of none": (np.array("a"), "ndarray, not one column; give one, such as table['text']"),
     "a set": ({"a", "b"}, "set, which has no order; give a list"),
-    "a frozen set": (frozenset({"a"}), "frozenset, which has no order; give a list"),
     "a mapping": ({"a": 1}, "dict, not a list of strings; give a list"),
     "bytes": (b"ab", "bytes, not a list of strings; give a list"),
     "None": (None, "NoneType, not a list of strings; give a list"),
-    "a number": (3, "int, not a list of strings; give a list"),
 }
 
 
