@@ -30,7 +30,7 @@ def nano() -> Bundle:
     return load("nano", threads=1)
 
 
-def write_rows(path: Path, delimiter: str, texts: list[str]) -> None:
+def write_rows(path: Path, texts: list[str]) -> None:
     with (
         gzip.open(path, "wt", newline="", encoding="utf-8")
         if path.suffix == ".gz"
@@ -40,19 +40,7 @@ def write_rows(path: Path, delimiter: str, texts: list[str]) -> None:
             ("id", "question", "text"),
             *((str(at), f"question {at}", text) for at, text in enumerate(texts)),
         ]
-        if delimiter == "\t":
-            file.writelines("\t".join(row) + "\n" for row in rows)
-        else:
-            csv.writer(file).writerows(rows)
-
-
-def write_objects(path: Path, texts: list[str]) -> None:
-    lines = [
-        json.dumps({"id": at, "question": f"question {at}", "text": text}) + "\n"
-        for at, text in enumerate(texts)
-    ]
-    data = "".join(lines).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+        csv.writer(file).writerows(rows)
 
 
 def write_parquet(path: Path, texts: list[str]) -> None:
@@ -70,11 +58,7 @@ def write_parquet(path: Path, texts: list[str]) -> None:
 
 
 WRITERS: dict[str, Callable[[Path, list[str]], None]] = {
-    "t.tsv": lambda path, texts: write_rows(path, "\t", texts),
-    "t.csv": lambda path, texts: write_rows(path, ",", texts),
-    "t.csv.gz": lambda path, texts: write_rows(path, ",", texts),
-    "t.jsonl": write_objects,
-    "t.jsonl.gz": write_objects,
+    "t.csv.gz": write_rows,
     "t.parquet": write_parquet,
     "t.parquet.gz": write_parquet,
 }
@@ -85,13 +69,12 @@ def test_a_column_of_a_table(
     nano: Bundle, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHUNK_TEXTS", 7)
-    texts = [text for text in TEXTS if "\t" not in text or not name.startswith("t.tsv")]
-    WRITERS[name](tmp_path / name, texts)
+    WRITERS[name](tmp_path / name, TEXTS)
     embed_file(nano, TextFile(tmp_path / name), EmbeddingFile(tmp_path / "v.npy"))
-    assert np.allclose(np.load(tmp_path / "v.npy"), nano.encode(texts), atol=1e-4)
+    assert np.allclose(np.load(tmp_path / "v.npy"), nano.encode(TEXTS), atol=1e-4)
     embed_file(nano, TextFile(tmp_path / name, "question"), EmbeddingFile(tmp_path / "q.npy"))
     assert np.allclose(
-        np.load(tmp_path / "q.npy"), nano.encode([f"question {at}" for at in range(len(texts))]), atol=1e-4
+        np.load(tmp_path / "q.npy"), nano.encode([f"question {at}" for at in range(len(TEXTS))]), atol=1e-4
     )
     with pytest.raises(
         UserError, match=rf"{name}: .*no (text )?column 'qestion'; did you mean 'question'\?.*--column"
@@ -245,7 +228,7 @@ def test_where_from_and_where_to(nano: Bundle, tmp_path: Path) -> None:
 def test_embeddings_in_fewer_bytes(
     nano: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str], precision: str
 ) -> None:
-    write_rows(tmp_path / "t.csv", ",", TEXTS)
+    write_rows(tmp_path / "t.csv", TEXTS)
     expected = nano.encode([text.strip() for text in TEXTS], precision=precision)
     for name in ("out.npy", "out.jsonl"):
         embed_file(nano, TextFile(tmp_path / "t.csv"), EmbeddingFile(tmp_path / name, precision=precision))

@@ -435,19 +435,6 @@ def test_the_page_without_a_teacher_leads_with_the_fastest_beside_the_best(
     assert heading(drawn_page(tmp_path, [b, a])) == says
 
 
-@chromium
-def test_what_a_run_cannot_resolve_is_not_told_to_more_digits(tmp_path: Path) -> None:
-    """Under the banner no interval of a time, times to two digits, and factors roughly."""
-    a, b = made("a", "bert", "w8", 4, 0.0812, 0.7), made("b", "bert", "w8", 4, 1, 0.7)
-    a["single"]["p50_ms"], b["single"]["p50_ms"], a["noise"]["resolution"] = 0.0804, 0.97, 0.35
-    text = drawn_page(tmp_path, [a, b])
-    assert "a is about 12× faster than b" in heading(text)
-    assert tiles(text)[1] == "a per text, p50 (median): ~0.080 ms b: ~0.97 ms"
-    assert "interval" not in " ".join(tiles(drawn_page(tmp_path, [a]))[1:])
-    a["noise"]["resolution"] = 0.0
-    assert "a per text, p50 (median): 0.080 ms 95% interval 0.0" in tiles(drawn_page(tmp_path, [a]))[1]
-
-
 FILTER = """<script>{ const box = document.getElementById('runner node');
 const at = () => document.activeElement;
 const press = (key) => at().dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));

@@ -3,7 +3,6 @@ killed and resumed."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -319,33 +318,6 @@ def test_other_circumstances_and_a_teacher_in_a_folder(world: World, tmp_path: P
     assert str(tmp_path) not in path.read_text(encoding="utf-8").replace(report["recipe"], "")
     text = table.markdown(paper, judging.load(paper, reports), paper_settings.PaperSettings(settings=[]), 50)
     assert f"owner/tiny@main (sha256 of model.safetensors: {sha256})" in text and "Other than above." in text
-
-
-def test_a_run_that_is_gone_is_trained_again_where_another_reads_it(world: World, tmp_path: Path) -> None:
-    home = write(tmp_path, world)
-    plain = yaml.safe_load((home / "tiny.yaml").read_text(encoding="utf-8"))
-    base = plain["variants"]["a"]["recipe"]
-    plain["variants"] = {
-        "a": {"recipe": base},
-        "alone": {"recipe": base},
-        "b": {"recipe": base, "set": ["teacher.model={run:a}"]},
-    }
-    plain["ranking_claims"] = []
-    found = {"tiny": ranking_claims.Paper.model_validate(plain)}
-    workspace = queue.Workspace(
-        tmp_path / "runs", tmp_path / "reports", Session(data=world.data, log=lambda line: None)
-    )
-    for variant in ("a", "alone"):
-        queue.train_and_measure(found["tiny"], variant, 0, workspace)
-    reported = (workspace.reports / "tiny" / "a-s0.json").read_bytes()
-    shutil.rmtree(workspace.runs)
-    assert queue.unfinished(found, 1, workspace) == [("tiny", "a", 0), ("tiny", "b", 0)]
-    assert queue.hours(found, 1, workspace)[1] == 0
-    result = queue.work(found, 1, None, workspace)
-    assert (result["kept"], result["done"]) == (["tiny/alone-s0"], ["tiny/a-s0", "tiny/b-s0"])
-    assert (workspace.reports / "tiny" / "a-s0.json").read_bytes() == reported
-    shutil.rmtree(workspace.runs)
-    assert queue.unfinished(found, 1, workspace) == []  # nothing is left to read it
 
 
 def test_the_commands_explain_themselves(tmp_path: Path) -> None:

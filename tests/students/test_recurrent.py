@@ -236,19 +236,8 @@ def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path: Path) -> Non
     info = train.train(spec, tmp_path / "run", Session(data=world.data, log=lambda line: None))
     shape = files.read_json(tmp_path / "run" / "student.json")
     pieces = shape["config"]["vocab_size"]
-    assert (
-        shape["config"]["num_hidden_layers"],
-        shape["repeats"],
-        shape["bottleneck"],
-        shape["position_ids"],
-        shape["pad"],
-    ) == (
-        2,
-        2,
-        8,
-        "pad",
-        1,
-    )
+    stated = {"repeats": 2, "bottleneck": 8, "position_ids": "pad", "pad": 1}
+    assert stated.items() <= shape.items() and shape["config"]["num_hidden_layers"] == 2
     assert info["parameters"]["words"] == pieces * 8 + 8 * 16
     assert info["parameters"]["embedding"] == pieces * 8 + 8 * 16 + 40 * 16 + 16 + 2 * 16
     bundle_writer.export(tmp_path / "run", ["fp32", "w8", "int8"], tmp_path / "bundle", lambda line: None)
@@ -259,15 +248,3 @@ def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path: Path) -> Non
     assert np.abs(found - expected).max() < 1e-5
     assert isinstance(opened.student(), bert.BertStudent)
     assert opened.student().model.encoder.times == 2
-
-
-def test_check_shows_both_columns(world: World) -> None:
-    from edgedistill.planning import cost
-
-    spec = recipe.parse(world.recipe(student={"kind": "recurrent", "layers": 1, "bottleneck": 8}), "test")
-    found = cost.costs([spec], Session(data=world.data, log=lambda line: None))[0]
-    pieces = files.read_json(world.teacher / "config.json")["vocab_size"]
-    assert found["parameters"]["words"] == pieces * 8 + 8 * 32
-    shown = cost.table(found)
-    assert f"{pieces * 8 + 8 * 32:,} token embedding table and its projection" in shown
-    assert f"{pieces * 8 + 8 * 32 + 64 * 32 + 32 + 2 * 32:,} embedding" in shown

@@ -217,14 +217,7 @@ def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp
         before.embed(texts) * teacher.embed(texts)
     ).sum(1).mean()
     bundle_writer.export(tmp_path / "run", ["fp32"], tmp_path / "bundle", lambda line: None)
-    card = (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
-    assert (
-        "distilled from `teacher`." in card
-        and f"| `{Path(xlmr).name}` (initial weights) | — | not stated |" in card
-    )
     assert np.abs(bundle.load(tmp_path / "bundle", precision="fp32").encode(texts) - after).max() < 1e-5
-    again = Started(world, tmp_path / "run", pq_bytes=8, dims=None)
-    assert np.abs(again.embed(texts) - after).max() < 1e-5
     repeated = Started(world, tmp_path / "run", kind="recurrent", layers=2, repeats=1, dims=None)
     assert np.abs(repeated.embed(texts) - after).max() < 1e-5
 

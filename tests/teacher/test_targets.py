@@ -429,9 +429,6 @@ def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) 
     (tmp_path / "bad.txt").write_text("a\n")
     refused("not a numeric .npy file", embeddings="bad.npy")
     refused("no file type of embeddings '.txt'", embeddings="bad.txt")
-    ragged = rows.tolist()
-    ragged[4] = ragged[4][:5]
-    refused("row 5 has 5 dimensions, the first 6", embeddings=parquet(tmp_path, all_of_them, ragged))
     refused(
         "no column 'embeding'; did you mean 'embedding'",
         embeddings=parquet(tmp_path, all_of_them, rows.tolist()),

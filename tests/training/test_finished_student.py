@@ -198,19 +198,6 @@ def test_targets_in_the_teachers_own_space_keep_the_head(world: World, sources: 
     assert not [line for line in said if line.startswith("head:")]
 
 
-def test_what_it_costs_is_what_it_is(world: World, sources: Path) -> None:
-    changes = {"student": {"weights": str(sources / "static-bundle")}, "stages": STILL}
-    same, other = (
-        cost.costs([recipe.parse(world.recipe(**changes, **more), "test")], Session(data=world.data))[0]
-        for more in ({}, OTHER[0][1])
-    )
-    assert same["parameters"] == run.open_run(sources / "static").parameters and same["max_tokens"] == 128
-    assert same["size_bytes"]["fp32"] == pytest.approx(
-        (sources / "static-bundle/onnx/model.onnx").stat().st_size, abs=200
-    )
-    assert other["parameters"]["head"] == 32 * 12 + 12
-
-
 def test_split_teachers_get_a_block_each(world: World, sources: Path, tmp_path: Path) -> None:
     parts = [{"reduce": {"kind": "pca"}, "dims": dims} for dims in (10, 6)]
     info = go(
