@@ -383,6 +383,8 @@ def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path:
         tmp_path / "run",
         Session(data=data, log=quiet),
     )
+    lost = files.read_json(tmp_path / "run" / "tokenizer" / "trim.json")
+    assert lost["tokens"]["after"] < lost["tokens"]["before"]
     assert info["parameters"]["total"] > 0
 
 

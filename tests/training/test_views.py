@@ -23,7 +23,6 @@ from tests.conftest import World, make_tokenizer, sentences
 
 DELETION = recipe.WordDeletion(kind="word_deletion")
 CROP = recipe.Crop(kind="crop")
-ONE = recipe.DeleteOne(kind="delete_one")
 
 
 def views(spec: Any, counts: list[int], seed: int = 0, rows: Any = None, passes: int = 0) -> list[str]:
@@ -40,7 +39,7 @@ def flags(spec: Any, counts: list[int], seed: int = 0, passes: int = 0) -> list[
     ]
 
 
-@pytest.mark.parametrize("spec", [DELETION, CROP, ONE], ids=lambda s: s.kind)
+@pytest.mark.parametrize("spec", [DELETION, CROP], ids=lambda s: s.kind)
 def test_the_same_text_and_pass_the_same_view_whatever_stands_beside_it(spec: Any) -> None:
     counts = [9, 1, 14, 30, 2, 7]
     whole = views(spec, counts)
@@ -50,13 +49,12 @@ def test_the_same_text_and_pass_the_same_view_whatever_stands_beside_it(spec: An
     assert views(spec, [30] * 50, seed=1) != views(spec, [30] * 50)
 
 
-@pytest.mark.parametrize("spec", [DELETION, CROP, ONE], ids=lambda s: s.kind)
+@pytest.mark.parametrize("spec", [DELETION, CROP], ids=lambda s: s.kind)
 def test_at_least_one_word_stays(spec: Any) -> None:
     assert flags(spec, [1] * 200) == [[True]] * 200
     assert min(sum(each) for each in flags(spec, [2, 3] * 100)) >= 1
-    if spec is not ONE:
-        harsh = spec.model_copy(update={"drop_fraction" if spec is CROP else "fraction": 0.99})
-        assert {sum(each) for each in flags(harsh, [4] * 200)} == {1}
+    harsh = spec.model_copy(update={"drop_fraction" if spec is CROP else "fraction": 0.99})
+    assert {sum(each) for each in flags(harsh, [4] * 200)} == {1}
 
 
 def test_a_crop_is_contiguous_and_anywhere() -> None:
@@ -86,11 +84,16 @@ def built(world: World) -> corpus.Corpus:
     return corpus.build(recipe.Files(texts=["odd.txt"]), Session(data=world.data), 0)
 
 
-@pytest.mark.parametrize("spec", [DELETION, CROP, ONE], ids=lambda s: s.kind)
+@pytest.mark.parametrize("spec", [DELETION, CROP], ids=lambda s: s.kind)
 @pytest.mark.parametrize("most", [64, 12])
 def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any, most: int) -> None:
     tokenizer = StudentTokenizer(make_tokenizer(), most)
-    view = {"name": "a", "objective": {"kind": "skd"}, "view": spec.model_dump(), "max_tokens": most}
+    view = {
+        "name": "a",
+        "objective": {"kind": "congen", "queue": 0},
+        "view": spec.model_dump(),
+        "max_tokens": most,
+    }
     stage = NumberedStage(recipe.Stage.model_validate(view), 0, 5)
     batches = training_batches.of_stage(stage, Rows.of_texts(built), tokenizer, QUIET)
     rows = np.random.default_rng(0).permutation(len(built))
