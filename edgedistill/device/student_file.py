@@ -236,9 +236,8 @@ class _File:
 
     def _golden(self, opened: bundle.Bundle) -> None:
         golden = golden_file.read(opened.folder, opened.manifest)
-        texts = [text if isinstance(text, str) else text[0] for text in golden.texts]
-        ids = [row[0] if isinstance(row[0], list) else row for row in golden.ids]
-        self.strings([text.encode() for text in texts])
+        ids = [row for (row,) in golden.ids]
+        self.strings([text.encode() for (text,) in golden.items])
         self.numbers([ROLES.index(role) for role in golden.all_roles])
         self.numbers([len(row) for row in ids])
         self.numbers([token for row in ids for token in row])

@@ -536,8 +536,8 @@ def test_any_golden_file(scratch: Path, folder: Path, place: list[int], new: Any
     (scratch / "parity.json").write_text(json.dumps(changed(golden, place, new)))
     with accepted_or_refused(scratch / "parity.json"):
         found = golden_file.read(scratch, described)
-        assert found.rows.shape == (len(found.texts), 24)
-        assert all(isinstance(text, str) for text in found.texts) and len(found.ids) == len(found.texts)
+        assert found.rows.shape == (len(found.items), 24)
+        assert all(isinstance(text, str) for (text,) in found.items) and len(found.ids) == len(found.items)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
