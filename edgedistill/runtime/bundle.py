@@ -490,11 +490,10 @@ class ClassifierBundle(Bundle):
                 self._run([*ids], logits[start : start + len(ids[0])], batch_tokens, advance)
         return logits
 
-    def tokenize_items(self, items: Sequence[Item], first: int = 0) -> list[list[np.ndarray]]:
-        """Return the token ids of each item: those of its text, or of its two texts. Errors count from
-        `first`, the index of items[0]."""
-        columns = self._columns(listed(items, "items", 1 + self.pair), first)
-        return [list(row) for row in zip(*(self._tokenize(each, first) for each in columns), strict=True)]
+    def tokenize_items(self, items: Sequence[Item]) -> list[list[np.ndarray]]:
+        """Return the token ids of each item: those of its text, or of its two texts."""
+        columns = self._columns(listed(items, "items", 1 + self.pair), 0)
+        return [list(row) for row in zip(*(self._tokenize(texts, 0) for texts in columns), strict=True)]
 
     def _columns(self, items: list[Item], first: int) -> list[list[str]]:
         """The first texts of all items and, for pairs, the second ones."""
