@@ -182,7 +182,9 @@ def open_in_memory(
     With 0 threads onnxruntime chooses their number. The session keeps denormal numbers: whether they become
     zero is decided by a process's first session, for torch and numpy too.
     """
-    return onnxruntime.InferenceSession(model, _options(threads, settings), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model, _options(threads, settings), providers=["CPUExecutionProvider"]
+    )
 
 
 def _options(threads: int, settings: Mapping[str, str]) -> onnxruntime.SessionOptions:
