@@ -160,17 +160,16 @@ def left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[
     }
     if not operators:
         return {}, float(before.keys() == after.keys())
-    # or what is stored in fewer bits, and restored before it is multiplied; a recurrence always is
-    restored = {name for node in quantized.graph.node if _multiplies(node) for name in node.input[:3]}
-    left = {
-        name: operator for name, operator in operators.items() if name in after or f"{name}_float" in restored
+    # a matrix may be restored before it is multiplied with; those of a recurrence always are
+    read = {
+        name.removesuffix("" if node.op_type in RECURRENT else "_float")
+        for node in quantized.graph.node
+        if node.op_type in PRODUCTS
+        for name in node.input[:3]
     }
+    left = {name: operator for name, operator in operators.items() if name in read}
     sizes = {name: math.prod(before[name].dims) for name in operators}
     return left, sum(sizes[name] for name in left) / sum(sizes.values())
-
-
-def _multiplies(node: onnx.NodeProto) -> bool:
-    return node.op_type in PRODUCTS and node.op_type not in RECURRENT
 
 
 def not_finite(model: onnx.ModelProto) -> str | None:
