@@ -13,7 +13,7 @@ from edgedistill.quantization import convert, graph_editor, int8, w4
 from edgedistill.quantization.eight_bits import quantize_rows
 from edgedistill.runtime.graph_weights import GraphWeights
 from edgedistill.students import graph
-from tests.quantization.test_w4 import cosines, product_alone
+from tests.quantization.conftest import cosines, product_alone
 from tests.students.test_graph import make_bert, make_bilstm, make_other, make_static, run, some_ids
 
 
