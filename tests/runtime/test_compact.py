@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,11 @@ from edgedistill.errors import UserError
 from edgedistill.runtime import bundle
 from edgedistill.runtime.compact import Calibration, compact, measured
 from edgedistill.runtime.similarity import unit_rows
+from edgedistill.serving import openai_schema
 from tests.conftest import sentences
 from tests.runtime.conftest import rewrite
 
+EMBED = Path(__file__).parents[2] / "export" / "python" / "embed.py"
 ROWS = unit_rows(np.random.default_rng(1).standard_t(3, size=(600, 64))).astype(np.float32)  # with outliers
 
 
@@ -26,20 +31,6 @@ def test_int8_by_hand() -> None:
     wide = np.zeros((2, 256), np.float32)
     wide[:, 0], wide[:, 1] = [0.51, -1.0], [0.5, 0.0]  # the range is 8 / 16
     assert compact(wide, "int8")[:, :2].tolist() == [[127, 127], [-127, 0]]
-
-
-def test_int8_and_bits_are_those_of_sentence_transformers() -> None:
-    from sentence_transformers.util.quantization import quantize_embeddings
-
-    step = 8 / np.sqrt(64) / 127  # theirs takes the floor of (x - start) / step, and then 128 from it
-    ranges = np.outer([-128.5 * step, 126.5 * step], np.ones(64))
-    rows = ROWS * 1.3  # beyond the range, which unit rows of 64 dimensions cannot pass
-    theirs = quantize_embeddings(rows, "int8", ranges=ranges).astype(int)
-    ours = compact(rows, "int8").astype(int)
-    assert np.abs(np.maximum(theirs, -127) - ours).max() <= 1
-    assert (np.maximum(theirs, -127) == ours).mean() > 0.999  # float32 noise at the edges
-    assert np.abs(ours).max() == 127, "some clip"
-    assert np.array_equal(compact(ROWS, "binary"), quantize_embeddings(ROWS, "ubinary"))
 
 
 def test_int8_refuses_what_it_would_clip_and_an_export_measures_the_range() -> None:
@@ -53,6 +44,21 @@ def test_int8_refuses_what_it_would_clip_and_an_export_measures_the_range() -> N
     int8 = compact(rows, "int8", Calibration(**found))
     assert np.abs(similarity(int8, int8) - similarity(rows, rows)).max() < 0.02
     assert measured(ROWS[:, :24]) == {}, "the default serves"
+
+
+def test_every_runner_refuses_int8_that_would_clip(copy: Path) -> None:
+    rewrite(copy, calibration={"int8_range": 0.5})
+    opened, texts = bundle.load(copy), sentences(3, seed=2)
+    with pytest.raises(UserError, match="int8 clips the embedding of text 0,"):
+        opened.encode(texts, precision="int8")
+    reader = openai_schema.RequestReader(opened, 9, 999)
+    asked = reader.read(json.dumps({"input": texts, "output_dtype": "int8"}).encode())
+    with pytest.raises(openai_schema.Refusal, match="output_dtype: int8 clips") as refusal:
+        openai_schema.response(opened, asked, opened.encode(texts), 0)
+    assert refusal.value.status == 400
+    program = [sys.executable, str(EMBED), str(copy), "--embeddings", "int8"]
+    run = subprocess.run(program, input=texts[0], capture_output=True, text=True, check=False)
+    assert run.returncode and "int8 clips the" in run.stderr and not run.stdout
 
 
 def test_bits_less_the_mean() -> None:
