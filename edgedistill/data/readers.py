@@ -64,19 +64,19 @@ def numbered_texts(
     bytes that are not UTF-8, a damaged file, a text that is too long.
     """
     numbered: Numbered
+    reading = reading or Reading()
     match input_file.kind(path):
         case ".txt" if unit == "paragraph" or (unit == "auto" and is_wrapped(path)):
             numbered = _paragraphs(path, longest)
         case ".txt":
             numbered = lines(path, min(4 * longest, MAX_LINE_BYTES))
         case ".md" | ".rst" | ".html" | ".pdf" as kind:
-            report = Reading() if reading is None else reading
-            numbered = _passages(path, kind, partial(report.empty_page, str(path)))
+            numbered = _passages(path, kind, partial(reading.empty_page, str(path)))
         case _ if column is None and "text" not in (names := column_names(path)):
-            numbered = _worded(path, names, Reading() if reading is None else reading)
+            numbered = _worded(path, names, reading)
         case _:
             columns = _named_columns(path, column or "text")
-            if column is None and reading is not None and len(names) > 1:
+            if column is None and len(names) > 1:
                 reading.columns[str(path)] = columns
             numbered = ((number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field))
     word = input_file.numbered(path)
