@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -244,7 +244,7 @@ def _passages(path: Path, kind: str, reading: Reading) -> Numbered:
         empty = partial(reading.empty_page, str(path))
         yield from document_text.portable(io.BytesIO(data), str(path), MAX_DOCUMENT, empty)
         return
-    passages = {
+    passages: dict[str, Callable[[str], document_text.Passages]] = {
         ".md": partial(document_text.markdown, left_out=partial(reading.front_matter.__setitem__, str(path))),
         ".rst": document_text.restructured,
         ".html": document_text.hypertext,
