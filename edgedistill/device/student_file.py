@@ -4,6 +4,7 @@ that it is mapped and used without a copy; export/core/README.md describes it.""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 import zlib
@@ -27,12 +28,16 @@ from edgedistill.device.student_layers import (
 )
 from edgedistill.device.tokenizer_tables import MODELS, Tables
 from edgedistill.errors import UserError
-from edgedistill.runtime import bundle, golden_file
+from edgedistill.runtime import bundle, bundle_location, golden_file
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.session import Log
 
-MAGIC, VERSION, START = b"edstudnt", 4, 16
+MAGIC, VERSION, START = b"edstudnt", 5, 16
 FILE = "student.bin"
+STUDENTS = "students.json"  # of a page: [{name, file, size_bytes, languages}]
+PAGE = ("*.html", "*.js", "*.css", "README.md")  # of export/web
+PROGRAM = ("edgedistill.*s", "edgedistill.wasm", "search.*s", "measure.js")  # of export/core
+LANGUAGE = re.compile(r"[a-z]{2,3}(-\w{2,8})?")
 FLOATS, BYTES, NIBBLES, INT8 = range(4)  # how a matrix is stored
 ALIGNED, PADDED = 64, 16
 RUNTIME = "run its bundle with onnxruntime, see export/README.md"
@@ -55,13 +60,53 @@ def write(name: str, out: Path, log: Log) -> dict[str, Any]:
     return {"name": opened.manifest["name"], "precision": opened.precision, "size_bytes": len(data)}
 
 
+def write_page(name: str, out: Path, log: Log) -> dict[str, Any]:
+    """Write export/web's page with the core and a bundle as one file below students/, atomically; where `out`
+    is such a page, the students that it has stay in it.
+
+    Returns {name, students, size_bytes: of the new one}. Raises UserError as `write`.
+    """
+    files.check_free(out, "--web", True, STUDENTS, f"a page with {STUDENTS}")
+    with bundle.load(name, threads=1) as opened:
+        data, own = content(opened), opened.manifest["name"]
+        languages = _about(opened.encoders[0])["languages"]
+    file = f"students/{re.sub(r'[^A-Za-z0-9_.-]', '-', own)}.bin"
+    row = {"name": own, "file": file, "size_bytes": len(data), "languages": languages}
+    listed = files.read_json(out / STUDENTS) if out.exists() else []
+    listed = [*(each for each in listed if each["file"] != file), row]
+    runners = files.shipped_folder("runner")
+    with files.new_folder(out) as temporary:
+        if (out / "students").is_dir():
+            shutil.copytree(out / "students", temporary / "students")
+        for source, wanted in ((runners / "web", PAGE), (runners / "core", PROGRAM)):
+            folder = temporary / ("core" if wanted is PROGRAM else "")
+            folder.mkdir(exist_ok=True)
+            for path in (path for pattern in wanted for path in source.glob(pattern)):
+                shutil.copyfile(path, folder / path.name)
+        (temporary / "students").mkdir(exist_ok=True)
+        files.write_bytes(temporary / file, data)
+        files.write_json(temporary / STUDENTS, listed)
+    log(f"{file}: {len(data) / 1e6:.2f} MB")
+    return {"name": own, "students": [each["name"] for each in listed], "size_bytes": len(data)}
+
+
 def content(opened: bundle.Bundle) -> bytes:
-    """The file of an opened bundle. Raises UserError as `write`."""
+    """The file of an opened bundle; of a pair of encoders that of queries, behind it at a multiple of 64 the
+    one of documents. Raises UserError as `write`."""
     manifest, name = opened.manifest, opened.manifest["name"]
-    if len(opened.encoders) > 1 or opened.pair:
-        raise UserError(
-            f"{name}: two encoders, or texts in pairs, which the core has no place for; {RUNTIME}"
-        )
+    if opened.pair:
+        raise UserError(f"{name}: labels texts in pairs, which the core has no place for; {RUNTIME}")
+    if len(opened.encoders) > 1:
+        query, document = opened.encoders
+        both = {"name": name, "documents": manifest.get("documents", "own")}
+        first = _student(query, both)
+        return first + bytes(-len(first) % ALIGNED) + _student(document, {})
+    return _student(opened, {})
+
+
+def _student(opened: bundle.Bundle, about: dict[str, Any]) -> bytes:
+    """The file of one encoder or classifier, which says `about` too."""
+    name, manifest = opened.manifest["name"], opened.manifest
     graph = GraphWeights(opened.graph_file)
     student = student_layers.read(graph, manifest["output"])
     settings = json.loads((opened.folder / "tokenizer.json").read_text("utf-8"))
@@ -70,7 +115,7 @@ def content(opened: bundle.Bundle) -> bytes:
         raise UserError(
             *(f"{name}: tokenizer: {fact}, which the core has no place for; {RUNTIME}" for fact in tables)
         )
-    return _File().write(opened, student, tables)
+    return _File().write(opened, student, tables, about)
 
 
 class _File:
@@ -79,9 +124,11 @@ class _File:
     def __init__(self) -> None:
         self.data = bytearray(START)
 
-    def write(self, opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
-        header = _header(opened, student, tables)
-        self.data += header
+    def write(self, opened: bundle.Bundle, student: Student, tables: Tables, about: dict[str, Any]) -> bytes:
+        golden = golden_file.read(opened.folder, opened.manifest)
+        self.data += _header(opened, student, tables)
+        said = {**_about(opened), "golden": len(golden.texts), **about}
+        self.raw(json.dumps(said, ensure_ascii=False).encode())
         self._tokenizer(tables, [prompt.encode() for prompt in opened.prompts])
         self._table(student.table)
         if student.projection is not None:
@@ -100,7 +147,9 @@ class _File:
         self.array(np.array([weight for _, weight in student.blocks], np.float32))
         self.numbers(opened.dims if not opened.labels else [])
         self.strings([label.encode() for label in opened.labels])
-        self._golden(opened)
+        mean = opened.calibration.mean
+        self.array(np.zeros(0, np.float32) if mean is None else mean)
+        self._golden(golden)
         struct.pack_into("<i", self.data, START, len(self.data))
         self.data[:START] = MAGIC + struct.pack("<II", VERSION, zlib.crc32(self.data[START:]))
         return bytes(self.data)
@@ -226,8 +275,7 @@ class _File:
         self.array(np.array([ACTIVATIONS.index(dense.activation), dense.from_unit], np.int32))
         self.product(dense.product)
 
-    def _golden(self, opened: bundle.Bundle) -> None:
-        golden = golden_file.read(opened.folder, opened.manifest)
+    def _golden(self, golden: golden_file.Golden) -> None:
         texts = [text if isinstance(text, str) else text[0] for text in golden.texts]
         ids = [row[0] if isinstance(row[0], list) else row for row in golden.ids]
         self.strings([text.encode() for text in texts])
@@ -266,10 +314,23 @@ def _header(opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
         "unknown": tables.unknown,
         "longest_word": tables.longest_word,
         "composes": tables.composes,
-        "reserved": 0,
     }
     least = 1 - threshold if labels else threshold
-    return struct.pack(f"<{len(fields)}i2f", *fields.values(), numbers.get("epsilon", 0), least)
+    floats = opened.calibration.int8_range, numbers.get("epsilon", 0), least
+    return struct.pack(f"<{len(fields)}i3f", *fields.values(), *floats)
+
+
+def _about(opened: bundle.Bundle) -> dict[str, Any]:
+    """What callers show of a student, and compare before they mix embeddings."""
+    manifest = opened.manifest
+    column = ((manifest.get("recipe") or {}).get("corpus") or {}).get("column")
+    named = bundle_location.languages(manifest) or [column]
+    return {
+        "name": manifest["name"],
+        "precision": opened.precision,
+        "languages": [code for code in named if LANGUAGE.fullmatch(str(code))],
+        "space": manifest.get("space"),
+    }
 
 
 def _padded(values: np.ndarray, to: tuple[int, ...]) -> np.ndarray:

@@ -50,8 +50,8 @@ typedef struct { const uint8_t *text; uint32_t size; } ed_string;
 /* The numbers that stand at the beginning of a file. */
 typedef struct {
     int32_t length, kind, model, tokens, width, layers, times, heads, inner, activation, positions, first_position;
-    int32_t max_tokens, pooling, denses, lexical_at, blocks, size, cuts, labels, unknown, longest_word, composes, reserved;
-    float epsilon, least;
+    int32_t max_tokens, pooling, denses, lexical_at, blocks, size, cuts, labels, unknown, longest_word, composes;
+    float int8_range, epsilon, least;
 } ed_header;
 
 typedef int (*ed_encoder)(const ed_student *s, const uint32_t *ids, size_t count, float *out); /* 0 without memory */
@@ -60,12 +60,12 @@ struct ed_student {
     ed_header h;
     ed_array before, after, ids, added, runs, letters, scores, units, replaced, classes, parts, composed, marks, cut;
     ed_array block_sizes, block_weights, golden_roles, golden_counts, golden_ids, golden_rows;
-    ed_string prompt[ED_ROLES], prefix, *token, *add, *label, *gold;
+    ed_string about, prompt[ED_ROLES], prefix, *token, *add, *label, *gold;
     uint32_t first[257], inside, inside_end;
     double unknown_score;
     ed_table table, positions, lexical_rows;
     ed_matrix projection, lexical; /* projection: of a factorized table, whose rows are narrow */
-    const float *weights, *lexical_weights, *again;
+    const float *weights, *lexical_weights, *again, *mean; /* mean: of embeddings, which bits are less; NULL: none */
     ed_norm norm;
     ed_layer *layer;
     ed_direction *direction;
@@ -877,10 +877,14 @@ static const char *ed_read(ed_student *s, ed_reader *r) {
     ed_require(r, ed_between(h->activation, ED_GELU, ED_RELU) && ed_between(h->pooling, ED_MEAN, ED_WEIGHTED_MEAN));
     ed_require(r, ed_between(h->max_tokens, 1, ED_MOST) && ed_between(h->denses, 0, 16) && ed_between(h->lexical_at, -1, h->denses));
     ed_require(r, ed_between(h->blocks, 0, 64) && ed_between(h->size, 1, ED_WIDEST) && ed_between(h->unknown, 0, h->tokens - 1));
+    ed_require(r, h->int8_range > 0 && h->int8_range <= 65536);
     ed_require(r, ed_between(h->longest_word, 1, ED_LONGEST_WORD) && ed_between(h->labels, 0, ED_WIDEST) && ed_between(h->first_position, 0, ED_MOST));
     if (h->kind == ED_BERT) ed_require(r, (int64_t)h->first_position + h->max_tokens <= h->positions);
     if (h->kind == ED_BILSTM) ed_require(r, h->layers > 0);
     if (r->error) return r->error;
+    ed_array about = ed_exactly(r, -1, 1);
+    s->about.text = about.data, s->about.size = about.count;
+    ed_require(r, ed_is_utf8(about.data, about.count));
     ed_read_tokenizer(r, s);
     s->table = ed_read_table(r, s);
     size_t width = (size_t)h->width, narrow = r->error ? 0 : ed_row_size(&s->table);
@@ -913,6 +917,9 @@ static const char *ed_read(ed_student *s, ed_reader *r) {
     ed_require(r, !h->blocks || !left);
     s->cut = ed_numbers(r, h->cuts, (uint32_t)h->size + 1);
     s->label = ed_strings(r, h->labels, NULL);
+    ed_array mean = ed_exactly(r, -1, 4);
+    ed_require(r, !mean.count || mean.count == (uint32_t)h->size);
+    if (mean.count) s->mean = (const float *)(const void *)mean.data;
     uint32_t golden = 0;
     s->gold = ed_strings(r, -1, &golden), s->golden_roles = ed_numbers(r, golden, ED_ROLES), s->golden_counts = ed_numbers(r, golden, (uint32_t)h->max_tokens + 1);
     s->golden_ids = ed_numbers(r, -1, (uint32_t)h->tokens), s->golden_rows = ed_exactly(r, (int64_t)golden * h->size, 2);
@@ -941,6 +948,7 @@ void ed_close(ed_student *s) {
 
 size_t ed_size(const ed_student *s) { return (size_t)s->h.size; }
 size_t ed_max_tokens(const ed_student *s) { return (size_t)s->h.max_tokens; }
+const char *ed_about(const ed_student *s, size_t *size) { return *size = s->about.size, (const char *)s->about.text; }
 size_t ed_dims(const ed_student *s, size_t index) { return index < s->cut.count ? ed_at(&s->cut, index) : 0; }
 
 const char *ed_label(const ed_student *s, size_t index, size_t *size) {
@@ -967,17 +975,20 @@ const char *ed_embed(const ed_student *s, const char *text, size_t size, int rol
 
 void ed_cut(float *embedding, size_t dims) { (void)ed_unit(embedding, dims); }
 
-void ed_int8(const float *embedding, size_t dims, int8_t *bytes) {
-    double scale = 127 * sqrt((double)dims) / 8; /* a component of a unit row has mean square 1 / dims */
+void ed_int8(const ed_student *s, const float *embedding, size_t dims, int8_t *bytes) {
+    double scale = 127 * sqrt((double)dims) / (double)s->h.int8_range; /* a component of a unit row has mean square 1 / dims */
     for (size_t j = 0; j < dims; j++) {
         float value = (float)rint((double)(embedding[j] * (float)scale));
         bytes[j] = (int8_t)(value > 127 ? 127 : value < -127 ? -127 : value);
     }
 }
 
-void ed_bits(const float *embedding, size_t dims, uint8_t *bits) {
+void ed_bits(const ed_student *s, const float *embedding, size_t dims, uint8_t *bits) {
+    double whole = 0, part = 0;
+    for (size_t j = 0; s->mean && j < (size_t)s->h.size; j++) whole += (double)s->mean[j] * s->mean[j], part += j < dims ? (double)s->mean[j] * s->mean[j] : 0;
+    float longer = (float)(sqrt(whole) / fmax(sqrt(part), 1e-12)); /* of a cut embedding, less the cut mean at its whole length */
     memset(bits, 0, dims / 8);
-    for (size_t j = 0; j < dims / 8 * 8; j++) bits[j / 8] |= (uint8_t)((embedding[j] > 0) << (7 - j % 8));
+    for (size_t j = 0; j < dims / 8 * 8; j++) bits[j / 8] |= (uint8_t)((embedding[j] > (s->mean ? s->mean[j] * longer : 0)) << (7 - j % 8));
 }
 
 static void ed_probabilities(double *row, size_t size) {
