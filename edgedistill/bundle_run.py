@@ -21,7 +21,6 @@ from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
 from edgedistill.runtime import bundle, manifest
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import finite_weights, graph, kinds
-from edgedistill.students.output import own
 
 # cosine of the student read back to its graph, which quantizes activations too, on random ids
 LEAST_AGREEMENT = 0.9
@@ -86,7 +85,7 @@ class BundleRun(run.Run):
         # first: sizes are checked here
         weights = graph.read_back(constants, self.shape, str(self.folder))
         module = self.unweighted()
-        own(module).load_state_dict(weights)
+        module.load_state_dict(weights)
         agreement = graph.compare(
             finite_weights.checked(module, self.folder).eval(), model, self.max_tokens, self.vocabulary_size
         )
@@ -139,6 +138,4 @@ def _open_bundle(found: BundleFolder, about: dict[str, Any]) -> BundleRun:
     opened = bundle.load(folder, found.precision or precision, threads=1)
     raise_failed(manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]))
     shape = kinds.checked({**about.get("student", {}), "kind": about["kind"]}, place)
-    if shape.get("blocks") and sum(size for size, _ in shape["blocks"]) != opened.dims[0]:
-        raise UserError(f"{place}: student.blocks: not of {opened.dims[0]} dimensions; {GET_AGAIN}")
     return BundleRun(opened, recipe.parse(opened.manifest.get("recipe", {}), place), shape)

@@ -93,7 +93,7 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
     session.log(f"{request.student} keeps its own space: the teacher's embeddings are rotated to it")
     described = spec.model_dump(by_alias=True, exclude_defaults=True)
     described["corpus"]["documentation_texts"] = texts.LEAST_GENERAL
-    return recipe.parse(shapes.in_own_space(described, source, whole.dims), "adapt")
+    return recipe.parse(shapes.in_own_space(described, source.dims, whole.dims), "adapt")
 
 
 def _most_rows(
@@ -120,10 +120,7 @@ def _most_rows(
 def timed(spec: recipe.Recipe, seconds: float, session: Session) -> recipe.Recipe:
     """The recipe with so many seconds for training."""
     described = spec.model_dump(by_alias=True, exclude_defaults=True)
-    shares = [1.0 if len(spec.stages) == 1 else 1 / (1 + queries.PAIR_SHARE)]
-    shares += [1 - shares[0]] * (len(spec.stages) - 1)
-    for stage, share in zip(described["stages"], shares, strict=True):
-        stage["minutes"] = share * max(1.0, seconds) / 60
+    described["stages"] = queries.timed(described["stages"], max(1.0, seconds) / 60)
     session.log(f"{duration(max(1.0, seconds))} for training")
     return recipe.parse(described, "adapt")
 

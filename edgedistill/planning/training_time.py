@@ -19,7 +19,6 @@ from torch import nn
 from edgedistill.data.corpus import Corpus
 from edgedistill.session import Session
 from edgedistill.students import kinds
-from edgedistill.students.output import own
 from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
 from edgedistill.teacher.encoder import flush_denormals
 from edgedistill.training import train
@@ -111,7 +110,7 @@ def is_measured(student: nn.Module) -> bool:
 def products(student: nn.Module) -> tuple[int, int]:
     """(multiplications for each token, layers that a token passes) of a student; a shared layer counts as
     often as it is applied."""
-    bare: Any = own(student)
+    bare: Any = student
     encoder = getattr(getattr(bare, "model", None), "encoder", None)
     times = int(getattr(encoder, "times", 1))
     layers = getattr(encoder, "layer", None)
