@@ -35,8 +35,7 @@ from edgedistill.session import Log
 MAGIC, VERSION, START = b"edstudnt", 5, 16
 FILE = "student.bin"
 STUDENTS = "students.json"  # of a page: [{name, file, size_bytes, languages}]
-PAGE = ("*.html", "*.js", "*.css", "README.md")  # of export/web
-PROGRAM = ("edgedistill.*s", "edgedistill.wasm", "search.*s", "measure.js")  # of export/core
+NOT_SERVED = shutil.ignore_patterns("test", "*.mjs", "package*.json", "node_modules")  # of export/web
 LANGUAGE = re.compile(r"[a-z]{2,3}(-\w{2,8})?")
 FLOATS, BYTES, NIBBLES, INT8 = range(4)  # how a matrix is stored
 ALIGNED, PADDED = 64, 16
@@ -64,30 +63,25 @@ def write_page(name: str, out: Path, log: Log) -> dict[str, Any]:
     """Write export/web's page with the core and a bundle as one file below students/, atomically; where `out`
     is such a page, the students that it has stay in it.
 
-    Returns {name, students, size_bytes: of the new one}. Raises UserError as `write`.
+    Returns {name, file, size_bytes, languages}. Raises UserError as `write`.
     """
     files.check_free(out, "--web", True, STUDENTS, f"a page with {STUDENTS}")
     with bundle.load(name, threads=1) as opened:
-        data, own = content(opened), opened.manifest["name"]
-        languages = _about(opened.encoders[0])["languages"]
-    file = f"students/{re.sub(r'[^A-Za-z0-9_.-]', '-', own)}.bin"
-    row = {"name": own, "file": file, "size_bytes": len(data), "languages": languages}
-    listed = files.read_json(out / STUDENTS) if out.exists() else []
-    listed = [*(each for each in listed if each["file"] != file), row]
+        data, said = content(opened), _about(opened.encoders[0]) | {"name": opened.manifest["name"]}
+    file = f"students/{re.sub(r'[^A-Za-z0-9_.-]', '-', said['name'])}.bin"
+    row = {"name": said["name"], "file": file, "size_bytes": len(data), "languages": said["languages"]}
+    others = files.read_json(out / STUDENTS) if out.exists() else []
     runners = files.shipped_folder("runner")
     with files.new_folder(out) as temporary:
-        if (out / "students").is_dir():
-            shutil.copytree(out / "students", temporary / "students")
-        for source, wanted in ((runners / "web", PAGE), (runners / "core", PROGRAM)):
-            folder = temporary / ("core" if wanted is PROGRAM else "")
-            folder.mkdir(exist_ok=True)
-            for path in (path for pattern in wanted for path in source.glob(pattern)):
-                shutil.copyfile(path, folder / path.name)
-        (temporary / "students").mkdir(exist_ok=True)
+        shutil.copytree(runners / "web", temporary, ignore=NOT_SERVED, dirs_exist_ok=True)
+        shutil.copytree(runners / "core", temporary / "core")
+        (temporary / "students").mkdir()
+        for other in others:
+            shutil.copyfile(out / other["file"], temporary / other["file"])
         files.write_bytes(temporary / file, data)
-        files.write_json(temporary / STUDENTS, listed)
+        files.write_json(temporary / STUDENTS, [*(each for each in others if each["file"] != file), row])
     log(f"{file}: {len(data) / 1e6:.2f} MB")
-    return {"name": own, "students": [each["name"] for each in listed], "size_bytes": len(data)}
+    return row
 
 
 def content(opened: bundle.Bundle) -> bytes:
@@ -324,7 +318,7 @@ def _about(opened: bundle.Bundle) -> dict[str, Any]:
     """What callers show of a student, and compare before they mix embeddings."""
     manifest = opened.manifest
     column = ((manifest.get("recipe") or {}).get("corpus") or {}).get("column")
-    named = bundle_location.languages(manifest) or [column]
+    named: list[Any] = bundle_location.languages(manifest) or [column]
     return {
         "name": manifest["name"],
         "precision": opened.precision,

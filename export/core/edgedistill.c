@@ -1135,6 +1135,40 @@ ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *
     ED_ROWS(ED_PUT)
 }
 #else
+#if ED_KERNEL == ED_128_BITS
+#ifdef __wasm_simd128__
+typedef v128_t ED_(v128);
+#define ED_GET(p) wasm_v128_load(p)
+#define ED_EVEN(x) wasm_i16x8_shr(wasm_i16x8_shl(x, 8), 8)
+#define ED_ODD(x) wasm_i16x8_shr(x, 8)
+#define ED_MADD(s, x, e, y, o) wasm_i32x4_add(s, wasm_i32x4_add(wasm_i32x4_dot_i16x8(x, e), wasm_i32x4_dot_i16x8(y, o)))
+#define ED_SPLAT(x) wasm_i32x4_splat(x)
+#define ED_AND(x, y) wasm_v128_and(x, y)
+#define ED_UPPER(x) wasm_u16x8_shr(x, 8)
+#define ED_NONE wasm_i32x4_splat(0)
+#define ED_SET(p, x) wasm_v128_store(p, x)
+#else
+typedef __m128i ED_(v128);
+#define ED_GET(p) _mm_loadu_si128((const __m128i *)(p))
+#define ED_EVEN(x) _mm_srai_epi16(_mm_slli_epi16(x, 8), 8)
+#define ED_ODD(x) _mm_srai_epi16(x, 8)
+#define ED_MADD(s, x, e, y, o) _mm_add_epi32(s, _mm_add_epi32(_mm_madd_epi16(x, e), _mm_madd_epi16(y, o)))
+#define ED_SPLAT(x) _mm_set1_epi32(x)
+#define ED_AND(x, y) _mm_and_si128(x, y)
+#define ED_UPPER(x) _mm_srli_epi16(x, 8)
+#define ED_NONE _mm_setzero_si128()
+#define ED_SET(p, x) _mm_storeu_si128((__m128i *)(p), x)
+#endif
+
+/* 16 rows of weights in 16 bits: of each 4 columns of 4 rows the even ones, then the odd ones. */
+ED_TARGET static void ED_(widen)(const int8_t *w, size_t k, int16_t *out) {
+    for (size_t i = 0; i < k; i++, w += 16, out += 16) {
+        ED_(v128) x = ED_GET(w);
+        ED_SET(out, ED_EVEN(x)), ED_SET(out + 8, ED_ODD(x));
+    }
+}
+#endif
+
 ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_t *w, int32_t *out) {
 #if ED_KERNEL == ED_AVX2 || ED_KERNEL == ED_AVXVNNI
 #if ED_KERNEL == ED_AVXVNNI
@@ -1152,38 +1186,16 @@ ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_
     }
     ED_ROWS(ED_PUT)
 #elif ED_KERNEL == ED_128_BITS
-    /* without products of bytes: even and odd columns as 16 bits, 2 rows at a time, which is what 16 registers hold */
-#ifdef __wasm_simd128__
-    typedef v128_t v;
-#define ED_GET(p) wasm_v128_load(p)
-#define ED_EVEN(x) wasm_i16x8_shr(wasm_i16x8_shl(x, 8), 8)
-#define ED_ODD(x) wasm_i16x8_shr(x, 8)
-#define ED_MADD(s, x, e, y, o) wasm_i32x4_add(s, wasm_i32x4_add(wasm_i32x4_dot_i16x8(x, e), wasm_i32x4_dot_i16x8(y, o)))
-#define ED_SPLAT(x) wasm_i32x4_splat(x)
-#define ED_AND(x, y) wasm_v128_and(x, y)
-#define ED_UPPER(x) wasm_u16x8_shr(x, 8)
-#define ED_NONE wasm_i32x4_splat(0)
-#define ED_SET(p, x) wasm_v128_store(p, x)
-#else
-    typedef __m128i v;
-#define ED_GET(p) _mm_loadu_si128((const __m128i *)(p))
-#define ED_EVEN(x) _mm_srai_epi16(_mm_slli_epi16(x, 8), 8)
-#define ED_ODD(x) _mm_srai_epi16(x, 8)
-#define ED_MADD(s, x, e, y, o) _mm_add_epi32(s, _mm_add_epi32(_mm_madd_epi16(x, e), _mm_madd_epi16(y, o)))
-#define ED_SPLAT(x) _mm_set1_epi32(x)
-#define ED_AND(x, y) _mm_and_si128(x, y)
-#define ED_UPPER(x) _mm_srli_epi16(x, 8)
-#define ED_NONE _mm_setzero_si128()
-#define ED_SET(p, x) _mm_storeu_si128((__m128i *)(p), x)
-#endif
+    /* without products of bytes: even and odd columns as ED_(widen) writes them, 2 rows at a time, which is what 16 registers hold */
+    typedef ED_(v128) v;
 #define ED_ZERO(c) v s##c = ED_NONE, t##c = s##c;
-#define ED_MORE(c) { v x = ED_GET(weights + 16 * c), even = ED_EVEN(x), odd = ED_ODD(x); \
+#define ED_MORE(c) { v even = ED_GET(weights + 32 * c), odd = ED_GET(weights + 32 * c + 16); \
     s##c = ED_MADD(s##c, a0, even, a1, odd), t##c = ED_MADD(t##c, b0, even, b1, odd); }
 #define ED_PUT(c) ED_SET(out + 32 * r + 4 * c, s##c), ED_SET(out + 32 * r + 32 + 4 * c, t##c);
     for (size_t r = 0; r < 4; r += 2) {
         const int8_t *weights = w;
         ED_ROWS(ED_ZERO)
-        for (size_t i = 0; i < k; i += 4, weights += 64) {
+        for (size_t i = 0; i < k; i += 4, weights += 128) {
             v x = ED_SPLAT(ed_i32(a + r * k + i)), y = ED_SPLAT(ed_i32(a + r * k + k + i)), low = ED_SPLAT(0x00FF00FF);
             v a0 = ED_AND(x, low), a1 = ED_UPPER(x), b0 = ED_AND(y, low), b1 = ED_UPPER(y);
             ED_ROWS(ED_MORE)
@@ -1291,11 +1303,17 @@ ED_TARGET static void ED_(product)(const ed_matrix *m, const float *x, size_t xs
     for (size_t c = 0; c < high; c += step) {
         const int8_t *weights = (const int8_t *)m->values + c * wide;
         size_t end = high - c < step ? 16 : step;
+        const int8_t *second = end > 16 ? weights + 16 * wide : weights;
         if (!bytes) ED_(panel)(m, c, w->panel);
+#if ED_KERNEL == ED_128_BITS
+        int16_t *words = (int16_t *)(void *)w->panel;
+        if (bytes) ED_(widen)(weights, wide, words), ED_(widen)(second, wide, words + 16 * wide);
+        if (bytes) weights = (const int8_t *)(const void *)words, second = weights + 32 * wide;
+#endif
         for (size_t t = 0; t < n; t += 4) {
             int32_t sums[128];
             float found[64];
-            if (bytes) ED_(dot)(w->bytes + t * wide, wide, weights, end > 16 ? weights + 16 * wide : weights, sums);
+            if (bytes) ED_(dot)(w->bytes + t * wide, wide, weights, second, sums);
             else ED_(multiply)(x + t * xs, xs, w->panel, wide, found);
             for (size_t r = 0; r < 4 && t + r < n; r++)
                 for (size_t j = 0; j < end; j += ED_W) {

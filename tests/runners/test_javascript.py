@@ -279,6 +279,6 @@ def test_a_page_keeps_its_students(asked: Path, tmp_path: Path) -> None:
         assert (tmp_path / "site" / each["file"]).stat().st_size == each["size_bytes"]
     page = {path.name for path in (tmp_path / "site").iterdir()}
     assert page >= {"index.html", "page.js", "worker.js", "encoder.js", "style.css", "core"}
-    assert not page & {"test", "bench.mjs", "package.json"}
+    assert not page & {"test", "bench.mjs", "package.json", "node_modules"}
     with pytest.raises(UserError, match="is not a page"):
         device.write_page("micro", tmp_path, lambda line: None)
