@@ -15,7 +15,6 @@ import numpy as np
 
 from edgedistill import files
 from edgedistill.device import student_layers, tokenizer_tables
-from edgedistill.device.graph_weights import GraphWeights, Stored
 from edgedistill.device.student_layers import (
     ACTIVATIONS,
     FIXED,
@@ -27,9 +26,11 @@ from edgedistill.device.student_layers import (
     Table,
 )
 from edgedistill.device.tokenizer_tables import MODELS, Tables
-from edgedistill.errors import UserError
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle, bundle_location, golden_file
+from edgedistill.runtime.graph_weights import GraphWeights, Stored
 from edgedistill.runtime.prompts import ROLES
+from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Log
 
 MAGIC, VERSION, START = b"edstudnt", 5, 16
@@ -37,6 +38,7 @@ FILE = "student.bin"
 STUDENTS = "students.json"  # of a page: [{name, file, size_bytes, languages}]
 NOT_SERVED = shutil.ignore_patterns("test", "*.mjs", "package*.json", "node_modules")  # of export/web
 LANGUAGE = re.compile(r"[a-z]{2,3}(-\w{2,8})?")
+PRECISIONS = ("fp32", "w8", "int8", "w4")
 FLOATS, BYTES, NIBBLES, INT8 = range(4)  # how a matrix is stored
 ALIGNED, PADDED = 64, 16
 RUNTIME = "run its bundle with onnxruntime, see export/README.md"
@@ -101,8 +103,14 @@ def content(opened: bundle.Bundle) -> bytes:
 def _student(opened: bundle.Bundle, about: dict[str, Any]) -> bytes:
     """The file of one encoder or classifier, which says `about` too."""
     name, manifest = opened.manifest["name"], opened.manifest
-    graph = GraphWeights(opened.graph_file)
-    student = student_layers.read(graph, manifest["output"])
+    if opened.precision not in PRECISIONS:
+        fact = f"the precision {opened.precision}, which the core has no place for"
+        raise UserError(f"{name}: {fact}; take one of {', '.join(PRECISIONS)}")
+    try:
+        graph = GraphWeights(opened.graph_file.read_bytes(), str(opened.graph_file))
+        student = student_layers.read(graph, manifest["output"])
+    except (KeyError, IndexError, ValueError):
+        raise CheckFailed(f"{opened.graph_file}: its constants do not fit together; {GET_AGAIN}") from None
     settings = json.loads((opened.folder / "tokenizer.json").read_text("utf-8"))
     tables = tokenizer_tables.read(opened._tokenizer, settings, student.table.tokens)
     if isinstance(tables, list):
@@ -121,7 +129,7 @@ class _File:
     def write(self, opened: bundle.Bundle, student: Student, tables: Tables, about: dict[str, Any]) -> bytes:
         golden = golden_file.read(opened.folder, opened.manifest)
         self.data += _header(opened, student, tables)
-        said = {**_about(opened), "golden": len(golden.texts), **about}
+        said = {**_about(opened), "golden": len(golden.items), **about}
         self.raw(json.dumps(said, ensure_ascii=False).encode())
         self._tokenizer(tables, [prompt.encode() for prompt in opened.prompts])
         self._table(student.table)
@@ -270,9 +278,8 @@ class _File:
         self.product(dense.product)
 
     def _golden(self, golden: golden_file.Golden) -> None:
-        texts = [text if isinstance(text, str) else text[0] for text in golden.texts]
-        ids = [row[0] if isinstance(row[0], list) else row for row in golden.ids]
-        self.strings([text.encode() for text in texts])
+        ids = [row for (row,) in golden.ids]
+        self.strings([text.encode() for (text,) in golden.items])
         self.numbers([ROLES.index(role) for role in golden.all_roles])
         self.numbers([len(row) for row in ids])
         self.numbers([token for row in ids for token in row])

