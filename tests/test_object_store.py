@@ -200,6 +200,7 @@ def test_every_door_reads_texts_from_a_store(world: World, store: Any, tmp_path:
     texts, out = "memory://bucket/texts.txt", tmp_path / "texts.npy"
     invoke("embed", "micro", texts, "--out", out)
     assert out.stat().st_size > 60 * 4
+    assert texts in invoke("search", "micro", texts, "Who sleeps?")
     assert "tiny" in invoke("check", written(world, tmp_path, corpus={"texts": [texts]}))
 
 
