@@ -321,31 +321,6 @@ def vectors(folder: Path, texts: list[str]) -> np.ndarray:
     return student_embeddings.embed(opened.student(), opened.tokenizer(), texts, 32)
 
 
-def test_a_recurrent_run_without_the_pieces_of_other_languages(
-    world: World, data: Path, whole: Path, tmp_path: Path
-) -> None:
-    """Trimmed from a finished run and not trained: fewer rows, its unit as often as before, the same vectors
-    for texts of the corpus."""
-    student = {
-        "kind": "recurrent",
-        "weights": "assistant",
-        "tokenizer": "assistant",
-        "trim": {},
-        "layers": 1,
-        "bottleneck": 8,
-    }
-    before = {"model": str(whole), "max_tokens": 32, "dtype": "fp32"}
-    spec = recipe.parse(
-        written(world, "trimmed", assistant=before, student={**student, "max_tokens": 32}, stages=[]), "test"
-    )
-    train.train(spec, tmp_path / "trimmed", Session(data=data, log=quiet))
-    old, new = run.open_run(whole), run.open_run(tmp_path / "trimmed")
-    assert new.shape["repeats"] == old.shape["repeats"] == 2
-    assert len(new.tokenizer()) < len(old.tokenizer())
-    texts = [*sentences(4), translated(sentences(1)[0])]
-    assert np.abs(vectors(whole, texts) - vectors(tmp_path / "trimmed", texts)).max() < 1e-4
-
-
 def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: Path) -> None:
     spec = four(world, data, taught)
     found = cost.costs([spec], Session(data=data, log=quiet))[0]
