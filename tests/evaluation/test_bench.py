@@ -429,20 +429,6 @@ def test_threads_default_to_the_environments(shelf: Path, monkeypatch: pytest.Mo
         run(shelf, ["student"], threads=0, plan=QUICK)
 
 
-def test_the_teacher_of_the_missing_teacher_line_is_the_bundles_own() -> None:
-    def logged(teacher: dict[str, str], kind: str = "bert") -> str:
-        lines: list[str] = []
-        manifest = {"kind": kind, "teacher": "t", "recipe": {"teacher": teacher}}
-        bench._log_missing_teacher([bench.Measured(Path("s"), "w8", manifest=manifest)], lines.append)
-        return "\n".join(lines)
-
-    assert "`edgedistill export some/encoder --revision main --out bundles/teacher`" in logged(
-        {"model": "some/encoder", "revision": "main"}
-    )
-    assert "`edgedistill export 'my models/x' --out bundles/teacher`" in logged({"model": "my models/x"})
-    assert logged({"model": "some/encoder"}, "teacher") == ""
-
-
 INT8 = scoring.Search(precisions=("int8",))
 
 

@@ -287,17 +287,6 @@ def test_patience_stops_early(world: World, tmp_path: Path) -> None:
     assert info["stages"][0]["steps"] < 500
 
 
-def test_a_dropped_head_is_not_in_the_run(world: World, tmp_path: Path) -> None:
-    info = go(world, tmp_path / "a", student={**world.recipe()["student"], "head_kept": False})
-    assert info["dims"] == 16
-    assert info["parameters"]["head"] == 0
-    assert not [
-        name
-        for name in load_file(tmp_path / "a/student.safetensors")
-        if "head" in name or "projection" in name
-    ]
-
-
 @pytest.mark.parametrize(
     "student",
     [
