@@ -280,7 +280,7 @@ def test_a_number_outside_its_range_is_named_with_the_range(tmp_path: Path) -> N
         ),
         (
             "verify nano micro",
-            "edgedistill verify: 'micro' is an argument too many; for example: edgedistill ",
+            "edgedistill verify: unexpected argument 'micro'; for example: edgedistill ",
         ),
         (
             "--versoin",
