@@ -427,7 +427,7 @@ REFUSED: dict[str, tuple[Change, str]] = {  # what the refusal names
     "a Dense of another library": (chain("Transformer", "pylate.models.Dense.Dense"), "pylate.models"),
     "code of its own": (chain("custom_st.Transformer", "Pooling"), "custom_st.Transformer"),
     "LayerNorm": (chain("Transformer", "Pooling", "LayerNorm"), "module 2 is LayerNorm"),
-    **{kind: (chain(kind, "Pooling"), kind) for kind in model_folder.OTHER_MODULES},
+    **{kind: (chain(kind, "Pooling"), kind) for kind in ("StaticEmbedding", "Router", "BoW")},
     "no Pooling folder": (lambda folder: shutil.rmtree(folder / "1_Pooling"), "1_Pooling/config.json"),
     "Dense without weights": (
         all_of(DENSE, write("2_Dense/config.json", {"in_features": 32, "out_features": 4})),
@@ -455,7 +455,7 @@ REFUSED: dict[str, tuple[Change, str]] = {  # what the refusal names
         edit("config.json", model_type="bert2027", auto_map={"AutoModel": "owner/name--code.Model"}),
         "--trust-remote-code",
     ),
-    "model2vec": (edit("config.json", model_type="model2vec"), "static embeddings"),
+    "model2vec": (edit("config.json", model_type="model2vec"), "model2vec"),
     "BigBird": (big_bird, "block_sparse"),
     "T5": (write("config.json", transformers.T5Config(vocab_size=200).to_dict()), "with a decoder"),
     "a token id above the table": (vocabulary_above, "278"),

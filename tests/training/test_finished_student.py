@@ -334,7 +334,7 @@ def test_words_are_found(
     assert torch.allclose(later.lexical_channel(ids, mask), words, atol=1e-4)
     assert (embedded(tmp_path / "c") * embedded(tmp_path / "a")).sum(1).min() < 0.9999, "it learned"
     # another space: the directions of the old head are gone, and words with them, unless they are asked for
-    targets = {"reduce": {"kind": "gaussian"}, "dims": 24}
+    targets = {"reduce": {"kind": "pca"}, "dims": 24}
     start = {"weights": str(tmp_path / "a")}
     go(world, tmp_path / "d", student=start, targets=targets, stages=STILL)
     go(world, tmp_path / "e", student=start | {"lexical": 0.2}, targets=targets, stages=STILL)
