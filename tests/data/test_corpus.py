@@ -35,8 +35,7 @@ def all_of(made: corpus.Corpus) -> list[str]:
 
 
 MARKDOWN = """---
-title: A title
-tags: not read
+title: not read
 ---
 # A `heading` of *one* line
 
@@ -71,7 +70,6 @@ def test_markdown_is_read_without_markup(tmp_path: Path) -> None:
     wrapped = "A paragraph that is wrapped, with a link and a picture."
     read = all_of(build(tmp_path, "a.md"))
     assert read == [
-        "A title",
         "A heading of one line",
         wrapped,
         "an item",
