@@ -79,6 +79,9 @@ RESULTS, FITS = (
 )  # of bench/fit_comparison.py
 
 
+SEARCHED = "search-test"  # the suite of a fit that README shows
+
+
 def students(found: dict[str, Any], shipped: list[dict[str, Any]], searches: dict[str, Any]) -> str:
     """The table of what ships and the teacher: sizes, times and STS as `peers/run.py` measured them in one
     run, search as `search_test.py` did."""
@@ -164,6 +167,7 @@ def _percent(scores: dict[str, float]) -> str:
 def generated() -> dict[str, tuple[Path, str]]:
     """What stands between markers and is no table of one kind of report: its name -> (document, text)."""
     peers, searches, adaptations = (files.read_json(path) for path in (PEERS, SEARCHES, ADAPTED))
+    fits = [files.read_json(path) for path in FITS]
     texts = {
         "headline": (README, headline(peers)),
         "students": (README, students(peers, shipped(), searches)),
@@ -171,7 +175,8 @@ def generated() -> dict[str, tuple[Path, str]]:
         "gains": (README, gains(adaptations)),
         "searched": (RESULTS, searched(searches)),
         "adapted": (RESULTS, adapted(adaptations)),
-        "fitted": (RESULTS, fitted([files.read_json(path) for path in FITS])),
+        "fitted": (RESULTS, fitted(fits)),
+        "fits": (README, fitted([each for each in fits if SEARCHED in each["suites"]])),
         "verdicts": (BENCH, verdicts(PAGES)),
         "peers": (PEERS_PAGE, peer_table.table(peers)),
         "faults": (SECURITY, measured_tables.faults(files.read_json(FAULTS))),
@@ -241,10 +246,12 @@ def adapted(found: dict[str, Any]) -> str:
 
 def fitted(reports: list[dict[str, Any]]) -> str:
     """The table of fits: each winner, the hand-made recipe beside it, and the best of all candidates where
-    all were trained to the end."""
+    all were trained to the end; nothing where there are none."""
+    if not reports:
+        return ""
     lines = [
-        "| teacher and texts | budget | student | MB | p50 ms | agreement | sts7 | retrieval |",
-        "| --- " * 3 + "| ---: " * 5 + "|",
+        "| teacher and texts | budget | student | MB | p50 ms | agreement | sts7 | retrieval | search-test |",
+        "| --- " * 3 + "| ---: " * 6 + "|",
     ]
     for found in sorted(
         reports, key=lambda found: (found["recipe"]["teacher"]["model"], found["budget"]["max_mb"])
@@ -264,16 +271,19 @@ def fitted(reports: list[dict[str, Any]]) -> str:
             name = f"{Path(hand_made['recipe']).stem}{changed}, {hand_made['precision']}, as many seconds"
             rows.append((name, hand_made, hand_made["agreement"], "hand-made"))
         elif found["start"] is not None:
-            rows.append(("its start, as it ships", None, found["start"]["agreement"], "start"))
+            rows.append(("its start, untrained", None, found["start"]["agreement"], "start"))
             rows.append(("its teacher", None, 1.0, "teacher"))
         suites = found["suites"]
+        shown = {who for _, _, _, who in rows}
+        rows += [(f"`{who}` as it ships", None, None, who) for who in suites["sts7"] if who not in shown]
         for title, student, agreement, who in rows:
             scores = [
-                f"{100 * suites[suite][who]:.1f}" if suite in suites else ""
-                for suite in ("sts7", "retrieval")
+                f"{100 * suites[suite][who]:.1f}" if who in suites.get(suite, {}) else ""
+                for suite in ("sts7", "retrieval", "search-test")
             ]
             size = "| | " if student is None else f"| {student['size_mb']:.2f} | {student['p50_ms']:.3f} "
-            lines.append(f"{given}| {title} {size}| {100 * agreement:.1f} | {' | '.join(scores)} |")
+            agreed = "" if agreement is None else f"{100 * agreement:.1f}"
+            lines.append(f"{given}| {title} {size}| {agreed} | {' | '.join(scores)} |")
             given = "| | "
         ends = {
             name: score
@@ -284,7 +294,7 @@ def fitted(reports: list[dict[str, Any]]) -> str:
             best = max(ends, key=lambda name: ends[name])
             lines.append(
                 f"| | | {best}, the best of the {len(ends)} others, all trained to the end | | | "
-                f"{100 * ends[best]:.1f} | | |"
+                f"{100 * ends[best]:.1f} | | | |"
             )
     return "\n".join([*lines, ""])
 

@@ -42,6 +42,14 @@ def encoders(
     return {**scored, "teacher": judge.by_roles(teacher, session)}
 
 
+def portable(state: record.State) -> dict[str, Any]:
+    """The teacher and the corpus of a fit, without folders of this machine."""
+    teacher, corpus = dict(state.teacher or {}), dict(state.corpus or {})
+    teacher["model"] = files.portable(str(teacher["model"]))
+    corpus |= {"texts": list(map(files.portable, corpus["texts"]))} if "texts" in corpus else {}
+    return {"teacher": teacher, "corpus": corpus}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -64,7 +72,7 @@ def main() -> None:
     report = {
         **{key: done[key] for key in kept},
         "minutes": state.settings["minutes"],
-        "recipe": {"teacher": state.teacher, "corpus": state.corpus},
+        "recipe": portable(state),
         "suites": suites,
     }
     for who, encoder in scored.items():
