@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
 import re
-import shlex
 import signal
 import sys
 import textwrap
@@ -14,12 +12,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from edgedistill import files, object_store
 from edgedistill.data import file_patterns
@@ -34,118 +30,18 @@ Command = Callable[..., None]
 UNWRAPPED = "\b\n"  # in front of a paragraph of help: keep its line ends
 DEVICES = ("auto", "cpu", "cuda")
 
-# What strangers try, and what it is here.
-SYNONYMS = {
-    "version": "--version",
-    **dict.fromkeys(("list", "ls", "bundles", "models", "shipped"), "students"),
-    "encode": "embed: edgedistill embed nano texts.csv --column body",
-    "load": "embed, or in Python edgedistill.load('nano').encode(texts)",
-    "convert": "export",
-    "quantize": "export",
-    "distill": "train",
-    "finetune": "adapt",
-    "evaluate": "bench",
-}
-OPTIONS = {
-    "-o": "--out",
-    "--output": "--out",
-    **dict.fromkeys(("-v", "-V"), "--version"),
-    "-k": "--top",
-    "--limit": "--top",
-    "--top-k": "--top",
-    "--batch-size": "--batch-tokens",
-    "--force": "--overwrite",
-    "--dimensions": "--dim",
-    "--field": "--column",
-    "--text-column": "--column",
-}
 WRONG_USAGE: Any = typer.BadParameter.__base__  # every error of a command line
 
 
-class _Commands(TyperGroup):
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Raises UserError for a command that there is not."""
-        if (name := args[0]) not in self.commands:
-            if name in SYNONYMS:
-                raise UserError(f"edgedistill {name}: no such command; use {SYNONYMS[name]}")
-            if name in files.shipped("bundle"):
-                way_out = f"put what to do before it: edgedistill search {name} docs 'how do I reset it?'"
-                raise UserError(f"edgedistill {name}: a bundle, no command; {way_out}")
-            way_out = "edgedistill --help describes them"
-            raise UserError(f"edgedistill: {unknown_name('command', name, self.commands)}; {way_out}")
-        return super().resolve_command(ctx, args)
-
-
-class _Command(TyperCommand):
-    """A command whose help shows metavars alone: no types of Python, and nothing around what is required."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        for each in self.params:
-            shown = each.metavar if each.opts[0].startswith("-") else None  # an argument is its metavar
-            each.display_type_rich = lambda ctx, shown=shown: shown  # type: ignore[attr-defined]
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except WRONG_USAGE as error:
-            error.ctx = ctx  # typer leaves it out where an option lacks its value
-            raise
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [re.sub("[{}]", "", part) for part in super().collect_usage_pieces(ctx)]
-
-
-# At the head of an error: a parameter of a function and its value, or the value that none of the choices is.
-ARGUMENT = re.compile(r"^([a-z_]+)=('?)(.*?)\2:")
-NO_CHOICE = re.compile(
-    r"^(?:--)?(device|embeddings|engine|pooling|precision|role|runner): no ([a-z ]+) '([^']*)'"
-)
-SURPLUS = re.compile(r"unexpected extra argument\(s\) \((.*)\)")
-
-
-def _no_number(error: Any) -> str:
-    """What is wrong with the value of a number's option, in our words: typer's are those of pydantic."""
-    option, given = error.param, error.__cause__.errors()[0]["input"]
-    kind = "whole number" if option.type_descriptor.annotation is int else "number"
-    bounds = {"from": option.min, "to": option.max}
-    words = (f" {word} {bound:,}" for word, bound in bounds.items() if bound is not None)
-    return f"{option.opts[0]} {given}: not a {kind}{''.join(words)}"
-
-
-def _of_options(problem: str) -> str:
-    """A problem in the words of the command line: `--OPTION VALUE: fact; way out`."""
-    names = {"role": "as"}
-    problem = ARGUMENT.sub(lambda it: f"--{it[1].replace('_', '-')} {it[3]}:", problem)
-    return NO_CHOICE.sub(lambda it: f"--{names.get(it[1], it[1])} {it[3]}: no such {it[2]}", problem)
-
-
 def _wrong_usage(error: Any) -> UserError:
-    """What is wrong with a command line: a value names its option; the rest comes with the command's
-    example."""
-    if hasattr(error.__cause__, "errors"):
-        return UserError(_no_number(error))
-    fact, place, command = error.format_message().rstrip("."), error.ctx.command_path, error.ctx.command
-    way_out = f"for example: {command.epilog.partition('Example: ')[2] or f'{place} --help'}"
-    listed = command.get_params(error.ctx)
-    options = {name: each for each in listed for name in each.opts if name.startswith("-")}
-    given: Any = getattr(error, "option_name", None)
-    if surplus := SURPLUS.search(fact):
-        fact = f"{surplus[1]!r} is an argument too many"
-    elif given in options:  # without its value
-        way_out = f"give {given} {options[given].metavar}"
-    elif OPTIONS.get(given) in options:
-        fact = f"no option {given!r}; use {OPTIONS[given]}"
-    elif given:
-        near = " or ".join(difflib.get_close_matches(given, options))
-        fact = f"no option {given!r}"
-        way_out = f"{f'did you mean {near}? ' if near else ''}{place} --help lists them all"
-    return UserError(f"{place}: {fact[0].lower()}{fact[1:]}; {way_out}")
+    """What is wrong with a command line, in the words of typer."""
+    place = error.ctx.command_path if error.ctx else "edgedistill"
+    lines = [line.strip() for line in error.format_message().splitlines()]
+    return UserError(f"{place}: {' '.join(lines).rstrip('.')}; {place} --help describes it")
 
 
 app = typer.Typer(
     name="edgedistill",
-    cls=_Commands,
     help="Distil a sentence encoder into a small one, export it to ONNX, and measure what it retains.",
     epilog=f"{DEBUG}=1 in the environment prints the traceback of every error.\n\n{UNWRAPPED}Exit codes:\n"
     "  0    success\n"
@@ -255,7 +151,7 @@ OneBundle = Annotated[
 def _command(example: str) -> Callable[[Command], Command]:
     """Make a command of a function; the last line of its help is an example, on one line so that it can be
     copied."""
-    return app.command(cls=_Command, epilog=f"{UNWRAPPED}Example: {example}")
+    return app.command(epilog=f"{UNWRAPPED}Example: {example}")
 
 
 def _print_version(asked: bool) -> None:
@@ -345,10 +241,10 @@ def students(as_json: Json = False) -> None:
 
     shipped, scored = bundle_location.shipped(), bundle_location.SCORED
     lines = [f"name   languages       tokens    MB{''.join(f'{title:>8}' for title in scored.values())}"]
-    for each in shipped:
-        scores = "".join(f"{100 * each['scores'][suite]:8.1f}" for suite in scored)
-        size = f"{each['max_tokens']:6} {each['size_bytes'] / 1e6:5.1f}"
-        lines.append(f"{each['name']:6} {' '.join(each['languages']):15} {size}{scores}")
+    for student in shipped:
+        scores = "".join(f"{100 * student['scores'][suite]:8.1f}" for suite in scored)
+        size = f"{student['max_tokens']:6} {student['size_bytes'] / 1e6:5.1f}"
+        lines.append(f"{student['name']:6} {' '.join(student['languages']):15} {size}{scores}")
     print_result({"students": shipped}, as_json, "\n".join(lines))
 
 
@@ -371,14 +267,13 @@ def recipes(
     lines, shipped = list[str](), list[dict[str, str]]()
     # the one to begin with comes first
     paths = sorted(files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter")
-    width = max(len(path.stem) for path in paths)
-    for group, members in groupby(paths, key=lambda path: path.parent.name):
-        lines += ["", group]
-        for spec in map(recipe.read, members):
-            lines += textwrap.wrap(
-                f"{spec.name:{width}}  {spec.about}", 100, subsequent_indent=" " * (width + 2)
-            )
-            shipped.append({"name": spec.name, "group": group, "about": spec.about})
+    width = 2 + max(len(path.stem) for path in paths)
+    for path in paths:
+        spec, group = recipe.read(path), path.parent.name
+        if not shipped or shipped[-1]["group"] != group:
+            lines += ["", group]
+        shipped.append({"name": spec.name, "group": group, "about": spec.about})
+        lines += textwrap.wrap(f"{spec.name:{width}}{spec.about}", 100, subsequent_indent=" " * width)
     return print_result({"recipes": shipped}, as_json, "\n".join(lines[1:]))
 
 
@@ -815,17 +710,15 @@ def bench(
         if file is not None and file.is_file():
             files.check_free(file, option, overwrite)
     show = None if as_json or markdown else typer.echo
-    given = {"--compare": compare, "--from": drawn}
-    if unmeasured := next((name for name, value in given.items() if value is not None), None):
-        if bundles:
-            raise UserError(f"{unmeasured}: measures nothing, and {bundles[0]} is given too; leave one out")
-        if drawn is not None:
-            _drawn(drawn, html, png, as_json, markdown)
-        elif compare is not None:
-            from edgedistill.evaluation import comparison
+    if bundles and (drawn is not None or compare is not None):
+        fact = f"measure nothing, and {bundles[0]} is given too"
+        raise UserError(f"--from and --compare: {fact}; leave one out")
+    if drawn is not None:
+        return _drawn(drawn, html, png, as_json, markdown)
+    if compare is not None:
+        from edgedistill.evaluation import comparison
 
-            print_result(comparison.compare(*compare, show or log, html, png), as_json)
-        return
+        return print_result(comparison.compare(*compare, show or log, html, png), as_json)
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
     from edgedistill.evaluation import scoring, speed, tables
@@ -833,14 +726,14 @@ def bench(
     session = replace(_session(data, device, quiet=True), threads=threads)
     if hybrid and hybrid_weight is None:
         hybrid_weight = bm25.WEIGHT
-    precisions = dict.fromkeys(each for each in listed(embeddings or []) if each != "float32")
+    precisions = tuple(name for name in dict.fromkeys(listed(embeddings or [])) if name != "float32")
     texts_of = benchmark.documents(documents, session) if documents else None
-    search = scoring.Search(hybrid_weight, texts_of, precisions=tuple(precisions))
+    search = scoring.Search(hybrid_weight, texts_of, precisions=precisions)
     plan = speed.QUICK if quick else speed.PLAN
     outputs = benchmark.Outputs(out, html, png)
     runners = runner or [speed.OWN]
-    found = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runners, show)
-    print_result(found, as_json, tables.markdown(found["reports"]) if markdown else "")
+    result = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runners, show)
+    return print_result(result, as_json, tables.markdown(result["reports"]) if markdown else "")
 
 
 def _drawn(file: Path, html: Path | None, png: Path | None, as_json: bool, markdown: bool) -> None:
@@ -912,11 +805,6 @@ def embed(
     print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
 
 
-def _is_word(path: str) -> bool:
-    """Whether this names no file and is no pattern, as a word of a question that lacks its quotes."""
-    return not (os.path.exists(path) or any(sign in path for sign in "*?[/."))
-
-
 @_command("edgedistill search nano 'docs/**/*.md' 'how do I reset it?'")
 def search(
     name: OneBundle,
@@ -950,15 +838,10 @@ def search(
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
-    words = [] if " " in question else list(takewhile(_is_word, reversed(paths or [])))[::-1]
-    misspelt = search_files.missing(words[0]) if words else ""
-    if os.path.exists(question) or not paths or (words == paths and "mean" not in misspelt):
+    if os.path.exists(question) or not paths:
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
-    if words:
-        whole = shlex.quote(" ".join([*words, question]))
-        raise UserError(f"{words[0]}: {misspelt}; if it is of the question, quote it: {whole}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     found = search_files.search(opened, request, _session(quiet=as_json))
     log(f"ranked by {found['ranked_by']}")
@@ -1111,8 +994,8 @@ def main() -> None:
         if ended == INTERRUPTED:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except UserError as error:
-        problems = list(map(_of_options, error.problems))
-        code, message, details = 2, "\n".join(problems), {"problems": problems, **error.details}
+        code, message = 2, str(error)
+        details = {"problems": error.problems, **error.details}
     except CheckFailed as error:
         code, message, details = 1, str(error), error.details
     except KeyboardInterrupt:

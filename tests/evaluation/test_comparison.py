@@ -137,7 +137,10 @@ def test_the_command(tmp_path: Path) -> None:
             "none.json: no such file; make one with edgedistill bench … --out none.json",
         ),
         (["new.json", "a.json"], "new.json: schema 9, this edgedistill reads up to 1; upgrade edgedistill"),
-        (["a.json", "a.json", "nano"], "--compare: measures nothing, and nano is given too; leave one out"),
+        (
+            ["a.json", "a.json", "nano"],
+            "--from and --compare: measure nothing, and nano is given too; leave one out",
+        ),
     ):
         done = call("bench", "--compare", *arguments, folder=tmp_path)
         assert (done.returncode, done.stderr.strip()) == (2, message)
