@@ -358,7 +358,7 @@ def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
         ("embed", "edgedistill embed: Missing argument 'BUNDLE[:PRECISION]'; edgedistill embed --help"),
         ("embed nano x.csv -o y", "edgedistill embed: No such option: -o; edgedistill embed --help"),
         ("verify nano micro", "edgedistill verify: Got unexpected extra argument"),
-        ("search nano . q --top", "edgedistill search: Option '--top' requires"),
+        ("search nano . q --top", "edgedistill search: Invalid value for '--top'"),
         ("--versoin", "edgedistill: No such option: --versoin (Possible options: --version)"),
     ],
 )
