@@ -928,7 +928,7 @@ def demo(
 ) -> None:
     """Train, export and measure two small students.
 
-    Takes about six minutes: a slower machine trains on fewer texts. They are sentences of Python's
+    Takes about six minutes on two cores. The texts are sentences of Python's
     documentation and come with the package, the teacher comes with the extra `demo`: nothing is downloaded.
     """
     require("torch", "edgedistill demo", "demo")

@@ -350,23 +350,14 @@ def held(folder: Path, work: str) -> Iterator[None]:
                 path.unlink()
 
 
-def difference(before: Any, now: Any) -> str | None:
-    """The first key in which two trees of plain data differ, with both values; None where they agree."""
-    old, new = dict(_leaves(before)), dict(_leaves(now))
-    for key in dict.fromkeys([*old, *new]):
-        if old.get(key) != new.get(key) or (key in old) != (key in new):
-            was, is_now = (repr(side[key]) if key in side else "not set" for side in (old, new))
-            return f"{key} was {was}, is now {is_now}"
+def difference(before: Any, now: Any, key: str = "") -> str | None:
+    """The first key in which two trees of plain data differ, with both values; None where they agree. Keys
+    are those of --set, such as stages.0.epochs."""
+    if isinstance(before, list) and isinstance(now, list):
+        before, now = dict(enumerate(before)), dict(enumerate(now))
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return None if before == now else f"{key} was {before!r}, is now {now!r}"
+    for name in {**before, **now}:
+        if fact := difference(before.get(name), now.get(name), f"{key}.{name}".lstrip(".")):
+            return fact
     return None
-
-
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """(key, value) of every plain value; keys as in errors, such as stages[0].epochs."""
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list) and value:
-        for number, inner in enumerate(value):
-            yield from _leaves(inner, f"{key}[{number}]")
-    else:
-        yield key, value

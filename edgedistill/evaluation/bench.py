@@ -59,11 +59,6 @@ class Measured(speed.Target):
     def is_teacher(self) -> bool:
         return bool(self.manifest["kind"] == "teacher") and self.documents is None
 
-    @property
-    def graph(self) -> tuple[Path, str]:
-        """What one graph is known by: its folder and precision."""
-        return self.folder.resolve(), self.precision
-
     def open(self, session: Session) -> bundles_.Bundle:
         return bundles_.load(
             self.folder, precision=self.precision, threads=session.threads, device=session.device
@@ -279,7 +274,7 @@ def documents(name: str, session: Session) -> scoring.Documents:
         raise UserError(f"--documents {name}: returns labels, and embeddings are needed; name an encoder")
     target = Measured(opened.folder, opened.precision, manifest=opened.manifest)
     encoder = scoring.finite(opened, f"--documents {name}")
-    return scoring.Documents(target.title, encoder, target.graph)
+    return scoring.Documents(target.title, encoder)
 
 
 def _check_search(
@@ -358,10 +353,9 @@ def _accuracy(
         opened = target.open(session)
         if opened.fallback:
             session.log(f"{target.title}: {opened.fallback}")
-        same = search.documents is not None and search.documents.bundle == target.graph
         for suite in suites:
             progress(f"{target.title} on {suite.name}")
-            target.quality |= _scores(opened, suite, search._replace(same=same))
+            target.quality |= _scores(opened, suite, search)
             unknown = target.quality[suite.name]["unknown"]
             if unknown["texts"] > UNKNOWN_SHARE * len(suite.texts):
                 session.log(

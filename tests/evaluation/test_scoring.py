@@ -445,9 +445,6 @@ def test_documents_of_another_encoder_are_embedded_once(tmp_path: Path) -> None:
     assert embedded == ["zero x", "thirty x"]
     second = pytest.approx(1 / math.log2(3))
     assert [found[title]["average"] for title in titles] == [second, second, 1, 1]
-    same = scoring.evaluate_search(suite, encode, scoring.Search(None, documents, same=True))
-    assert [each["average"] for each in same.values()] == [1, 1]
-    assert embedded == ["zero x", "thirty x"]
 
 
 def test_broken_collections(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +30,7 @@ from edgedistill.evaluation.suites.suite_files import (
 from edgedistill.runtime import similarity
 from edgedistill.runtime.compact import compact
 
-CHUNK_TEXTS = 4096  # of a corpus, encoded at a time: bounds the memory
+CHUNK_TEXTS = 4096  # of a corpus, encoded at a time
 POOL = 10  # ranked per query
 BESIDE, DOCUMENTS = " + BM25", ", documents of "  # in the titles of rankings, after the suite's name
 Ranking = list[tuple[float, str]]  # (score, id) of a query's texts, best first
@@ -68,7 +67,7 @@ class Collection:
 
 
 class Index(NamedTuple):
-    """The ids of a collection's n texts, and their unit embeddings (n, d) in a temporary file."""
+    """The ids of a collection's n texts, and their unit embeddings (n, d)."""
 
     names: list[str]
     embeddings: Floats
@@ -77,11 +76,10 @@ class Index(NamedTuple):
 @dataclass(frozen=True)
 class Documents:
     """The encoder of the texts where that of the queries is another: its name, and the indexes that it has
-    made. `bundle` is the folder and the precision of a bundle."""
+    made."""
 
     name: str
     encoder: Encoder
-    bundle: tuple[Path, str] | None = None
     indexes: dict[Path, Index] = field(default_factory=dict)
 
     def index(self, collection: Collection) -> Index:
@@ -92,12 +90,11 @@ class Documents:
 
 
 class Search(NamedTuple):
-    """What is measured beside the ranking by cosine: BM25 with this weight, the texts of another encoder,
-    which may be the `same` as that of the queries, and the texts' embeddings in fewer bytes."""
+    """What is measured beside the ranking by cosine: BM25 with this weight, the texts of another encoder, and
+    the texts' embeddings in fewer bytes."""
 
     weight: float | None = None
     documents: Documents | None = None
-    same: bool = False
     precisions: tuple[str, ...] = ()
 
 
@@ -147,44 +144,38 @@ def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[s
     cosines with that encoder's texts and, with a weight, of each " + BM25" by both, which also has those of
     `bm25` alone. `samples` has the nDCG@10 of every query."""
     queries = unit(encoded(encoder.query, collection.queries))
-    indexes, found = dict[str, Index](), dict[str, dict[str, Any]]()
+    indexes = {"": indexed(collection, encoder.document)}
     if search.documents is not None:
         indexes[f"{DOCUMENTS}{search.documents.name}"] = search.documents.index(collection)
-    own = next(iter(indexes.values())) if search.same else indexed(collection, encoder.document)
-    alone = {} if search.weight is None else measures(ranked_by_bm25(collection, own), collection)
-    alone.pop("samples", None)
-    for title, index in {"": own, **indexes}.items():
-        ranking = {title: ranked(collection, queries, index)}
+    found = dict[str, dict[str, Any]]()
+    counts = {"queries": len(queries), "texts": len(indexes[""].names)}
+    for title, index in indexes.items():
+        found[title] = {**measures(ranked(collection, queries, index), collection), **counts}
         if search.weight is not None:
-            ranking[f"{title}{BESIDE}"] = ranked(collection, queries, index, search.weight)
-        for name, pools in ranking.items():
-            found[name] = {**measures(pools, collection), "queries": len(queries), "texts": len(index.names)}
-        if search.weight is not None:
-            found[name]["bm25"] = alone
+            alone = measures(ranked_by_bm25(collection, index), collection)["ndcg_at_10"]
+            both = measures(ranked(collection, queries, index, search.weight), collection)
+            found[f"{title}{BESIDE}"] = {**both, **counts, "bm25": {"ndcg_at_10": alone}}
     if search.precisions:
-        found[""]["embeddings"] = _in_fewer_bytes(collection, queries, own, search, encoder)
+        found[""]["embeddings"] = _in_fewer_bytes(collection, queries, indexes[""], search, encoder)
     return found
 
 
 def _in_fewer_bytes(
     collection: Collection, queries: Floats, index: Index, search: Search, encoder: Encoder
 ) -> dict[str, float]:
-    """Return nDCG@10 of the texts' embeddings in each precision, which are held in memory; queries stay
-    float32. Of bits the nearest 100 by Hamming distance are ranked by the cosine of query and bits and, as
-    `binary+int8`, of query and int8."""
-    taken, fit = list(blocks(*index.embeddings.shape)), encoder.calibration
-    stored = {
-        precision: np.concatenate([compact(index.embeddings[rows], precision, fit) for rows in taken])
-        for precision in search.precisions
-    }
-    variants: dict[str, tuple[Any, Any]] = {precision: (rows, None) for precision, rows in stored.items()}
+    """Return nDCG@10 of the texts' embeddings in each precision; queries stay float32. Of bits the nearest
+    100 by Hamming distance are ranked by the cosine of query and bits and, as `binary+int8`, of query and
+    int8."""
+    fit = encoder.calibration
+    stored = {name: compact(index.embeddings, name, fit) for name in search.precisions}
+    variants: dict[str, tuple[Any, Any]] = {name: (rows, None) for name, rows in stored.items()}
     if {"binary", "int8"} <= set(stored):
         variants["binary+int8"] = stored["binary"], stored["int8"]
-    found = {}
+    averages = {}
     for name, (rows, rescore) in variants.items():
         numbers, cosines = similarity.search(queries, rows, k=100, rescore=rescore, calibration=fit)
-        found[name] = float(np.mean(_ndcg(_sorted(cosines, numbers, index.names), collection)))
-    return found
+        averages[name] = float(np.mean(_ndcg(_sorted(cosines, numbers, index.names), collection)))
+    return averages
 
 
 def by_cosine(title: str) -> str:
@@ -193,32 +184,27 @@ def by_cosine(title: str) -> str:
 
 
 def indexed(collection: Collection, encode: Encode) -> Index:
-    """Embed the texts. Memory is bounded, because each chunk is written to the file. Raises UserError where
-    there is no text."""
-    names, width = list[str](), 0
-    with tempfile.TemporaryFile() as file:
-        for ids, texts in collection.chunks():
-            embeddings = unit(encoded(encode, texts))
-            file.write(embeddings.tobytes())
-            names += ids
-            width = embeddings.shape[1]
-        if not names:
-            raise UserError(f"{collection.corpus}: no texts; take it from the same release as the queries")
-        file.flush()
-        return Index(names, np.memmap(file, np.float32, "r", shape=(len(names), width)))
+    """Embed the texts. Raises UserError where there is none."""
+    names, embeddings = list[str](), list[Floats]()
+    for ids, texts in collection.chunks():
+        embeddings.append(unit(encoded(encode, texts)))
+        names += ids
+    if not names:
+        raise UserError(f"{collection.corpus}: no texts; take it from the same release as the queries")
+    return Index(names, np.concatenate(embeddings))
 
 
 def ranked(
     collection: Collection, queries: Floats, index: Index, weight: float | None = None
 ) -> list[Ranking]:
     """Rank the texts for each query (q, d) by cosine, with a weight by words too."""
-    found = list[Ranking]()
+    rankings = list[Ranking]()
     for taken in blocks(len(queries), len(index.names)):
         scores: Floats = queries[taken] @ index.embeddings.T
         if weight is not None:
             scores = joined(scores, collection.bm25.shares(collection.queries[taken]), weight)
-        found += _best(scores, index.names)
-    return found
+        rankings += _best(scores, index.names)
+    return rankings
 
 
 def ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
