@@ -154,8 +154,8 @@ def _command(example: str) -> Callable[[Command], Command]:
     return app.command(epilog=f"{UNWRAPPED}Example: {example}")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         import edgedistill
 
         typer.echo(edgedistill.__version__)
@@ -260,8 +260,8 @@ def recipes(
         path = files.find("recipe", name)
         # but the schema, which an editor finds from that folder alone
         text = re.sub(r"^#.*\$schema=.*\n", "", path.read_text(encoding="utf-8"))
-        found = {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}
-        return print_result(found, as_json, text.rstrip())
+        result = {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}
+        return print_result(result, as_json, text.rstrip())
     from edgedistill import recipe
 
     lines, shipped = list[str](), list[dict[str, str]]()
@@ -300,8 +300,10 @@ def check(
     from edgedistill.planning import cost
 
     session = _session(data, device, remote_code, quiet=True)
-    found = cost.costs(specs, session)
-    print_read(session, {"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
+    result = cost.costs(specs, session)
+    print_read(
+        session, {"recipes": result}, as_json, "\n\n".join(cost.table(recipe_cost) for recipe_cost in result)
+    )
 
 
 def _share(value: str) -> tuple[int, int]:
@@ -353,9 +355,11 @@ def cache(
     from edgedistill.training import teacher_cache
 
     session = _session(data, device, remote_code)
-    found = teacher_cache.fill(spec, session, share, engine, parquet)
-    lines = [f"{each['name']}: {each['done']:,} of {each['shards']:,} shards" for each in found["passes"]]
-    print_result(found, as_json, "\n".join(lines))
+    result = teacher_cache.fill(spec, session, share, engine, parquet)
+    lines = [
+        f"{shares['name']}: {shares['done']:,} of {shares['shards']:,} shards" for shares in result["passes"]
+    ]
+    print_result(result, as_json, "\n".join(lines))
 
 
 @_command("edgedistill train demo-bert2 --set stages.0.epochs=1")
@@ -454,19 +458,19 @@ def adapt(
     from edgedistill.resolve import unfinished_run
 
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
-    own = None if pairs is None else Pairs(pairs, query_column, text_column)
+    queries = None if pairs is None else Pairs(pairs, query_column, text_column)
     request = adapting.Request(
         *(student, texts, out, Path("runs"), column, other, minutes, steps),
-        *(tuple(listed(precision)), overwrite, own),
+        *(tuple(listed(precision)), overwrite, queries),
     )
     for folder in (out, request.run):
         if not resume:
             files.check_free(folder, "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
         session = _session(data, device, remote_code)
-        found = adapting.adapt(request, session, resume)
-    text = f"{found['table']}\n{adapting.usage(found)}"
-    print_read(session, {key: value for key, value in found.items() if key != "table"}, as_json, text)
+        result = adapting.adapt(request, session, resume)
+    text = f"{result['table']}\n{adapting.usage(result)}"
+    print_read(session, {key: value for key, value in result.items() if key != "table"}, as_json, text)
 
 
 @_command(
@@ -540,18 +544,18 @@ def fit(
     from edgedistill.fitting.queries import Pairs
     from edgedistill.fitting.record import FitRequest
 
-    budget, taught = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
+    budget, known_teacher = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
     if space not in (spaces := ("own", "teacher")):
         raise UserError(f"--space: {unknown_name('space', space, spaces)}")
-    own = None if pairs is None else Pairs(pairs, query_column, text_column)
-    asked = FitRequest(
-        *(taught, tuple(texts or ()), budget, minutes, column),
-        *("teacher" if space == "teacher" else "own", steps, seed, own, data),
+    queries = None if pairs is None else Pairs(pairs, query_column, text_column)
+    request = FitRequest(
+        *(known_teacher, tuple(texts or ()), budget, minutes, column),
+        *("teacher" if space == "teacher" else "own", steps, seed, queries, data),
     )
     with _resumable(out, out):
         session = _session(data, device, remote_code, quiet=as_json)
-        found = fitting.fit(asked, out, session, resume)
-    print_read(session, found, as_json, fitting.summary(found))
+        result = fitting.fit(request, out, session, resume)
+    print_read(session, result, as_json, fitting.summary(result))
 
 
 @_command("edgedistill export runs/demo-bert2 --precision int8,w8")
@@ -603,9 +607,9 @@ def export(
 
         files.check_free(core, "--core", overwrite, device.FILE, f"a folder with {device.FILE}")
         named = source if precisions == DEFAULT else f"{source}:{','.join(precisions)}"
-        found = device.write(named, core, log)
+        result = device.write(named, core, log)
         print_result(
-            {"folder": str(core), **found}, as_json, f"wrote {core}; edgedistill.h says how to read it"
+            {"folder": str(core), **result}, as_json, f"wrote {core}; edgedistill.h says how to read it"
         )
         return
     if mean and documents is None:
@@ -621,14 +625,14 @@ def export(
     )
     from edgedistill.export import bundle_writer, model_source, pair_bundle
 
-    given = model_source.Source(source, pooling, revision, remote_code)
+    exported = model_source.Source(source, pooling, revision, remote_code)
     if documents is None:
-        found = bundle_writer.export(given, precisions, out, log)
+        result = bundle_writer.export(exported, precisions, out, log)
     else:
-        asked = model_source.Source(documents, remote_code=remote_code)
-        found = pair_bundle.export(given, asked, precisions, out, log, mean)
+        document_encoder = model_source.Source(documents, remote_code=remote_code)
+        result = pair_bundle.export(exported, document_encoder, precisions, out, log, mean)
     way_on = f"edgedistill verify {out}, or edgedistill bench {out}"
-    print_result({"bundle": str(out), **found}, as_json, f"wrote {out}; go on with {way_on}")
+    print_result({"bundle": str(out), **result}, as_json, f"wrote {out}; go on with {way_on}")
 
 
 @_command("edgedistill bench nano micro --suite sts-small --html report.html")
@@ -742,7 +746,7 @@ def _drawn(file: Path, html: Path | None, png: Path | None, as_json: bool, markd
 
     reports = report.read(file)
     page.draw(reports, html, png)
-    result = {"schema": report.SCHEMA, "reports": [report.without_samples(each) for each in reports]}
+    result = {"schema": report.SCHEMA, "reports": [report.without_samples(made) for made in reports]}
     print_result(result, as_json, tables.markdown(reports) if markdown else tables.terminal(reports))
 
 
@@ -843,9 +847,9 @@ def search(
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
-    found = search_files.search(opened, request, _session(quiet=as_json))
-    log(f"ranked by {found['ranked_by']}")
-    print_result(found, as_json, search_files.table(found))
+    result = search_files.search(opened, request, _session(quiet=as_json))
+    log(f"ranked by {result['ranked_by']}")
+    print_result(result, as_json, search_files.table(result))
 
 
 @_command("edgedistill verify nano")
@@ -866,12 +870,12 @@ def verify(
     """
     from edgedistill.runtime import verify as verification
 
-    found = verification.verify(name, device)
-    lines = verification.summary(name, found)
+    result = verification.verify(name, device)
+    lines = verification.summary(name, result)
     if other is not None:
-        found["with"] = verification.beside(name, other)
-        lines += f"\nwith {other}: {found['with']['space']} space; {found['with']['advice']}"
-    print_result(found, as_json, lines)
+        result["with"] = verification.beside(name, other)
+        lines += f"\nwith {other}: {result['with']['space']} space; {result['with']['advice']}"
+    print_result(result, as_json, lines)
 
 
 def _number(default: int, help: str, most: int | None = None) -> Any:
@@ -979,8 +983,8 @@ def main() -> None:
     # half the time
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     sys.stdin, sys.stdout, sys.stderr = (
-        each or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
-        for each in (sys.stdin, sys.stdout, sys.stderr)
+        stream or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
+        for stream in (sys.stdin, sys.stdout, sys.stderr)
     )
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal shows what it can; what is stored is UTF-8
         encoding = None if sys.stdout.isatty() else "utf-8"

@@ -19,7 +19,8 @@ from edgedistill import files, machine
 from edgedistill.data import bm25
 from edgedistill.errors import CheckFailed, UserError, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
-from edgedistill.evaluation.suites import FAMILIES, cosines
+from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, cosines
+from edgedistill.evaluation.suites.retrieval import Collection
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.runtime import bundle_location
 from edgedistill.runtime.arguments import MOST_THREADS, positive
@@ -283,11 +284,11 @@ def _check_search(
     """Raises UserError where no suite is of the kind that an option needs, a package is missing, or the
     embeddings of a bundle are not in the space of the documents' encoder."""
     retrieval = [suite for suite in suites if suite.kind == "retrieval"]
-    shared = [suite for suite in suites if FAMILIES[suite.kind].shares_embeddings]
+    compact = [suite for suite in suites if suite.kind not in FLOAT32_ALONE]
     for option, is_given, kinds, able in (
         ("--hybrid", search.weight is not None, "retrieval", retrieval),
         ("--documents", search.documents is not None, "retrieval", retrieval),
-        ("--embeddings", search.precisions, "retrieval, sts or pair_classification", retrieval + shared),
+        ("--embeddings", search.precisions, "retrieval, or another of a suite.yaml,", compact),
     ):
         if is_given and not able:
             names = ", ".join(suite.name for suite in suites)
@@ -300,7 +301,7 @@ def _check_search(
         for package in ("bm25s", "Stemmer"):
             require(package, "edgedistill bench --hybrid", "search")
         for suite in retrieval:  # indexed now, so that texts without words are refused before measuring
-            _ = [task.bm25 for task in suite.tasks.values()]
+            _ = [task.bm25 for task in suite.tasks.values() if isinstance(task, Collection)]
     if search.documents is not None:
         _check_space(search.documents, retrieval[0].texts[:SPACE_TEXTS], measured, session)
 

@@ -56,11 +56,11 @@ def write(path: Path, reports: list[Report], changes: list[list[str]] | None = N
 
 def browser() -> str:
     """Return the Chromium that takes pictures. Raises UserError where there is none."""
-    found = next(filter(None, map(shutil.which, [os.environ.get("CHROMIUM", ""), *BROWSERS])), None)
-    if found is None:
+    path = next(filter(None, map(shutil.which, [os.environ.get("CHROMIUM", ""), *BROWSERS])), None)
+    if path is None:
         way_out = "install Chromium, name it in CHROMIUM, or open the page of --html and print it"
         raise UserError(f"--png: no {', '.join(BROWSERS)} on the path, which draws the page; {way_out}")
-    return found
+    return path
 
 
 def picture(path: Path, reports: list[Report], changes: list[list[str]] | None = None) -> None:
@@ -68,12 +68,12 @@ def picture(path: Path, reports: list[Report], changes: list[list[str]] | None =
     not draw."""
     with files.new_file(path.absolute()) as new:  # a browser takes no other
         page, shot, height = new.with_name("page.html"), new.with_name("page.png"), PICTURE_WIDTH
-        own = f"--user-data-dir={new.with_name('profile')}"  # a profile in use would take the page over
+        profile = f"--user-data-dir={new.with_name('profile')}"  # a profile in use would take the page over
         write(page, reports, changes)
         with contextlib.suppress(subprocess.TimeoutExpired):
             for option in ("--dump-dom", f"--screenshot={shot}"):  # the first tells how high it is
                 size = f"--window-size={PICTURE_WIDTH},{height}"
-                command = [browser(), *OPTIONS, own, size, option, page.as_uri()]
+                command = [browser(), *OPTIONS, profile, size, option, page.as_uri()]
                 drawn = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE_S)
                 height = max(map(int, re.findall(r'data-height="(\d+)"', drawn.stdout)), default=height)
         if not shot.exists():
@@ -98,7 +98,7 @@ def data(reports: list[Report], changes: list[list[str]] | None = None) -> dict[
     `embeddings` the rows of embeddings in fewer bytes, `precisions` what each is.
     """
     names, noise = suites(reports), disturbances(reports)
-    kinds = {name: found["kind"] for report in reports for name, found in report["quality"].items()}
+    kinds = {name: quality["kind"] for report in reports for name, quality in report["quality"].items()}
     return {
         "suites": [
             {"name": name, "kind": kind, "averaged": FAMILIES[kind].averaged, "measure": FAMILIES[kind].title}
@@ -120,7 +120,7 @@ def data(reports: list[Report], changes: list[list[str]] | None = None) -> dict[
             for report, row in tables.embeddings(reports)
         ],
         "where": list(dict.fromkeys(map(tables.conditions, reports))),
-        "precisions": {name: each.description.split(";")[0] for name, each in PRECISIONS.items()},
+        "precisions": {name: precision.description.split(";")[0] for name, precision in PRECISIONS.items()},
         "changes": changes,
         "noise": "; ".join(noise),
         "ties": tables.tie_note(reports),
@@ -129,6 +129,6 @@ def data(reports: list[Report], changes: list[list[str]] | None = None) -> dict[
 
 def _thinned(rounds: list[list[float]] | None) -> list[float] | None:
     """Return at most SHOWN_SAMPLES of all latencies, evenly from the fastest to the slowest."""
-    times = sorted(time for each in rounds or () for time in each)
+    times = sorted(time for times_ms in rounds or () for time in times_ms)
     step = max(1, (len(times) - 1) // SHOWN_SAMPLES)
     return [*times[::step], *times[-1:]] or None

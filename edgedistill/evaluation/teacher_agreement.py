@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from edgedistill.evaluation.scoring import Suite
-from edgedistill.evaluation.suites import FAMILIES
 from edgedistill.evaluation.suites.cosines import Floats, dot, places, spearman, unit
 from edgedistill.runtime.similarity import search
 
@@ -32,7 +31,8 @@ def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> dict[str
     neighbours = [_neighbours(embeddings, queries) for embeddings in (student, teacher)]
     overlap = [len(ours & theirs) / len(theirs) for ours, theirs in zip(*neighbours, strict=True) if theirs]
     i, j = random.integers(0, count, (2, pairs))
-    i, j = i[i != j], j[i != j]
+    if count * (count - 1) // 2 <= pairs:  # all of them
+        i, j = np.triu_indices(count, 1)
     comparable = student.shape[1] == teacher.shape[1]
     return {
         "texts": count,
@@ -66,16 +66,16 @@ def furthest(suite: Suite, student: dict[str, Any], teacher: dict[str, Any]) -> 
     """The items of a suite on which a student is furthest from its teacher: {task, texts, gold, student,
     teacher}. Of pairs these are the ones whose cosines are furthest apart in rank within a task, of queries
     those whose scores are. None of suites whose items are no texts."""
-    texts_of, ranked = FAMILIES[suite.kind].items, list[tuple[float, dict[str, Any]]]()
-    for name, task in suite.tasks.items() if texts_of is not None else ():
+    ranked = list[tuple[float, dict[str, Any]]]()
+    for name, task in suite.tasks.items():
+        if not task.examples:
+            continue
         ours, theirs = (quality["tasks"][name]["samples"] for quality in (student, teacher))
         key = "scores" if "scores" in ours else "cosines"
         values = [np.asarray(samples[key], np.float64) for samples in (ours, theirs)]
         compared = values if key == "scores" else [places(value) / len(value) for value in values]
         golds = ours.get("gold", [None] * len(values[0]))
-        rows = zip(
-            texts_of(task, suite.texts), golds, *values, np.abs(compared[0] - compared[1]), strict=True
-        )
+        rows = zip(task.examples, golds, *values, np.abs(compared[0] - compared[1]), strict=True)
         for texts, gold, by_student, by_teacher, apart in rows:
             scores = {"student": round(by_student, 4), "teacher": round(by_teacher, 4)}
             ranked.append((apart, {"task": name, "texts": list(texts), "gold": gold, **scores}))

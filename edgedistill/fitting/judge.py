@@ -83,7 +83,7 @@ class Judge:
         compared = teacher_agreement.agreement(rows, self.embeddings)
         measured = {"agreement": (compared["top10_overlap"] + (compared["spearman"] or 0.0)) / 2}
         for name, asked in self.asked.items():
-            measured[name] = retrieval.score(asked, encoder)["ndcg_at_10"]
+            measured[name] = asked.score(encoder)["ndcg_at_10"]
         measured["similarity"] = float(
             np.mean([scoring.evaluate(scoring.suite(suite), encoder)["average"] for suite in SUITES])
         )

@@ -52,36 +52,38 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
 
 def _cost(opened: Opened, session: Session) -> dict[str, Any]:
     spec, student, corpus, labelled = opened.spec, opened.student.module, opened.texts, opened.labelled
-    found: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
-    found["max_tokens"] = opened.student.max_tokens
+    estimate: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
+    estimate["max_tokens"] = opened.student.max_tokens
     measured = training_time.is_measured(student)
     if measured:
         random, tokens = np.random.default_rng(0), len(opened.student.tokenizer)
         samples = random.integers(0, tokens, (SAMPLES, TOKENS)).tolist()
         queries = random.integers(0, min(100, tokens), (QUERIES, TOKENS)).tolist()
-        found["size_bytes"], rounds = size_and_latency(student, PRECISIONS, samples, queries, 0, MOST_SECONDS)
-        found["p50_ms"] = {name: round(min(medians), 3) for name, medians in rounds.items()}
+        estimate["size_bytes"], rounds = size_and_latency(
+            student, PRECISIONS, samples, queries, 0, MOST_SECONDS
+        )
+        estimate["p50_ms"] = {name: round(min(medians), 3) for name, medians in rounds.items()}
     else:
-        total = found["parameters"]["total"]
-        found["size_bytes"] = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
-        found["p50_ms"] = {}
+        total = estimate["parameters"]["total"]
+        estimate["size_bytes"] = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
+        estimate["p50_ms"] = {}
     if labelled is not None:
         head = labelled.new_classifier(student)
-        found["parameters"] = classifier.parameters(found["parameters"], head)
+        estimate["parameters"] = classifier.parameters(estimate["parameters"], head)
         task = labelled.task
-        found["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
+        estimate["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
         if labelled.tagger is not None:  # the most that the transfer set can hold
-            found["labelled"]["transfer"] = labelled.rows
+            estimate["labelled"]["transfer"] = labelled.rows
     missing = teacher_cache.passes(opened, session)
     if corpus is not None:
-        found["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
-        found["teacher_texts"] = sum(texts.missing for texts in missing)
+        estimate["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
+        estimate["teacher_texts"] = sum(texts.missing for texts in missing)
     samples = training_time.training_samples(opened) + (labelled.samples if labelled is not None else 0)
     if samples:
-        found["training_samples"] = samples
+        estimate["training_samples"] = samples
     if measured and (spec.distilling or missing):
-        found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
-    return found | {"warnings": opened.warnings}
+        estimate["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
+    return estimate | {"warnings": opened.warnings}
 
 
 def size_and_latency(

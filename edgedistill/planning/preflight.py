@@ -30,7 +30,9 @@ def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
 def check(spec: recipe.Recipe, data: Path | None) -> None:
     """Raises one UserError with all of these: globs that match no file, suites that cannot be read."""
     problems, listed = Problems(), list(_patterns(spec))
-    relative = [each for patterns, _ in listed for each in patterns if file_patterns.is_relative(each)]
+    relative = [
+        pattern for patterns, _ in listed for pattern in patterns if file_patterns.is_relative(pattern)
+    ]
     if data is None and relative:
         more = f" and {len(relative) - 1} more" if relative[1:] else ""
         way_out = "give --data DIR or set EDGEDISTILL_DATA"

@@ -58,14 +58,15 @@ def estimate_seconds(opened: Opened, missing: list[TeacherPass], session: Sessio
 def teacher_seconds(missing: list[TeacherPass], session: Session) -> float:
     """About how many seconds the teachers will take to embed what is missing."""
     flush_denormals()
-    missing = [each for each in missing if each.missing]
-    for each in missing:
-        each.teacher.prepare(session)
+    missing = [teacher_pass for teacher_pass in missing if teacher_pass.missing]
+    for teacher_pass in missing:
+        teacher_pass.teacher.prepare(session)
     limit = TEACHER_SECONDS / max(1, len(missing))
     return round(
         sum(
-            each.missing * seconds_per_text(each.teacher, sample(each.corpus), session.device, limit)
-            for each in missing
+            teacher_pass.missing
+            * seconds_per_text(teacher_pass.teacher, sample(teacher_pass.corpus), session.device, limit)
+            for teacher_pass in missing
         ),
         3,
     )

@@ -181,7 +181,7 @@ def test_data_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
         (
             "kind: sts\ntasks: [{name: t, file: pairs.tsv, subset: c}]\n",
             TABLE,
-            "pairs.tsv: no pairs of subset c; ",
+            "pairs.tsv: pairs with a score of subset c: 0, ",
         ),
         (
             "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n",
@@ -313,8 +313,8 @@ def test_retrieval_by_hand_whatever_the_chunk(
     qrels = [("q1", "d2", 2), ("q1", "d1", 1), ("q1", "gone", 1), ("q2", "d3", 1)]
     beir(tmp_path / "set", corpus, {"q1": "ten", "q2": "more", "q3": "never judged"}, qrels, gz=chunk == 1)
     path = write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set}]\n")
-    whole = scoring.Collection.chunks
-    monkeypatch.setattr(scoring.Collection, "chunks", lambda self, size=chunk: whole(self, size))
+    whole = retrieval.Collection.chunks
+    monkeypatch.setattr(retrieval.Collection, "chunks", lambda self, size=chunk: whole(self, size))
     found = scoring.evaluate(scoring.suite(path), encode)
     # q1 at 10 degrees: d1 (10 away), d2 (20), d3, d4: grades 1 2; ideal 2 1 1 (a judged text may be missing
     # from the corpus)

@@ -37,13 +37,13 @@ CROSS = (
 def test_the_second_text_comes_from_the_translation(tmp_path: Path) -> None:
     suite = scoring.suite(write_suite(tmp_path, CROSS, en=ENGLISH, de=GERMAN))
     task = suite.tasks["en-de"]
-    assert [(suite.texts[a], suite.texts[b]) for a, b in task.pairs] == [
+    assert task.pairs == [
         ("zero", "zehn"),
         ("zero", "dreissig"),
         ("zero", "neunzig"),
     ]
     assert task.gold.tolist() == [5, 3, 1]
-    assert [suite.texts[row] for row in suite.tasks["en-en"].pairs[:, 1]] == ["ten", "thirty", "ninety"]
+    assert [second for _, second in suite.tasks["en-en"].pairs] == ["ten", "thirty", "ninety"]
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ def test_the_penalty_is_devs_choice_and_refit_takes_dev_along(
 def test_features_by_hand() -> None:
     x = np.array([[3, 4], [0, 2]], np.float32)
     root = np.sqrt(2)
-    assert np.allclose(transfer.features(x, np.array([[1], [0]])), [[0, root], [0.6 * root, 0.8 * root]])
-    pair = transfer.features(x, np.array([[0, 1]]))
+    assert np.allclose(transfer.features([x[::-1]]), [[0, root], [0.6 * root, 0.8 * root]])
+    pair = transfer.features([x[:1], x[1:]])
     assert np.allclose(pair, [[0.6 * root, 0.2 * root, 0, 1.6]])  # |u - v|, then u ⊙ v
-    assert np.allclose(pair, transfer.features(x, np.array([[1, 0]])))  # a pair has no order
+    assert np.allclose(pair, transfer.features([x[1:], x[:1]]))  # a pair has no order
 
 
 def test_pairs_are_classified_by_their_difference(tmp_path: Path) -> None:
@@ -291,10 +291,7 @@ def test_pairs_without_a_ranking_are_refused(tmp_path: Path, rows: str, count: i
     (tmp_path / "suite.yaml").write_text("kind: sts\ntasks: [{name: a, file: t.tsv}]\n")
     with pytest.raises(UserError) as refused:
         scoring.suite(tmp_path / "suite.yaml")
-    assert str(refused.value) == (
-        f"{tmp_path}/t.tsv: pairs: {count}, scores: 3 alone, and a rank correlation needs two; check the "
-        "suite, or give another --data"
-    )
+    assert str(refused.value).startswith(f"{tmp_path}/t.tsv: pairs with a score: {count}, and a rank ")
 
 
 # mteb

@@ -516,15 +516,15 @@ def test_short_requests_have_half_of_each_batch(folder: Path) -> None:
     """And long ones the rest, so that neither waits for all of the other."""
     queue = request_queue.RequestQueue([edgedistill.load(folder, "fp32", threads=1)], 60, 64)
 
-    async def taken() -> list[list[tuple[bool, int]]]:
+    async def taken() -> list[list[bool]]:
         queue._loop = asyncio.get_running_loop()
         queue.submit(["x" * 28] * 40)
         for _ in range(12):
             queue.submit(["y" * 28])
-        return [[(part.job.short, len(part.texts)) for part in queue._take()] for _ in range(3)]
+        return [[text.job.short for text in queue._take()] for _ in range(3)]
 
     first, second, third = asyncio.run(taken())
-    assert first == second == [(True, 1)] * 4 + [(False, 4)] and third[:4] == [(True, 1)] * 4
+    assert first == second == [True] * 4 + [False] * 4 and third[:4] == [True] * 4
     queue.rate = 1.0
     with pytest.raises(request_queue.QueueFull):
         queue.check_room(1_000)

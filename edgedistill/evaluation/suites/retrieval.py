@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -17,11 +17,9 @@ from edgedistill.data.readers import normalize
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, Ints, encoded, unit
 from edgedistill.evaluation.suites.suite_files import (
-    Family,
     Find,
-    Rows,
     Task,
-    add_texts,
+    TaskData,
     columns,
     either,
     records,
@@ -42,17 +40,55 @@ class RetrievalFolder(Task):
     one. In place of .jsonl there may be .tsv without a header: id, title, text of the corpus, id, text of the
     queries, query, text, grade of qrels.tsv."""
 
+    averaged: ClassVar[str] = "ndcg_at_10"
+    title: ClassVar[str] = "nDCG@10 × 100"
+
     folder: str = Field(description="next to suite.yaml, else under --data")
     split: str = Field("test", description="which judgements of the folder")
 
+    def read(self, find: Find) -> Collection:
+        """Read the queries that have judgements; the corpus stays on disk."""
+        folder, split = find(self.folder), self.split
+        corpus = either(folder, "corpus.jsonl", "corpus.tsv")
+        of_test = ("qrels.tsv",) if split == "test" else ()
+        qrels = either(folder, *of_test, f"qrels/{split}.tsv", f"qrels_{split}.tsv")
+        judgements = columns(qrels, ["query-id", "corpus-id", "score"])
+        if ".tsv" in corpus.suffixes:
+            judgements = (tuple(fields) for fields in tabbed(qrels, 3))
+        relevance: dict[str, dict[str, int]] = {}
+        for query, text, grade in judgements:
+            if not grade.removeprefix("-").isdecimal():
+                fact = f"query {query}, text {text}: grade {grade!r} is not a whole number"
+                raise UserError(f"{qrels}: {fact}; correct it")
+            relevance.setdefault(query, {})[text] = int(grade)
+        path = either(folder, f"queries_{split}.jsonl", "queries.jsonl", "queries.tsv")
+        queries = {name: normalize(text) for name, _, text in records(path) if name in relevance}
+        lost = [name for name in relevance if name not in queries]
+        if lost or not queries:
+            fact = f"query {lost[0]!r} is not in {path.name}" if lost else "no judgements"
+            raise UserError(f"{qrels}: {fact}; take both from the same release")
+        return Collection(corpus, list(queries.values()), [relevance[name] for name in queries])
+
 
 @dataclass(frozen=True)
-class Collection:
+class Collection(TaskData):
     """One retrieval task, with its queries and relevance grades in memory and the corpus on disk."""
 
     corpus: Path
     queries: list[str]
     relevance: list[dict[str, int]]  # per query: corpus id -> grade
+
+    @property
+    def texts(self) -> list[str]:
+        return self.queries
+
+    @property
+    def examples(self) -> list[tuple[str, ...]]:
+        return [(query,) for query in self.queries]
+
+    @property
+    def timed(self) -> list[str]:
+        return self.queries + next(self.chunks(), ([], []))[1]
 
     def chunks(self, size: int = CHUNK_TEXTS) -> Iterator[tuple[list[str], list[str]]]:
         """Read the corpus from disk as (ids, texts), `size` at a time."""
@@ -64,6 +100,10 @@ class Collection:
     def bm25(self) -> BM25:
         """BM25 over the texts, whose index is kept in memory."""
         return BM25((text for _, texts in self.chunks() for text in texts), str(self.corpus))
+
+    def score(self, encoder: Encoder) -> dict[str, Any]:
+        """`ndcg_at_10`, and the number of `queries` and `texts`."""
+        return rankings(self, encoder, Search())[""]
 
 
 class Index(NamedTuple):
@@ -108,37 +148,6 @@ def ndcg(grades: list[int], relevant: list[int]) -> float:
     return float(gained @ discount[: len(gained)]) / best if best > 0 else 0.0
 
 
-def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
-    """Read the queries that have judgements; the corpus stays on disk."""
-    folder = find(part.folder)
-    corpus = either(folder, "corpus.jsonl", "corpus.tsv")
-    of_test = ("qrels.tsv",) if part.split == "test" else ()
-    qrels = either(folder, *of_test, f"qrels/{part.split}.tsv", f"qrels_{part.split}.tsv")
-    relevance: dict[str, dict[str, int]] = {}
-    judgements = columns(qrels, ["query-id", "corpus-id", "score"])
-    for query, text, grade in tabbed(qrels, 3) if ".tsv" in corpus.suffixes else judgements:
-        try:
-            relevance.setdefault(query, {})[text] = int(grade)
-        except ValueError:
-            raise UserError(
-                f"{qrels}: query {query}, text {text}: grade {grade!r} is not a whole number; correct it"
-            ) from None
-    asked = records(either(folder, f"queries_{part.split}.jsonl", "queries.jsonl", "queries.tsv"))
-    queries = {name: normalize(text) for name, _, text in asked if name in relevance}
-    if not queries or len(queries) < len(relevance):
-        lost = next((name for name in relevance if name not in queries), None)
-        fact = "no judgements" if lost is None else f"query {lost!r} is not in queries.jsonl"
-        raise UserError(f"{qrels}: {fact}; take both from the same release")
-    add_texts(queries.values(), rows)
-    grades = [relevance[name] for name in queries]
-    return Collection(corpus, list(queries.values()), grades)
-
-
-def score(collection: Collection, encoder: Encoder) -> dict[str, Any]:
-    """Return `ndcg_at_10`, and the number of `queries` and `texts`."""
-    return rankings(collection, encoder, Search())[""]
-
-
 def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[str, dict[str, Any]]:
     """Return the measures of each ranking by its title: of "" by cosine, of ", documents of NAME" by the
     cosines with that encoder's texts and, with a weight, of each " + BM25" by both, which also has those of
@@ -147,17 +156,17 @@ def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[s
     indexes = {"": indexed(collection, encoder.document)}
     if search.documents is not None:
         indexes[f"{DOCUMENTS}{search.documents.name}"] = search.documents.index(collection)
-    found = dict[str, dict[str, Any]]()
+    by_title = dict[str, dict[str, Any]]()
     counts = {"queries": len(queries), "texts": len(indexes[""].names)}
     for title, index in indexes.items():
-        found[title] = {**measures(ranked(collection, queries, index), collection), **counts}
+        by_title[title] = {**measures(ranked(collection, queries, index), collection), **counts}
         if search.weight is not None:
             alone = measures(ranked_by_bm25(collection, index), collection)["ndcg_at_10"]
             both = measures(ranked(collection, queries, index, search.weight), collection)
-            found[f"{title}{BESIDE}"] = {**both, **counts, "bm25": {"ndcg_at_10": alone}}
+            by_title[f"{title}{BESIDE}"] = {**both, **counts, "bm25": {"ndcg_at_10": alone}}
     if search.precisions:
-        found[""]["embeddings"] = _in_fewer_bytes(collection, queries, indexes[""], search, encoder)
-    return found
+        by_title[""]["embeddings"] = _in_fewer_bytes(collection, queries, indexes[""], search, encoder)
+    return by_title
 
 
 def _in_fewer_bytes(
@@ -198,40 +207,40 @@ def ranked(
     collection: Collection, queries: Floats, index: Index, weight: float | None = None
 ) -> list[Ranking]:
     """Rank the texts for each query (q, d) by cosine, with a weight by words too."""
-    rankings = list[Ranking]()
+    pools = list[Ranking]()
     for taken in blocks(len(queries), len(index.names)):
         scores: Floats = queries[taken] @ index.embeddings.T
         if weight is not None:
             scores = joined(scores, collection.bm25.shares(collection.queries[taken]), weight)
-        rankings += _best(scores, index.names)
-    return rankings
+        pools += _best(scores, index.names)
+    return pools
 
 
 def ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
     """Rank by BM25 alone the texts that have a word of the query."""
-    found = list[Ranking]()
+    pools = list[Ranking]()
     for taken in blocks(len(collection.queries), len(index.names)):
         best = _best(collection.bm25.scores(collection.queries[taken]), index.names)
-        found += [[pair for pair in ranking if pair[0] > 0] for ranking in best]
-    return found
+        pools += [[pair for pair in ranking if pair[0] > 0] for ranking in best]
+    return pools
 
 
 def _best(scores: Floats, names: list[str]) -> list[Ranking]:
     """Return the POOL best texts of each query, given their scores (q, n)."""
     least = -np.partition(-scores, min(POOL, len(names)) - 1, axis=1)[:, min(POOL, len(names)) - 1]
-    found = list[Ranking]()
+    pools = list[Ranking]()
     for row, edge in zip(scores, least, strict=True):
         kept = np.flatnonzero(row >= edge)  # all that tie at the edge
-        found.append(_sorted(row[None, kept], kept[None], names)[0][:POOL])
-    return found
+        pools.append(_sorted(row[None, kept], kept[None], names)[0][:POOL])
+    return pools
 
 
 def _sorted(scores: Floats, kept: Ints, names: list[str]) -> list[Ranking]:
     """Return the ranking of each query, given the scores (q, k) of its texts in the rows `kept` (q, k); of
     ties the higher id comes first, as in trec_eval."""
     return [
-        sorted(((value, names[row]) for value, row in zip(*each, strict=True)), reverse=True)
-        for each in zip(scores.tolist(), kept.tolist(), strict=True)
+        sorted(((value, names[row]) for value, row in zip(*scored, strict=True)), reverse=True)
+        for scored in zip(scores.tolist(), kept.tolist(), strict=True)
     ]
 
 
@@ -247,14 +256,3 @@ def _ndcg(ranking: list[Ranking], collection: Collection) -> list[float]:
         ndcg([relevance.get(name, 0) for _, name in pool], list(relevance.values()))
         for pool, relevance in zip(ranking, collection.relevance, strict=True)
     ]
-
-
-FAMILY = Family(
-    RetrievalFolder,
-    read,
-    score,
-    "ndcg_at_10",
-    "nDCG@10 × 100",
-    roles=True,
-    items=lambda collection, _: [(query,) for query in collection.queries],
-)
