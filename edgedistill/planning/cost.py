@@ -65,7 +65,9 @@ def _cost(opened: Opened, session: Session) -> dict[str, Any]:
         estimate["p50_ms"] = {name: round(min(medians), 3) for name, medians in rounds.items()}
     else:
         total = estimate["parameters"]["total"]
-        estimate["size_bytes"] = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
+        estimate["size_bytes"] = {
+            name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()
+        }
         estimate["p50_ms"] = {}
     if labelled is not None:
         head = labelled.new_classifier(student)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import hmac
 import signal
 import socket
@@ -159,10 +158,7 @@ class EmbeddingServer:
 
     @property
     def model_entry(self) -> dict[str, Any]:
-        # a note of the exporter's
-        made_at = self.reader.bundle.manifest.get("made_at", "1970-01-01T00:00:00Z")
-        created = datetime.datetime.fromisoformat(made_at).timestamp()
-        entry = {"id": self.name, "object": "model", "created": int(created), "owned_by": "edgedistill"}
+        entry = {"id": self.name, "object": "model", "created": 0, "owned_by": "edgedistill"}
         space = self.reader.bundle.space
         return entry | ({"space": space} if space else {})
 

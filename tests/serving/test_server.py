@@ -462,21 +462,6 @@ def test_a_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert running.ask(b"", *asked, method="OPTIONS")[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("made_at", "created"),
-    [("2026-01-31T12:00:00Z", 1769860800), ("1970-01-01T02:00:00+02:00", 0), (None, 0)],
-)
-def test_the_date_of_a_model(folder: Path, tmp_path: Path, made_at: str | None, created: int) -> None:
-    """A date in the manifest that is no time is refused as the bundle is opened."""
-    dated = Path(shutil.copytree(folder, tmp_path / "dated"))
-    manifest = files.read_json(dated / "manifest.json")
-    manifest |= {"made_at": made_at}
-    bundle_writer.seal(dated, {key: manifest[key] for key in manifest if manifest[key] is not None})
-    bundle = edgedistill.load(dated, "fp32", threads=1)
-    app = server.EmbeddingServer([bundle], server.Limits(100, 10, 10, 10, 100, 1, 1, 1))
-    assert app.model_entry["created"] == created
-
-
 def test_all_bodies_together_are_bounded(served: Served) -> None:
     """Eight times the largest body is held at most: of ten unfinished bodies of 0.9 MB the last are
     refused."""
