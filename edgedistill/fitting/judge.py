@@ -23,7 +23,6 @@ from edgedistill.data import corpus, deduplicate, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.evaluation.scoring import Encode, Encoder
-from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.tables import plain
 from edgedistill.fitting import queries
 from edgedistill.fitting.queries import Queries

@@ -1,5 +1,5 @@
-"""The texts of all requests wait in two queues; worker threads take what waits, up to a bound, and embed it as
-one batch.
+"""The texts of all requests wait in two queues; worker threads take what waits, up to a bound, and embed it
+as one batch.
 
 No worker waits for a batch to fill: an idle server embeds a text at once, and batches grow with the load.
 Batches are small, and a request that fits in half of one is short: the texts of short ones have half of each

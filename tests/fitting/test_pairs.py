@@ -11,7 +11,6 @@ import pytest
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
-from edgedistill.evaluation.suites import retrieval
 from edgedistill.fitting import fit, queries, texts
 from edgedistill.fitting.queries import Pairs
 from edgedistill.runtime import bundle
