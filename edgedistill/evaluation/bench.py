@@ -3,7 +3,6 @@ the recipes' requirements."""
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -142,14 +141,13 @@ def targets(name: str, device: str = "cpu") -> list[Measured]:
 
 
 def distinguishable(measured: list[Measured]) -> list[Measured]:
-    """Return the same bundles; those in different folders of the same name are named by their paths below a
-    folder that all are in."""
+    """Return the same bundles; those in different folders of the same name are named by the folder above
+    too."""
     folders = Counter(name for name, _ in {(target.name, target.folder.resolve()) for target in measured})
-    above = os.path.commonpath([target.folder.absolute().parent for target in measured])
     named = []
     for target in measured:
-        path = Path(os.path.relpath(target.folder, above)).as_posix()
-        named.append(replace(target, name=path) if folders[target.name] > 1 else target)
+        name = "/".join(target.folder.absolute().parts[-2:])
+        named.append(replace(target, name=name) if folders[target.name] > 1 else target)
     return named
 
 

@@ -44,9 +44,10 @@ def draw(
 ) -> None:
     """Write the page and the picture of it, each where a path is given. changes: rows of text, of two files
     that were compared."""
-    for write_one, path in ((write, html), (picture, png)):
-        if path is not None:
-            write_one(path, reports, changes)
+    if html is not None:
+        write(html, reports, changes)
+    if png is not None:
+        picture(png, reports, changes)
 
 
 def write(path: Path, reports: list[Report], changes: list[list[str]] | None = None) -> None:
