@@ -62,12 +62,17 @@ def _known_device(device: str) -> str:
 
 
 def _option(metavar: str, help: str, *names: str, **more: Any) -> Any:
-    """An option with a value; typer names it after its parameter."""
+    """An option of several commands; typer names it after its parameter."""
     return typer.Option(*names, metavar=metavar, help=help, **more)
 
 
-def _argument(metavar: str, help: str, **more: Any) -> Any:
-    return typer.Argument(metavar=metavar, help=help, **more)
+def _value(default: Any, metavar: str, help: str, *names: str, **more: Any) -> Any:
+    """An option with a value, by default this one."""
+    return typer.Option(default, *names, metavar=metavar, help=help, **more)
+
+
+def _positional(default: Any, metavar: str, help: str, **more: Any) -> Any:
+    return typer.Argument(default, metavar=metavar, help=help, **more)
 
 
 Json = Annotated[
@@ -100,7 +105,9 @@ RemoteCode = Annotated[
         help="Let Python code that comes with a model run. No recipe or bundle can allow it.",
     ),
 ]
-Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names of shipped ones.")]
+Recipes = Annotated[
+    list[str], typer.Argument(metavar="RECIPE", help="Paths of recipes, or names of shipped ones.")
+]
 
 
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
@@ -144,7 +151,9 @@ Threads = Annotated[
 ]
 OneBundle = Annotated[
     str,
-    _argument("BUNDLE[:PRECISION]", "Folder or name of a bundle, such as nano, which is shipped."),
+    typer.Argument(
+        metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped."
+    ),
 ]
 
 
@@ -165,10 +174,9 @@ def _print_version(is_given: bool) -> None:
 @app.callback()
 def options(
     context: typer.Context,
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
-    ] = False,
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
 ) -> None:
     if context.invoked_subcommand not in ("train", "cache"):
         check_one_process(context.invoked_subcommand)
@@ -250,7 +258,7 @@ def students(as_json: Json = False) -> None:
 
 @_command("edgedistill recipes demo-bert2 > mine.yaml")
 def recipes(
-    name: Annotated[str | None, _argument("RECIPE", "Print this recipe.")] = None,
+    name: str | None = _positional(None, "RECIPE", "Print this recipe."),
     as_json: Json = False,
 ) -> None:
     """List the shipped recipes, or print one."""
@@ -318,18 +326,16 @@ def _share(value: str) -> tuple[int, int]:
 
 @_command("edgedistill cache demo-bert2 --only 3/16")
 def cache(
-    name: Annotated[str, _argument("RECIPE", "Path of a recipe, or name of a shipped one.")],
-    only: Annotated[
-        str,
-        _option("I/N", "Only the I-th of N shares, for N jobs with one cache folder (EDGEDISTILL_CACHE)."),
-    ] = "",
-    engine: Annotated[
-        str, _option("ENGINE", "local (this process), or ray: the cluster of RAY_ADDRESS, else a local one.")
-    ] = "local",
-    parquet: Annotated[
-        Path | None,
-        _option("DIR", "Write the embeddings there too, as .parquet files of `hash` and `embedding`."),
-    ] = None,
+    name: str = _positional(..., "RECIPE", "Path of a recipe, or name of a shipped one."),
+    only: str = _value(
+        "", "I/N", "Only the I-th of N shares, for N jobs with one cache folder (EDGEDISTILL_CACHE)."
+    ),
+    engine: str = _value(
+        "local", "ENGINE", "local (this process), or ray: the cluster of RAY_ADDRESS, else a local one."
+    ),
+    parquet: Path | None = _value(
+        None, "DIR", "Write the embeddings there too, as .parquet files of `hash` and `embedding`."
+    ),
     data: Data = None,
     changes: Changes = None,
     device: TrainingDevice = "auto",
@@ -364,10 +370,8 @@ def cache(
 
 @_command("edgedistill train demo-bert2 --set stages.0.epochs=1")
 def train(
-    name: Annotated[str, _argument("RECIPE", "Path of a recipe, or the name of a shipped one.")],
-    out: Annotated[
-        str | None, _option("DIR", "Folder of the run, also s3://bucket/folder. Default: runs/NAME.")
-    ] = None,
+    name: str = _positional(..., "RECIPE", "Path of a recipe, or the name of a shipped one."),
+    out: str | None = _value(None, "DIR", "Folder of the run, also s3://bucket/folder. Default: runs/NAME."),
     data: Data = None,
     changes: Changes = None,
     resume: Resume = False,
@@ -403,37 +407,27 @@ def train(
 
 @_command("edgedistill adapt nano --texts 'docs/**/*.txt' --out bundles/mine")
 def adapt(
-    student: Annotated[
-        str,
-        _argument("STUDENT", "A shipped bundle such as nano, the folder of a bundle, or of a run."),
-    ],
-    texts: Annotated[
-        list[str],
-        _option(
-            "GLOB",
-            f"Your texts, 50 or more: a folder, or files ({' '.join(KINDS)}), also .gz{NEEDED}. Repeatable.",
-        ),
-    ],
-    out: Annotated[
-        Path,
-        _option("DIR", "Folder of the bundle. The run goes to runs/NAME, with its recipe."),
-    ],
+    student: str = _positional(
+        ..., "STUDENT", "A shipped bundle such as nano, the folder of a bundle, or of a run."
+    ),
+    texts: list[str] = _value(
+        ...,
+        "GLOB",
+        f"Your texts, 50 or more: a folder, or files ({' '.join(KINDS)}), also .gz{NEEDED}. Repeatable.",
+    ),
+    out: Path = _value(..., "DIR", "Folder of the bundle. The run goes to runs/NAME, with its recipe."),
     column: Column = None,
     pairs: PairTable = None,
     query_column: QueryColumn = "query",
     text_column: TextColumn = "text",
-    teacher: Annotated[
-        str | None,
-        _option("MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
-    ] = None,
+    teacher: str | None = _value(
+        None, "MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."
+    ),
     revision: Revision = None,
-    minutes: Annotated[
-        float, _option("N", "For all of it, measuring to comparing.", min=0.1, max=1e5)
-    ] = 10.0,
-    steps: Annotated[
-        int | None,
-        _option("N", "Training steps, in place of the clock: the same student each time.", min=1),
-    ] = None,
+    minutes: float = _value(10.0, "N", "For all of it, measuring to comparing.", min=0.1, max=1e5),
+    steps: int | None = _value(
+        None, "N", "Training steps, in place of the clock: the same student each time.", min=1
+    ),
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -477,45 +471,29 @@ def adapt(
     "edgedistill fit --teacher packaged:all-MiniLM-L6-v2 --texts 'texts/*.txt' --max-mb 5 --max-p50-ms 1"
 )
 def fit(
-    teacher: Annotated[
-        str,
-        _option("MODEL", "packaged:NAME, a folder, a run, or a hub id with --revision."),
-    ],
-    max_mb: Annotated[
-        float,
-        _option("MB", "Size of the graph and tokenizer.json together, in 10⁶ bytes.", min=0.001),
-    ],
-    max_p50_ms: Annotated[
-        float,
-        _option("MS", "Median time of one short text on one thread, tokenization included.", min=0.001),
-    ],
-    texts: Annotated[
-        list[str] | None,
-        _option(
-            "GLOB",
-            "Texts like those to embed, 200 or more, as for adapt; or documentation, which is Python's. "
-            "Repeatable.",
-        ),
-    ] = None,
-    minutes: Annotated[
-        float,
-        _option("N", "For all of it, reading to measuring.", min=0.05, max=1e5),
-    ] = 60.0,
-    space: Annotated[
-        str,
-        _option(
-            "SPACE",
-            "own, or teacher: where an index of the teacher's embeddings exists, which the student is to "
-            "search.",
-        ),
-    ] = "own",
-    steps: Annotated[
-        int | None,
-        _option(
-            "N", "Training steps of the best candidate, in place of the clock: the same each time.", min=4
-        ),
-    ] = None,
-    out: Annotated[Path, _option("DIR", "Folder of the fit.")] = Path("fit"),
+    teacher: str = _value(..., "MODEL", "packaged:NAME, a folder, a run, or a hub id with --revision."),
+    max_mb: float = _value(
+        ..., "MB", "Size of the graph and tokenizer.json together, in 10⁶ bytes.", min=0.001
+    ),
+    max_p50_ms: float = _value(
+        ..., "MS", "Median time of one short text on one thread, tokenization included.", min=0.001
+    ),
+    texts: list[str] | None = _value(
+        None,
+        "GLOB",
+        "Texts like those to embed, 200 or more, as for adapt; or documentation, which is Python's. "
+        "Repeatable.",
+    ),
+    minutes: float = _value(60.0, "N", "For all of it, reading to measuring.", min=0.05, max=1e5),
+    space: str = _value(
+        "own",
+        "SPACE",
+        "own, or teacher: where an index of the teacher's embeddings exists, which the student is to search.",
+    ),
+    steps: int | None = _value(
+        None, "N", "Training steps of the best candidate, in place of the clock: the same each time.", min=4
+    ),
+    out: Path = _value(Path("fit"), "DIR", "Folder of the fit."),
     resume: Resume = False,
     column: Column = None,
     pairs: PairTable = None,
@@ -523,9 +501,7 @@ def fit(
     text_column: TextColumn = "text",
     pooling: Pooling = None,
     revision: Revision = None,
-    seed: Annotated[
-        int, _option("N", "Of the candidates' recipes and of the sampler.", min=0, max=2**32 - 1)
-    ] = 0,
+    seed: int = _value(0, "N", "Of the candidates' recipes and of the sampler.", min=0, max=2**32 - 1),
     data: Data = None,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
@@ -560,33 +536,25 @@ def fit(
 
 @_command("edgedistill export runs/demo-bert2 --precision int8,w8")
 def export(
-    source: Annotated[
-        str,
-        _argument(
-            "RUN|MODEL", "A run folder written by train; or a model: its folder, packaged:NAME or a hub id."
-        ),
-    ],
-    documents: Annotated[
-        str | None,
-        _option(
-            "RUN|MODEL|BUNDLE",
-            "Write a pair: RUN (or a bundle) embeds queries, this one documents, in the same space.",
-        ),
-    ] = None,
-    mean: Annotated[
-        bool,
-        typer.Option("--mean", help="Embed the documents of a pair by both, as the mean: more is found."),
-    ] = False,
-    precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
-    out: Annotated[Path | None, _option("DIR", "Folder of the bundle. Default: bundles/NAME.")] = None,
-    core: Annotated[
-        Path | None,
-        _option(
-            "DIR",
-            "Write a bundle, or BUNDLE:PRECISION, as one file for a device, with the core that reads it "
-            "there: C99 without a library.",
-        ),
-    ] = None,
+    source: str = _positional(
+        ..., "RUN|MODEL", "A run folder written by train; or a model: its folder, packaged:NAME or a hub id."
+    ),
+    documents: str | None = _value(
+        None,
+        "RUN|MODEL|BUNDLE",
+        "Write a pair: RUN (or a bundle) embeds queries, this one documents, in the same space.",
+    ),
+    mean: bool = typer.Option(
+        False, "--mean", help="Embed the documents of a pair by both, as the mean: more is found."
+    ),
+    precision: Precisions = [",".join(DEFAULT)],  # noqa: B006
+    out: Path | None = _value(None, "DIR", "Folder of the bundle. Default: bundles/NAME."),
+    core: Path | None = _value(
+        None,
+        "DIR",
+        "Write a bundle, or BUNDLE:PRECISION, as one file for a device, with the core that reads it "
+        "there: C99 without a library.",
+    ),
     overwrite: Overwrite = False,
     pooling: Pooling = None,
     revision: Revision = None,
@@ -637,71 +605,52 @@ def export(
 
 @_command("edgedistill bench nano micro --suite sts-small --html report.html")
 def bench(
-    bundles: Annotated[
-        list[str] | None,
-        _argument("BUNDLE[:PRECISION]", "Folders or names of bundles; NAME:* measures every precision."),
-    ] = None,
-    suite: Annotated[
-        list[str] | None,
-        _option(
-            "SUITE",
-            "A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks, mteb:TASK is "
-            "one of mteb. For classifiers: task (the test rows), or task:FILE. "
-            "Repeatable. Default: sts-small, or task for classifiers.",
-        ),
-    ] = None,
+    bundles: list[str] | None = _positional(
+        None, "BUNDLE[:PRECISION]", "Folders or names of bundles; NAME:* measures every precision."
+    ),
+    suite: list[str] | None = _value(
+        None,
+        "SUITE",
+        "A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks, mteb:TASK is "
+        "one of mteb. For classifiers: task (the test rows), or task:FILE. "
+        "Repeatable. Default: sts-small, or task for classifiers.",
+    ),
     data: Data = None,
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
-    runner: Annotated[
-        list[str] | None,
-        _option(
-            "RUNNER",
-            "What is timed: python, node, web (WASM in Chromium), or a command that answers as "
-            "bench/README.md says. Repeatable. Default: python.",
-        ),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter measurements.")] = False,
-    hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too.")
-    ] = False,
-    hybrid_weight: Annotated[
-        float | None,
-        _option("WEIGHT", HYBRID_WEIGHT + " Given alone, it is --hybrid too.", min=0),
-    ] = None,
-    documents: Annotated[
-        str | None,
-        _option(
-            "NAME",
-            "A bundle: retrieval suites are measured with its embeddings of the documents too.",
-        ),
-    ] = None,
-    embeddings: Annotated[
-        list[str] | None,
-        _option(
-            "LIST",
-            "Score suites of sentence pairs and retrieval with embeddings in int8, binary or both too, "
-            "separated by commas.",
-        ),
-    ] = None,
-    out: Annotated[Path | None, _option("FILE", "Write the reports to this JSON file.")] = None,
-    html: Annotated[Path | None, _option("FILE", "Write a self-contained HTML page.")] = None,
-    png: Annotated[Path | None, _option("FILE", "Write that page as a picture (needs Chromium).")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        _option(
-            "BEFORE.json AFTER.json",
-            "Measure nothing: compare two files that --out wrote. Exit code 1 where accuracy, size or speed "
-            "fell beyond noise.",
-        ),
-    ] = None,
-    drawn: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="FILE", help="Measure nothing: show the reports of a file that --out wrote."
-        ),
-    ] = None,
+    runner: list[str] | None = _value(
+        None,
+        "RUNNER",
+        "What is timed: python, node, web (WASM in Chromium), or a command that answers as "
+        "bench/README.md says. Repeatable. Default: python.",
+    ),
+    quick: bool = typer.Option(False, "--quick", help="Fewer and shorter measurements."),
+    hybrid: bool = typer.Option(False, "--hybrid", help="Measure retrieval suites beside BM25 too."),
+    hybrid_weight: float | None = _value(
+        None, "WEIGHT", HYBRID_WEIGHT + " Given alone, it is --hybrid too.", min=0
+    ),
+    documents: str | None = _value(
+        None, "NAME", "A bundle: retrieval suites are measured with its embeddings of the documents too."
+    ),
+    embeddings: list[str] | None = _value(
+        None,
+        "LIST",
+        "Score suites of sentence pairs and retrieval with embeddings in int8, binary or both too, "
+        "separated by commas.",
+    ),
+    out: Path | None = _value(None, "FILE", "Write the reports to this JSON file."),
+    html: Path | None = _value(None, "FILE", "Write a self-contained HTML page."),
+    png: Path | None = _value(None, "FILE", "Write that page as a picture (needs Chromium)."),
+    markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
+    compare: tuple[Path, Path] | None = _value(
+        None,
+        "BEFORE.json AFTER.json",
+        "Measure nothing: compare two files that --out wrote. Exit code 1 where accuracy, size or speed "
+        "fell beyond noise.",
+    ),
+    drawn: Path | None = typer.Option(
+        None, "--from", metavar="FILE", help="Measure nothing: show the reports of a file that --out wrote."
+    ),
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -753,40 +702,32 @@ def _drawn(file: Path, html: Path | None, png: Path | None, as_json: bool, markd
 @_command("edgedistill embed nano questions.csv --column question --out questions.npy")
 def embed(
     name: OneBundle,
-    file: Annotated[
-        str,
-        _argument(
-            "FILE",
-            f"One of {' '.join(KINDS)}, each also .gz; a .txt file has one text per line{NEEDED}. Default: - "
-            "(lines from stdin).",
-            show_default=False,
-        ),
-    ] = "-",
-    out: Annotated[
-        Path | None,
-        _option("FILE", "X.npy (an n x d array) or X.jsonl. Default: JSON lines on stdout."),
-    ] = None,
+    file: str = _positional(
+        "-",
+        "FILE",
+        f"One of {' '.join(KINDS)}, each also .gz; a .txt file has one text per line{NEEDED}. Default: - "
+        "(lines from stdin).",
+        show_default=False,
+    ),
+    out: Path | None = _value(
+        None, "FILE", "X.npy (an n x d array) or X.jsonl. Default: JSON lines on stdout."
+    ),
     column: Column = None,
-    role: Annotated[
-        str,
-        _option(
-            "ROLE",
-            "What the texts are: text, query or document, each with the bundle's prompt for it.",
-            "--as",
-        ),
-    ] = "text",
-    dim: Annotated[
-        int | None,
-        _option("N", "Dimensions to return, of a Matryoshka student. Default: all."),
-    ] = None,
-    embeddings: Annotated[
-        str,
-        _option("PRECISION", "float32, int8 (a byte per dimension) or binary (a bit), whatever the graph's."),
-    ] = "float32",
-    batch_tokens: Annotated[
-        int | None,
-        _option("N", "Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda."),
-    ] = None,
+    role: str = _value(
+        "text",
+        "ROLE",
+        "What the texts are: text, query or document, each with the bundle's prompt for it.",
+        "--as",
+    ),
+    dim: int | None = _value(None, "N", "Dimensions to return, of a Matryoshka student. Default: all."),
+    embeddings: str = _value(
+        "float32",
+        "PRECISION",
+        "float32, int8 (a byte per dimension) or binary (a bit), whatever the graph's.",
+    ),
+    batch_tokens: int | None = _value(
+        None, "N", "Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda."
+    ),
     overwrite: Overwrite = False,
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
@@ -812,21 +753,18 @@ def embed(
 @_command("edgedistill search nano 'docs/**/*.md' 'how do I reset it?'")
 def search(
     name: OneBundle,
-    paths: Annotated[
-        list[str] | None,
-        _argument(
-            "PATH",
-            "Files of texts as for embed, globs, folders; node_modules and what is hidden are skipped.",
-            show_default=False,
-        ),
-    ] = None,
-    question: Annotated[str, _argument("QUESTION", "What to look for, in quotes.", show_default=False)] = "",
-    top: Annotated[int, _option("N", "How many texts to show.")] = 10,
+    paths: list[str] | None = _positional(
+        None,
+        "PATH",
+        "Files of texts as for embed, globs, folders; node_modules and what is hidden are skipped.",
+        show_default=False,
+    ),
+    question: str = _positional("", "QUESTION", "What to look for, in quotes.", show_default=False),
+    top: int = _value(10, "N", "How many texts to show."),
     column: Column = None,
-    weight: Annotated[
-        float | None,
-        _option("WEIGHT", HYBRID_WEIGHT + " 0 leaves BM25 out.", "--hybrid-weight", min=0),
-    ] = None,
+    weight: float | None = _value(
+        None, "WEIGHT", HYBRID_WEIGHT + " 0 leaves BM25 out.", "--hybrid-weight", min=0
+    ),
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -856,10 +794,9 @@ def search(
 def verify(
     name: OneBundle,
     device: RuntimeDevice = "cpu",
-    other: Annotated[
-        str | None,
-        _option("BUNDLE", "Whether its embeddings may be mixed with those of this bundle.", "--with"),
-    ] = None,
+    other: str | None = _value(
+        None, "BUNDLE", "Whether its embeddings may be mixed with those of this bundle.", "--with"
+    ),
     as_json: Json = False,
 ) -> None:
     """Verify a bundle on this machine.
@@ -878,35 +815,34 @@ def verify(
     print_result(result, as_json, lines)
 
 
-def _number(default: int, help: str, most: int | None = None) -> Any:
-    """A whole number from 1, of an option that needs no more words."""
-    return typer.Option(default, metavar="N", help=help, min=1, max=most)
-
-
 @_command("edgedistill serve nano --port 8000 --cors https://example.org")
 def serve(
     name: OneBundle,
-    host: Annotated[str, _option("ADDRESS", "0.0.0.0 for all interfaces.", "--host")] = "127.0.0.1",
-    port: Annotated[int, _option("N", "0 for any free one.", "--port", min=0, max=65_535)] = 8000,
-    cors: Annotated[
-        list[str] | None,
-        _option("ORIGIN", "A web page whose scripts may ask: https://example.org; * for all. Repeatable."),
-    ] = None,
-    api_key: Annotated[
-        str | None,
-        _option("KEY", "Requests must bear it. Better in the environment.", envvar="EDGEDISTILL_API_KEY"),
-    ] = None,
-    workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each.", MOST_THREADS),
+    host: str = _value("127.0.0.1", "ADDRESS", "0.0.0.0 for all interfaces.", "--host"),
+    port: int = _value(8000, "N", "0 for any free one.", "--port", min=0, max=65_535),
+    cors: list[str] | None = _value(
+        None, "ORIGIN", "A web page whose scripts may ask: https://example.org; * for all. Repeatable."
+    ),
+    api_key: str | None = _value(
+        None, "KEY", "Requests must bear it. Better in the environment.", envvar="EDGEDISTILL_API_KEY"
+    ),
+    workers: int = _value(
+        1, "N", "Batches embedded at the same time, a copy of the bundle each.", min=1, max=MOST_THREADS
+    ),
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
-    batch_tokens: int = _number(256, "Estimated tokens of a batch."),
-    max_body_mb: int = _number(8, "Megabytes of a request's body, else 413."),
-    max_texts: int = _number(2048, "Texts of a request, else 400."),
-    max_chars: int = _number(100_000, "Characters of a text, else 400."),
-    queue_seconds: int = _number(30, "How long what waits may take, at the measured rate, else 429."),
-    timeout: int = _number(60, "Seconds to answer a request, else 503."),
-    header_timeout: int = _number(10, "Seconds for the headers of a request, and of an idle connection."),
-    stop_timeout: int = _number(30, "Seconds to finish what waits after SIGTERM."),
+    batch_tokens: int = _value(256, "N", "Estimated tokens of a batch.", min=1),
+    max_body_mb: int = _value(8, "N", "Megabytes of a request's body, else 413.", min=1),
+    max_texts: int = _value(2048, "N", "Texts of a request, else 400.", min=1),
+    max_chars: int = _value(100_000, "N", "Characters of a text, else 400.", min=1),
+    queue_seconds: int = _value(
+        30, "N", "How long what waits may take, at the measured rate, else 429.", min=1
+    ),
+    timeout: int = _value(60, "N", "Seconds to answer a request, else 503.", min=1),
+    header_timeout: int = _value(
+        10, "N", "Seconds for the headers of a request, and of an idle connection.", min=1
+    ),
+    stop_timeout: int = _value(30, "N", "Seconds to finish what waits after SIGTERM.", min=1),
 ) -> None:
     """Serve a bundle over HTTP, with OpenAI's embeddings API.
 
@@ -927,7 +863,7 @@ def serve(
 
 @_command("edgedistill demo --out demo")
 def demo(
-    out: Annotated[Path, _option("DIR", "Folder for runs, bundles and the report.")] = Path("demo"),
+    out: Path = _value(Path("demo"), "DIR", "Folder for runs, bundles and the report."),
     as_json: Json = False,
 ) -> None:
     """Train, export and measure two small students.
