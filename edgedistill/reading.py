@@ -17,6 +17,8 @@ class Reading:
 
     files: int = 0
     skipped: dict[str, str] = field(default_factory=dict)  # file -> reason
+    other_files: dict[str, dict[str, int]] = field(default_factory=dict)  # folder -> ending -> how many
+    columns: dict[str, list[str]] = field(default_factory=dict)  # table -> its columns, where none was named
     pages_without_text: dict[str, list[int]] = field(default_factory=dict)  # file -> pages
     texts_cut: int = 0
     tokens_cut: int = 0
@@ -27,11 +29,9 @@ class Reading:
         if key in self.added:
             return
         self.added.add(key)
-        self.files += other.get("files", 0)
-        self.skipped |= other.get("skipped", {})
-        self.pages_without_text |= other.get("pages_without_text", {})
-        self.texts_cut += other.get("texts_cut", 0)
-        self.tokens_cut += other.get("tokens_cut", 0)
+        for name, value in other.items():
+            before = getattr(self, name)
+            setattr(self, name, before | value if isinstance(before, dict) else before + value)
 
     def empty_page(self, name: str, page: int) -> None:
         self.pages_without_text.setdefault(name, []).append(page)
@@ -60,6 +60,12 @@ class Reading:
         if self.skipped:
             names = [f"{name} ({reason})" for name, reason in self.skipped.items()]
             parts.append(f"skipped {len(names)}: {_first(names)}")
+        for folder, endings in self.other_files.items():
+            most = sorted(endings.items(), key=lambda ending: -ending[1])
+            parts.append(f"not read in {folder}: {_first([f'{count} {ending}' for ending, count in most])}")
+        if self.columns:
+            tables = [f"{name} ({', '.join(columns)})" for name, columns in self.columns.items()]
+            parts.append(f"columns of {_first(tables)}")
         if self.pages_without_text:
             pages = [
                 f"{name} page{'s' * (len(pages) > 1)} {', '.join(map(str, pages))}"

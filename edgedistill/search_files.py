@@ -1,5 +1,4 @@
-"""Search the texts of files by meaning and, with BM25, by words; embeddings and index are kept between
-calls."""
+"""Search the texts of files by meaning and, with BM25, by words; embeddings are kept between calls."""
 
 from __future__ import annotations
 
@@ -67,13 +66,12 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     found = _read(request, opened, reading)
     texts = list(found)
     session.log(reading.line)
-    counted = f"texts: {len(texts):,}"
-    rows, embedded = _kept_embeddings(opened, texts, request, session, counted)
+    rows, embedded = _kept_embeddings(opened, texts, request, session)
     cosines = similarity(opened.encode_query(question), rows)
     words, ranked_by, least = np.zeros_like(cosines), "cosine", bm25.CLOSE_BY_COSINE
     if weight:
         try:
-            words = _kept_index(texts, request, session).shares([question])
+            words = bm25.BM25(texts, "BM25").shares([question])
             ranked_by, least = f"cosine + {weight:g} BM25", bm25.CLOSE
         except UserError as missing:  # the extra, or words in these texts
             ranked_by = f"cosine alone ({missing})"
@@ -94,7 +92,7 @@ def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, tuple
     stands for and cannot be read is skipped."""
     found = dict[str, tuple[Path, int]]()
     for pattern in map(Path, request.paths):
-        for path in _files(pattern):
+        for path in _files(pattern, reading):
             try:
                 passages = list(_passages(path, request, encoder, reading))
                 if not passages:
@@ -115,11 +113,12 @@ def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, tuple
     return found
 
 
-def _files(pattern: Path) -> list[Path]:
+def _files(pattern: Path, reading: Reading) -> list[Path]:
     """The files that one of the paths stands for. Raises UserError where there is none."""
-    found = file_patterns.texts_below(pattern) if pattern.is_dir() else file_patterns.expanded(pattern)
+    folder = pattern.is_dir()
+    found = file_patterns.texts_below(pattern, reading) if folder else file_patterns.expanded(pattern)
     if not found:
-        fact = "no texts there" if pattern.is_dir() else missing(str(pattern))
+        fact = "no texts there" if folder else missing(str(pattern))
         way_out = "by a name or a pattern such as 'docs/*.csv', and the question last, in quotes"
         raise UserError(f"{pattern}: {fact}; give files ({', '.join(input_file.KINDS)}) {way_out}")
     return found
@@ -153,25 +152,27 @@ def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) ->
 
 
 def _kept_embeddings(
-    opened: Bundle, texts: list[str], request: Search, session: Session, counted: str
+    opened: Bundle, texts: list[str], request: Search, session: Session
 ) -> tuple[np.ndarray, int]:
     """The embeddings of distinct texts as documents, (n, d) int8, and how many of them were computed now: an
     earlier call with the same bundle and paths left the others in the cache, with the hashes of their
     texts."""
     bundle = [manifest.digest(opened.manifest), *(encoder.precision for encoder in opened.encoders)]
-    folder, known = _kept(request, session, bundle=bundle), dict[bytes, np.ndarray]()
+    paths = [os.path.abspath(each) for each in request.paths]
+    key = files.cache_key(format=FORMAT, paths=paths, column=request.column, bundle=bundle)
+    folder, known = session.cache / "search" / key, dict[bytes, np.ndarray]()
     hashed = {hashlib.sha256(text.encode()).digest(): text for text in texts}
     if cached_folder.intact(folder, session.log):
         before = map(bytes, np.load(folder / "texts.npy"))
         known = dict(zip(before, np.load(folder / "embeddings.npy"), strict=True))
-    new = {key: text for key, text in hashed.items() if key not in known}
-    keys, encode = list(new), opened.encode_document
-    session.log(f"{counted}; to embed: {len(keys):,}")
-    with progress_bar(len(keys), session.progress, log=session.log) as advance:
+    new = [key for key in hashed if key not in known]
+    session.log(f"texts: {len(texts):,}; to embed: {len(new):,}")
+    with progress_bar(len(new), session.progress, log=session.log) as advance:
         advance(0)
-        for start in range(0, len(keys), CHUNK_TEXTS):
-            chunk = keys[start : start + CHUNK_TEXTS]
-            known.update(zip(chunk, encode([new[key] for key in chunk], precision=PRECISION), strict=True))
+        for start in range(0, len(new), CHUNK_TEXTS):
+            chunk = new[start : start + CHUNK_TEXTS]
+            rows = opened.encode_document([hashed[key] for key in chunk], precision=PRECISION)
+            known.update(zip(chunk, rows, strict=True))
             advance(len(chunk))
     found = np.stack([known[key] for key in hashed])
 
@@ -179,33 +180,10 @@ def _kept_embeddings(
         np.save(temporary / "embeddings.npy", found)
         np.save(temporary / "texts.npy", np.array(list(hashed), "V32"))
 
-    if len(new) or len(known) > len(found):
+    if new or len(known) > len(found):
         cached_folder.written(folder, write)
     _forget(folder.parent)
     return found, len(new)
-
-
-def _kept_index(texts: list[str], request: Search, session: Session) -> bm25.BM25:
-    """BM25 over the texts: an earlier call with the same paths and texts left it in the cache."""
-    folder = _kept(request, session, bm25=bm25.version())
-    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
-    if cached_folder.intact(folder, session.log) and files.read_json(folder / "texts.json") == digest:
-        return bm25.BM25.load(folder)
-    index = bm25.BM25(texts, "BM25")
-
-    def write(temporary: Path) -> None:
-        index.save(temporary)
-        files.write_json(temporary / "texts.json", digest)
-
-    cached_folder.written(folder, write)
-    return index
-
-
-def _kept(request: Search, session: Session, **of: Any) -> Path:
-    """The cache's folder for what a bundle, or BM25, makes of the texts of these paths."""
-    paths = [os.path.abspath(each) for each in request.paths]
-    key = files.cache_key(format=FORMAT, paths=paths, column=request.column, **of)
-    return session.cache / "search" / key
 
 
 def _forget(cache: Path) -> None:

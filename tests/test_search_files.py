@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from edgedistill import search_files
-from edgedistill.data import bm25
 from edgedistill.errors import UserError
 from edgedistill.runtime.bundle import Bundle, load
 from edgedistill.search_files import Search, search
@@ -189,29 +188,7 @@ def test_only_what_has_changed_is_embedded_again(nano: Bundle, docs: Path, sessi
     assert asked(load("micro", threads=1), ["docs", "docs/*.?sv"], session)["embedded"] == 5, "another bundle"
 
 
-def test_the_index_is_kept_until_texts_change(
-    nano: Bundle, docs: Path, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = list[int]()
-    build = bm25.BM25.__init__
-
-    def counted(self: bm25.BM25, texts: Any, place: str) -> None:
-        built.append(len(texts))
-        build(self, texts, place)
-
-    monkeypatch.setattr(bm25.BM25, "__init__", counted)
-    first = asked(nano, ["docs"], session, "trains on Sunday")
-    again = asked(nano, ["docs"], session, "trains on Sunday")
-    assert built == [6] and again["results"] == first["results"] and first["results"][0]["bm25"] > 0
-    assert asked(load("micro", threads=1), ["docs"], session)["texts"] == 6 and built == [6], "of any bundle"
-    (docs / "lines.txt").write_text("A zebra sleeps.\nThe train leaves at nine.\n")
-    assert "zebra" in asked(nano, ["docs"], session, "zebra")["results"][0]["text"] and built == [6, 6]
-    assert len(list(session.cache.rglob("language.json"))) == 1, "what is gone is not kept"
-    monkeypatch.setattr(bm25, "K1", 1.2)
-    assert asked(nano, ["docs"], session)["texts"] == 6 and built == [6, 6, 6]
-
-
-@pytest.mark.parametrize("name", ["embeddings.npy", "vocab.index.json", "files.json"])
+@pytest.mark.parametrize("name", ["embeddings.npy", "files.json"])
 @pytest.mark.parametrize("damage", ["garbage", "cut", "deleted", "one bit"])
 def test_a_damaged_cache_is_named_and_made_again(
     nano: Bundle, docs: Path, session: Session, damage: str, name: str

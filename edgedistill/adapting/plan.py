@@ -93,7 +93,7 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
     session.log(f"{request.student} keeps its own space: the teacher's embeddings are rotated to it")
     described = spec.model_dump(by_alias=True, exclude_defaults=True)
     described["corpus"]["documentation_texts"] = texts.LEAST_GENERAL
-    return recipe.parse(shapes.in_own_space(described, source, whole.dims), "adapt")
+    return recipe.parse(shapes.in_own_space(described, source.dims, whole.dims), "adapt")
 
 
 def _most_rows(

@@ -7,13 +7,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgedistill import files
 from edgedistill.errors import UserError, require
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -27,7 +25,6 @@ LONE_SHARE, LONE = 0.35, 0.1
 # Score below which no text answers a query, with shares and by cosine alone: 2 to 3 % of the best scores are
 # lower where one does, and 63 to 68 % where none does, for each of three students. Not judged of few texts.
 CLOSE, CLOSE_BY_COSINE, FEW = 0.35, 0.25, 20
-LANGUAGE = "language.json"  # of a saved index
 CELLS = 1 << 23  # scores in memory at a time, 32 MiB
 RESOLUTION = 1e-6  # of float32: a smaller spread, relative to the largest score, is rounding
 # languages whose stop words are in NLTK's lists, which bm25s carries, with a Snowball stemmer
@@ -106,7 +103,9 @@ class BM25:
         counts = np.zeros(len(numbers), np.int64)
         for row in rows:
             np.add.at(counts, row, 1)
-        self._reads(language_of(dict(zip(numbers, counts.tolist(), strict=True))))
+        self.language = language_of(dict(zip(numbers, counts.tolist(), strict=True)))
+        self.stop_words = _stop_words(self.language) if self.language else frozenset[str]()
+        self.stem_words = stemmer(self.language)
         vocabulary: dict[str, int] = {}
         stems = self._stems(list(numbers))
         terms = np.array([vocabulary.setdefault(s, len(vocabulary)) if s else -1 for s in stems], np.int32)
@@ -117,25 +116,6 @@ class BM25:
         # memoryviews, which iterate as int: bm25s takes each as a list of term numbers
         found = ([row[row >= 0].data for row in rows], vocabulary)
         self.index.index(found, create_empty_token=False, show_progress=False)
-
-    def _reads(self, language: str | None) -> None:
-        """Take the stop words and the stemmer of a language."""
-        self.language = language
-        self.stop_words = _stop_words(language) if language else frozenset[str]()
-        self.stem_words = stemmer(language)
-
-    def save(self, folder: Path) -> None:
-        """Write the index into a folder as arrays and JSON, which `load` reads with the same `version`."""
-        self.index.save(folder, show_progress=False)
-        files.write_json(folder / LANGUAGE, self.language)
-
-    @classmethod
-    def load(cls, folder: Path) -> BM25:
-        """Read an index that was saved."""
-        found = cls.__new__(cls)
-        found.index = require("bm25s", "BM25", "search").BM25.load(folder, show_progress=False)
-        found._reads(files.read_json(folder / LANGUAGE))
-        return found
 
     def __len__(self) -> int:
         return int(self.index.scores["num_docs"])
@@ -176,12 +156,6 @@ class BM25:
 def stemmer(language: str | None) -> Callable[[list[str]], list[str]]:
     """Return what maps words of a language to their stems, by Snowball; without a language words stay."""
     return require("Stemmer", "BM25", "search").Stemmer(language).stemWords if language else list
-
-
-def version() -> list[Any]:
-    """What a saved index depends on beside its texts."""
-    bm25s, stemmer = (require(name, "BM25", "search") for name in ("bm25s", "Stemmer"))
-    return [K1, B, bm25s.__version__, stemmer.version()]
 
 
 def checked_weight(weight: float) -> float:

@@ -270,7 +270,7 @@ def build(spec: Spec, session: Session, seed: int, measured: Set[int] = frozense
         session.log(f"{meta['read']:,} texts read; {fact}")
 
     built = Corpus(cached_folder(folder, write, session.log))
-    session.reading.add(built.fingerprint, built.reading)
+    session.reading.add(built.fingerprint, built.reading | {"other_files": reading.other_files})
     return built
 
 
@@ -286,7 +286,7 @@ def _of_documentation(spec: recipe.Documentation, data: Path | None, reading: Re
 
 
 def _of_files(spec: recipe.Files, data: Path | None, reading: Reading) -> list[Source]:
-    paths = file_patterns.matching_files(spec.texts, data, "corpus.texts")
+    paths = file_patterns.matching_files(spec.texts, data, "corpus.texts", reading)
     columns = _columns(paths, spec.column if isinstance(spec.column, list) else [spec.column])
     named = file_patterns.named(spec.texts, data)
     return [

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import IO, TYPE_CHECKING, Any
 
 import yaml
@@ -41,15 +43,28 @@ _UNSEEN = re.compile(r"(?:^|[;\s])(?:display\s*:\s*none|(?:content-)?visibility\
 _ENCLOSING = re.compile(
     rf"<(/?)({'|'.join(sorted(_HIDDEN - {'head', 'rp'}))}|dialog|plaintext|xmp)\b[^<>]*?(/?)>", re.IGNORECASE
 )
+_CONTAINER = re.compile(
+    r"<(/?)(?:div|section|article|main|aside|header|footer|nav|blockquote|center|details|dialog|fieldset|figure"
+    r"|[uod]l|dir|menu|form|address|hgroup|summary|search|listing|pre)\b",
+    re.IGNORECASE,
+)
+MOST_LINKS = 20  # within each other, with images
+MOST_NESTED = 10_000  # containers: the time that parsing takes grows with the square of their depth
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
 NEEDLE = 40  # characters by which a text is found in its page
 MOST_MISSED, REACH = 1_000, 200_000  # texts not found, after which no more are looked for, and how far
 
 
 def hypertext(document: str) -> Passages:
-    """Every run of text between elements that begin a line, in their order; the cells of a row are one."""
+    """Every run of text between elements that begin a line, in their order; the cells of a row are one.
+
+    Raises RecursionError where containers stand in each other more than MOST_NESTED times.
+    """
     from selectolax.lexbor import LexborHTMLParser
 
+    steps = (-1 if tag[1] else 1 for tag in _CONTAINER.finditer(document))
+    if any(depth > MOST_NESTED for depth in accumulate(steps, lambda depth, step: max(0, depth + step))):
+        raise RecursionError
     place = _Place(document)
     gathered: list[str] = []
     first = 0
@@ -87,6 +102,8 @@ def _visible(root: LexborNode | None) -> Iterator[tuple[LexborNode, bool]]:
         shown = leaving or _is_shown(node)
         if shown:
             yield node, leaving
+        for shadow in node.template_fragments() if shown and node.tag == "template" and not leaving else []:
+            yield from _visible(shadow.first_child)
         below = node.first_child if shown and not leaving else None
         if below is not None:
             node = below
@@ -106,6 +123,8 @@ def _is_shown(node: LexborNode) -> bool:
         return node.is_text_node
     attributes = node.attributes
     closed = node.tag == "dialog" and "open" not in attributes
+    if node.tag == "template":  # a declared shadow root is shown; its slots show what is read behind it
+        return bool(attributes.get("shadowrootmode"))
     return not (
         closed
         or node.tag in _HIDDEN
@@ -164,11 +183,18 @@ def markdown(document: str) -> Passages:
     def image(self: Any, tokens: Any, at: int, options: Any, env: Any) -> str:
         return escapeHtml(self.renderInlineAsText(tokens[at].children or [], options, env))
 
-    parser = MarkdownIt("commonmark").enable("table")
+    def nested_links(state: Any) -> None:
+        state.md.options["maxNesting"] = MOST_LINKS
+
+    # Python ends the nesting of blocks, as RecursionError: the parser leaves out what is below its own limit
+    parser = MarkdownIt("commonmark", {"maxNesting": sys.maxsize}).enable("table")
+    parser.core.ruler.before("inline", "nested_links", nested_links)
     parser.block.ruler.at("reference", no_footnote)
     parser.add_render_rule("html_block", html)
     parser.add_render_rule("image", image)
-    tokens = parser.parse(_without_front_matter(document))
+    title, document = _front_matter(document)
+    yield from title
+    tokens = parser.parse(document)
     for token in tokens:
         if token.map and token.nesting >= 0:
             token.attrSet(LINE, str(token.map[0] + 1 + (token.type == "fence")))
@@ -190,20 +216,25 @@ def _closed(block: str) -> str:
     return _ENCLOSING.sub(checked, block)
 
 
-def _without_front_matter(document: str) -> str:
-    """The document with empty lines in place of its front matter: a mapping in YAML between two lines of
-    `---` at the top."""
+def _front_matter(document: str) -> tuple[list[tuple[int, str]], str]:
+    """The title in the front matter of a document, a mapping in YAML between two lines of `---` at the top;
+    and the document with empty lines in its place."""
     lines = document.split("\n")
     if lines[0].rstrip() != FENCE:
-        return document
+        return [], document
     end = next((at for at, line in enumerate(lines[1:], 1) if line.rstrip() == FENCE), 0)
     try:
         data = yaml.compose("\n".join(lines[1:end]), yaml.CSafeLoader)
     except (yaml.YAMLError, RecursionError):
-        return document
+        return [], document
     if not isinstance(data, yaml.MappingNode):
-        return document
-    return "\n" * (end + 1) + "\n".join(lines[end + 1 :])
+        return [], document
+    titles = [
+        (key.start_mark.line + 2, " ".join(value.value.split()))
+        for key, value in data.value
+        if key.value == "title" and isinstance(value, yaml.ScalarNode)
+    ]
+    return titles, "\n" * (end + 1) + "\n".join(lines[end + 1 :])
 
 
 def restructured(document: str, prose: bool = False) -> Passages:
@@ -214,7 +245,7 @@ def restructured(document: str, prose: bool = False) -> Passages:
     """
     from edgedistill.data.restructured_text import parsed
 
-    yield from _blocks(parsed(document, hypertext), prose)
+    yield from _blocks(parsed(document), prose)
 
 
 def _blocks(node: nodes.Node, prose: bool, line: int = 1) -> Passages:
@@ -233,7 +264,10 @@ def _blocks(node: nodes.Node, prose: bool, line: int = 1) -> Passages:
     line = node.line or line
     if isinstance(node, invisible) or (prose and isinstance(node, (*not_prose, nodes.system_message))):
         return
-    if isinstance(node, nodes.system_message):  # of what could not be parsed, the source stands in it
+    if isinstance(node, nodes.raw):
+        passages = hypertext(node.astext()) if "html" in node["format"] else ()
+        yield from ((line + 1 + number, text) for number, text in passages)
+    elif isinstance(node, nodes.system_message):  # of what could not be parsed, the source stands in it
         lost = [child for child in node.children if isinstance(child, nodes.literal_block)]
         for block in lost if node["level"] >= 3 else []:
             yield line, " ".join(block.astext().split())
@@ -261,6 +295,8 @@ def _plain(node: nodes.Node) -> str:
         return node.astext()
     if isinstance(node, nodes.footnote_reference | nodes.citation_reference):
         return ""
+    if isinstance(node, nodes.raw):
+        return " ".join(text for _, text in _blocks(node, False))
     if isinstance(node, nodes.image):
         return str(node.get("alt", ""))
     between = " " if isinstance(node, nodes.line_block) else ""

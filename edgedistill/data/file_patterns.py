@@ -4,21 +4,25 @@ pattern."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from edgedistill import object_store
 from edgedistill.data import input_file
 from edgedistill.errors import UserError
+from edgedistill.reading import Reading
 
 
-def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
+def matching_files(
+    patterns: list[str], data: Path | None, place: str, reading: Reading | None = None
+) -> list[Path]:
     """The files that match any of the globs, in order, each once. Relative globs start from the folder
     `data`; `**` stands for a folder and all below it, linked ones too, but for node_modules. An address in an
     object store, such as s3://bucket/texts/*.txt, stands for the files there. A folder is all texts and
     tables in it. What hides behind a dot is found only
-    where a pattern has that dot.
+    where a pattern has that dot. `reading` is told of the other files in folders.
 
     The option `place` names the globs, for errors. Raises UserError: no file matches, unknown file type, no
     data folder.
@@ -32,7 +36,7 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
             path = in_data(pattern, data, place)
             paths = expanded(path)
             if not paths and os.path.isdir(path):
-                paths = texts_below(path)
+                paths = texts_below(path, Reading() if reading is None else reading)
                 if not paths:
                     kinds = ", ".join(input_file.KINDS)
                     raise UserError(f"{place}: {pattern!r} is a folder without texts ({kinds}); name another")
@@ -93,12 +97,23 @@ def _below(pattern: str, folder: Path) -> str:
     return Path(pattern).relative_to(folder).as_posix() if inside else pattern
 
 
-def texts_below(folder: Path) -> list[Path]:
+def texts_below(folder: Path, reading: Reading) -> list[Path]:
     """What a folder stands for: its files of texts and tables, and those of the folders in it. Documents that
-    are to be converted first are among them, so that their reader names them."""
-    paths = [below / name for below in _folders(folder) for name in sorted(os.listdir(below))]
-    plain = [path for path in paths if not path.name.startswith(".") and _is_file(path)]
-    return [path for path in plain if path.name.lower().removesuffix(".gz").endswith(input_file.NAMED)]
+    are to be converted first are among them, so that their reader names them. `reading` is told how many
+    others there are, by their endings, and of folders that cannot be opened."""
+    below = _folders(folder, lambda error: reading.skip(error.filename, error))
+    paths = [path / name for path in below for name in sorted(os.listdir(path)) if not name.startswith(".")]
+    texts, others = list[Path](), Counter[str]()
+    for path in paths:
+        name = path.name.lower().removesuffix(".gz")
+        if _is_file(path) and name.endswith(input_file.NAMED):
+            texts.append(path)
+        elif not path.is_dir():
+            ending = os.path.splitext(name)[1] or "without ending"
+            others[ending if _is_file(path) else "pipe or device"] += 1
+    if others:
+        reading.other_files[str(folder)] = dict(others)
+    return texts
 
 
 def _is_file(path: Path) -> bool:
@@ -111,7 +126,7 @@ def _expanded(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
     if not parts:
         yield folder
     elif parts[0] == "**":
-        for below in _folders(folder):
+        for below in _folders(folder, lambda error: None):
             yield from _expanded(below, parts[1:] or ("*",))
     elif os.path.lexists(folder / parts[0]):
         yield from _expanded(folder / parts[0], parts[1:])
@@ -124,12 +139,12 @@ def _expanded(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
                 yield from _expanded(folder / name, parts[1:])
 
 
-def _folders(top: Path) -> list[Path]:
+def _folders(top: Path, closed: Callable[[OSError], None]) -> list[Path]:
     """A folder and every folder below it, each once; what is reached only by a link comes last. No folder
-    that hides behind a dot, and none of npm's packages."""
+    that hides behind a dot, and none of npm's packages. `closed` is told of what cannot be opened."""
     found, links, seen = list[Path](), [top], set[str]()
     while links:
-        for folder, names, _ in os.walk(links.pop(0)):
+        for folder, names, _ in os.walk(links.pop(0), onerror=closed):
             real = os.path.realpath(folder)
             if real in seen:
                 names.clear()

@@ -20,7 +20,9 @@ from edgedistill.errors import UserError, first_line, unknown_name
 
 MAX_LINE_BYTES = 16_000_000  # of a .jsonl, .tsv or .csv row, which may hold more than the text
 
-WHOLE_TEXT = (".txt", ".md", ".rst", ".html", ".htm", ".pdf")  # all of it is text; the others have columns
+SAME = {".htm": ".html", ".markdown": ".md", ".mdx": ".md", ".ndjson": ".jsonl"}  # read as
+# all of it is text; the others have columns
+WHOLE_TEXT = (".txt", ".md", ".markdown", ".mdx", ".rst", ".html", ".htm", ".pdf")
 KINDS = (*WHOLE_TEXT, ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 # what is counted in a file, where it is not lines
 NUMBERED = {".parquet": "row", ".json": "item", ".pdf": "page"}
@@ -68,7 +70,7 @@ MOST_NULS = 0.1  # of a file's first line; UTF-16 without a byte order mark has 
 
 
 def kind(path: Path) -> str:
-    """The type of a file, one of KINDS but for .ndjson and .htm, which are .jsonl and .html.
+    """The type of a file, one of KINDS but for those of SAME.
 
     By its ending in any case, without .gz. A .json file that is no array is read as .jsonl. A stream without
     ending, such as /dev/stdin, is .txt. Raises UserError for any other.
@@ -88,7 +90,7 @@ def kind(path: Path) -> str:
             start = file.read(1024)
         text = start.decode(_marked(start) or "utf-8", errors="ignore").lstrip()
         return ".json" if text.startswith("[") else ".jsonl"
-    return {".ndjson": ".jsonl", ".htm": ".html"}.get(suffix, suffix)
+    return SAME.get(suffix, suffix)
 
 
 def content_id(path: Path) -> Any:

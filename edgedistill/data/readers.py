@@ -59,7 +59,7 @@ def numbered_texts(
 
     `field` is the option that names the column, for errors. The unit `paragraph` joins the lines of a .txt
     file up to a blank one, `auto` does so where they are wrapped. `longest` is the most characters of a text.
-    `reading` is told of pages without text.
+    `reading` is told of pages without text, and of the columns that were chosen.
     Raises UserError, which names file and line or row: unknown file type, no such column, no text there,
     bytes that are not UTF-8, a damaged file, a text that is too long.
     """
@@ -73,7 +73,7 @@ def numbered_texts(
             report = Reading() if reading is None else reading
             numbered = _passages(path, kind, partial(report.empty_page, str(path)))
         case _ if column is None and "text" not in (names := column_names(path)):
-            numbered = _worded(path, names)
+            numbered = _worded(path, names, Reading() if reading is None else reading)
         case _:
             columns = _named_columns(path, column or "text")
             numbered = ((number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field))
@@ -105,18 +105,14 @@ def _named_columns(path: Path, column: str) -> list[str]:
     return [column] if column in names else [part.strip() for part in column.split(",")]
 
 
-def _worded(path: Path, names: list[str]) -> Numbered:
+def _worded(path: Path, names: list[str], reading: Reading) -> Numbered:
     """The texts of a table without a column `text` among its `names`, whose column nobody named: its cells
     that are more than numbers, joined, those inside lists and objects too. Raises UserError where no column
     has a word."""
-    kind = input_file.kind(path)
-    header = names if kind in (".csv", ".tsv", ".parquet") else []
-    rows = _rows(path, [] if header and kind != ".parquet" else None, None)
-    if kind == ".parquet":
-        rows = ((number, dict(zip(header, row.values(), strict=True))) for number, row in rows)
+    header = [] if input_file.kind(path) in (".json", ".jsonl") else names
     if len(header) == 1 and DIVIDED.search(header[0]):
         _check_columns(path, ["text"], header, None)
-    flat = ((number, dict(_cells_of(row))) for number, row in rows)
+    flat = ((number, dict(_cells_of(row))) for number, row in _rows(path, [], None))
     judged = list(islice(flat, LINES_JUDGED))
     chosen = set[Any]().union(*(_text_columns(row) for _, row in judged))
     if judged and not chosen:
@@ -126,6 +122,8 @@ def _worded(path: Path, names: list[str]) -> Numbered:
     for number, row in chain(judged, flat):
         chosen |= _text_columns(row)  # a column may have its first word late
         yield number, BETWEEN.join(text for column, text in row.items() if text and column in chosen)
+    shown = {column[0] for column in chosen}
+    reading.columns[str(path)] = [name for name in dict.fromkeys([*names, *shown]) if name in shown]
 
 
 def _cells_of(value: Any, column: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
@@ -167,21 +165,19 @@ def texts_in_every_column(path: Path) -> Iterator[str]:
     if is_text_file(path):
         yield from texts_in(path)
         return
-    for _, row in _rows(path, None, None):
+    table = numbered_rows(path)
+    for _, row in _rows(path, [], None) if table is None else table:
         cells = [text for _, text in _cells_of(row)]
         yield from cells
         yield BETWEEN.join(text for text in cells if not NUMBER.fullmatch(text))
 
 
-def _rows(path: Path, columns: list[str] | None, field: str | None) -> Iterator[tuple[int, dict[Any, Any]]]:
-    """The numbered rows of a table: those columns by name, of objects all; or all of them by number, of a
-    .tsv or .csv file with the header."""
+def _rows(path: Path, columns: list[str], field: str | None) -> Iterator[tuple[int, dict[Any, Any]]]:
+    """The numbered rows of a table by the names of its columns, at least of these; without any, of all."""
     table = numbered_rows(path)
-    if table is None:
-        return _parquet(path, columns, field) if input_file.numbered(path) == "row" else objects(path)
-    if columns is not None:
+    if table is not None:
         return _of_header(table, path, columns, field)
-    return ((number, dict(enumerate(cells))) for number, cells in table)
+    return _parquet(path, columns or None, field) if input_file.numbered(path) == "row" else objects(path)
 
 
 def column_names(path: Path) -> list[str]:
@@ -192,10 +188,7 @@ def column_names(path: Path) -> list[str]:
         table = numbered_rows(path)
         if table is not None:
             return next(table, (0, list[str]()))[1]
-        if input_file.numbered(path) == "row":
-            batches = islice(parquet_batches(path, None, None), 1)
-            return [name for batch in batches for name in batch.schema.names]
-        return [name for _, row in islice(objects(path), 1) for name in row]
+        return list(next(_rows(path, [], None), (0, dict[str, Any]()))[1])
 
 
 def checked(text: str, name: str, number: int, longest: int, word: str = "line") -> str:
@@ -260,23 +253,26 @@ def _passages(path: Path, kind: str, empty_page: Callable[[int], None]) -> Numbe
 def _cells(
     path: Path, columns: Sequence[str | int], field: str | None, numeric: Sequence[str | int] = ()
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """(number, the cells of those columns) of every row of a table. Raises UserError for a cell without
-    text."""
-    if isinstance(columns[0], int):
-        yield from _by_number(path, [int(column) for column in columns], field)
-        return
-    names, word = [str(column) for column in columns], input_file.numbered(path)
-    for number, row in _rows(path, names, field):
-        place, found = f"{path}: {word} {number}", []
-        for column in names:
+    """(number, the cells of those columns) of every row of a table. Numbers are those of a table without a
+    header, as TED2020, WikiMatrix and Europarl are distributed. Raises UserError for a cell without text."""
+    table, rows = numbered_rows(path), iter(list[tuple[int, dict[Any, Any]]]())
+    if not isinstance(columns[0], int):
+        rows = _rows(path, [str(column) for column in columns], field)
+    elif table is not None:
+        rows = ((number, dict(enumerate(cells))) for number, cells in table)
+    else:
+        fact = f"column numbers are for .tsv and .csv files, {path} names its columns"
+        raise UserError(f"{field}: {fact}; give names")
+    for number, row in rows:
+        place = f"{path}: {input_file.numbered(path)} {number}"
+        for column in columns:
             if column not in row:
-                known = [name for name, value in row.items() if isinstance(value, str)]
-                _no_column(place, unknown_name("text column", column, known), field)
-            found.append(_text(column, row[column], place, numeric))
-        yield number, tuple(found)
+                known = [str(name) for name, value in row.items() if isinstance(value, str)]
+                _no_column(place, unknown_name("text column", str(column), known), field)
+        yield number, tuple(_text(column, row[column], place, numeric) for column in columns)
 
 
-def _text(column: str, value: Any, place: str, numeric: Sequence[str | int]) -> str:
+def _text(column: str | int, value: Any, place: str, numeric: Sequence[str | int]) -> str:
     """The text of a cell. Raises UserError where it holds none."""
     if isinstance(value, str) or (column in numeric and isinstance(value, int | float)):
         return str(value)
@@ -285,24 +281,6 @@ def _text(column: str, value: Any, place: str, numeric: Sequence[str | int]) -> 
     raise UserError(
         f"{place}: column {column!r} holds {type(value).__name__}, not text; choose another column"
     )
-
-
-def _by_number(path: Path, columns: list[int], field: str | None) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Rows of a table without a header, as TED2020, WikiMatrix, News Commentary and Europarl are
-    distributed."""
-    rows, last = numbered_rows(path), max(columns)
-    if rows is None:
-        raise UserError(
-            f"{field}: column numbers are for .tsv and .csv files, {path} names its columns; give names"
-        )
-    for number, cells in rows:
-        if len(cells) <= last:
-            fact = (
-                f"line {number} has {counted(len(cells), 'column')}, and column {last}, counted from 0, was "
-                "requested"
-            )
-            raise UserError(f"{path}: {fact}; correct the line, or {field}")
-        yield number, tuple(cells[column] for column in columns)
 
 
 def _no_column(name: object, fact: str, field: str | None) -> NoReturn:
@@ -390,18 +368,15 @@ def _of_header(
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The numbered objects of a .jsonl file, blank lines skipped, or of a .json array, where a string is an
     object's `text`."""
-    word, expected = input_file.numbered(path), "object"
-    items = _json_lines(path)
-    if word == "item":
-        items, expected = _array(path), "object or a string"
-    for number, item in items:
+    word = input_file.numbered(path)
+    for number, item in _array(path) if word == "item" else _json_lines(path):
         if isinstance(item, str) and word == "item":
             yield number, {"text": item}
         elif isinstance(item, dict):
             yield number, item
         else:
-            fact = f"a JSON {type(item).__name__}; every {word} must be an {expected}"
-            raise UserError(f"{path}: {word} {number}: {fact}")
+            fact = f"a JSON {type(item).__name__}; every {word} must be an object"
+            raise UserError(f"{path}: {word} {number}: {fact}{' or a string' * (word == 'item')}")
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -410,7 +385,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
         for number, line in lines(path):
             if line.strip():
                 try:
-                    yield number, json.loads(line)
+                    yield number, json.loads(line, object_pairs_hook=_object)
                 except json.JSONDecodeError:
                     if line.strip() not in ("{", "[") or number > 1:
                         raise
@@ -424,7 +399,18 @@ def _array(path: Path) -> Iterator[tuple[int, Any]]:
         if len(data) > MAX_LINE_BYTES:
             fact = f"over {MAX_LINE_BYTES:,} bytes, and a .json array is read whole"
             raise UserError(f"{path}: {fact}; save it as .jsonl, an object a line")
-        return enumerate(json.loads(input_file.decoded(data, str(path))), 1)
+        text = input_file.decoded(data, str(path))
+        return enumerate(json.loads(text, object_pairs_hook=_object), 1)
+
+
+def _object(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which a key that stands twice would hide the other."""
+    found = dict(items)
+    if len(found) < len(items):
+        keys = [key for key, _ in items]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise json.JSONDecodeError(f"an object with the key {twice!r} twice", "", 0)
+    return found
 
 
 def parquet_batches(
@@ -450,12 +436,13 @@ def parquet_batches(
 
 def _parquet(
     path: Path, columns: list[str] | None, field: str | None
-) -> Iterator[tuple[int, dict[Any, Any]]]:
-    """The numbered rows: those columns by name, or all of them by number."""
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The numbered rows, of those columns or of all."""
     number = 0
     with damage_as_user_error(str(path), lambda: f"row {number + 1}"):
         for batch in parquet_batches(path, columns, field):
-            names = batch.schema.names if columns else range(batch.num_columns)
+            names = batch.schema.names
+            _check_columns(path, names, names, field)
             # value by value, so that the row of one that is not UTF-8 is known
             for scalars in zip(*batch.columns, strict=True):
                 values = [scalar.as_py() for scalar in scalars]

@@ -103,9 +103,10 @@ def survey(
     order = {"finished": 0, "bert": 1, "static": 2}
     for shape in shapes.all_shapes(source):
         if any(shapes.estimated_bytes(shape, source, name) <= _most(budget) for name in PRECISIONS):
-            finished = shape.kind == "finished"  # each is a family: all are measured
-            member = shape.vocabulary if finished else -shape.layers
-            families.setdefault((order[shape.kind], member), []).append(shape)
+            member: tuple[int, int | str] = order[shape.kind], -shape.layers
+            if source.is_start(shape):  # each shipped one is a family: all are measured
+                member = 0, shape.vocabulary if shape.kind == "finished" else ""
+            families.setdefault(member, []).append(shape)
     for (kind, _), family in sorted(families.items()):
         if len(fits) >= wanted and kind > 0 and time.monotonic() - started > seconds:
             break
@@ -128,8 +129,8 @@ def _most(budget: Budget) -> float:
 
 
 def _rank(shape: Shape, source: Source, precision: str) -> tuple[bool, bool, float]:
-    """Shipped students come first, then shapes in 8 bits, then those with the most products."""
-    return shape.kind != "finished", ROWS[precision].bits < 8, -shapes.products(shape, source)
+    """Starts come first, then shapes in 8 bits, then those with the most products."""
+    return not source.is_start(shape), ROWS[precision].bits < 8, -shapes.products(shape, source)
 
 
 def _largest(
@@ -144,6 +145,9 @@ def _largest(
 
     def size(shape: Shape) -> tuple[bool, float, float]:
         fits_in_8 = shapes.estimated_bytes(shape, source, "int8") <= _most(budget)
+        if source.is_start(shape):  # as many tokens as can be: no training makes up for those that lack
+            tokens = 0 if shape.kind == "finished" else source.vocabularies[shape.vocabulary].size
+            return fits_in_8, float(tokens), float(shape.table)
         usual = shape.vocabulary == USUAL
         return fits_in_8, shapes.products(shape, source) * (1 + usual), float(shape.table)
 

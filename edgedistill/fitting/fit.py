@@ -127,7 +127,7 @@ def _find(request: FitRequest, out: Path, session: Session, started: float) -> d
 
 
 def train_candidates(fit: Fit) -> None:
-    """Train the best start and the first of the other shapes for equal minutes each, then the best of these
+    """Train the best starts and the first of the other shapes for equal minutes each, then the best of these
     for all that is left. Where the machine has become so slow that too little is left, fewer are trained."""
     shapes = _to_train(fit)
     known = {each.name for each in fit.state.candidates}
@@ -148,10 +148,10 @@ def train_candidates(fit: Fit) -> None:
 
 
 def _to_train(fit: Fit) -> list[Shape]:
-    """The best start, and then the shapes that fit, in their order: kinds and depths take turns."""
-    start, fits = fit.state.start, fit.state.fits or []
-    best = [start.shape] if start is not None else []
-    return [*best, *(shape for shape in fits if shape.kind != "finished")][: plan.TRIALS]
+    """The best two starts, and then the shapes that fit, in their order: kinds and depths take turns."""
+    starts = [each.shape for each in fit.state.measured if not each.steps]
+    others = [shape for shape in fit.state.fits or [] if not fit.source.is_start(shape)]
+    return [*starts[: plan.TRIALS - 1], *others][: plan.TRIALS]
 
 
 def _training_seconds(fit: Fit, share: float, left: int) -> float:
@@ -313,6 +313,6 @@ def summary(done: dict[str, Any]) -> str:
 
 def teacher(model: str, revision: str | None, pooling: str | None) -> recipe.Teacher:
     """The teacher of a command's options. Raises UserError where they do not fit together."""
-    named = {"model": model, "revision": revision, "pooling": pooling}
+    named = {"model": model, "revision": revision, "pooling": pooling, "max_tokens": texts.MAX_TOKENS}
     whole = {"name": "fit", "teacher": named, "student": {"kind": "teacher"}}
     return recipe.parse(whole, "--teacher").teacher

@@ -121,7 +121,8 @@ class Fit:
     def source(self) -> Source:
         """What candidates start from."""
         self.session.log("layers and vocabularies that students can have")
-        return shapes.find(self.teacher, self.corpus, self.folder / record.VOCABULARIES, self.session)
+        found = shapes.find(self.teacher, self.corpus, self.folder / record.VOCABULARIES, self.session)
+        return replace(found, own_space=self.request.space == "own")
 
     def recipe(self, shape: Shape, **length: Any) -> dict[str, Any]:
         """The recipe of a candidate, as data; `length` has the steps or minutes of its training."""
@@ -137,11 +138,13 @@ class Fit:
             "student": shapes.section(shape, self.source),
             "stages": stages,
         }
-        if shape.kind == "finished" and self.request.space == "own":
-            student = self.source.finished[shape.vocabulary]
-            if finished_student.needs_new_head(recipe.parse(whole, shape.name), student, self.teacher.dims):
-                return shapes.in_own_space(whole, student, self.teacher.dims)
-        return whole
+        if (own := self.source.own_dims(shape)) is None:
+            return whole
+        student = self.source.finished.get(shape.vocabulary)
+        spec, dims = recipe.parse(whole, shape.name), self.teacher.dims
+        if student is not None and not finished_student.needs_new_head(spec, student, dims):
+            return whole
+        return shapes.in_own_space(whole, own, dims)
 
     def opened(self, shape: Shape) -> Opened:
         """A candidate before training, with weights that nothing was fitted to. Raises UserError where it
@@ -261,15 +264,24 @@ def _most_texts(request: FitRequest, rate: float, taken: int) -> int:
 
 
 def _measure_starts(fit: Fit) -> None:
-    """Measure the shipped students that fit, untrained: as they are, in a space of their own, or with a
-    linear map to the teacher's. The winner is no worse than any of them."""
-    known = {each.name for each in fit.state.candidates}
-    for shape in fit.state.fits or []:
-        if shape.kind == "finished" and shape.vocabulary not in known:
+    """Measure what fits and knows something, untrained: shipped students as they are, in a space of their
+    own, or with a linear map to the teacher's; then whole encoders. The winner is no worse than any of
+    them."""
+    known, weak = {each.name for each in fit.state.candidates}, ""
+    starts = [shape for shape in fit.state.fits or [] if fit.source.is_start(shape)]
+    for shape in sorted(starts, key=lambda shape: shape.kind != "finished"):
+        if shape.kind != "finished" and (weak := _weak(fit)):
+            break  # the teacher's layers are no better
+        if shape.untrained not in known:
             whole = fit.recipe(shape, steps=0)
             precision = fit.state.cost(shape).best(fit.request.budget)
-            fit.measure(Candidate(shape.vocabulary, shape, whole, precision))
-    start, teacher = fit.state.start, fit.state.teacher_measures
-    if start is not None and teacher is not None and (weak := weaker_teacher(teacher, start.measures)):
+            fit.measure(Candidate(shape.untrained, shape, whole, precision))
+    if weak := weak or _weak(fit):
         fit.session.log(f"weak: {weak}")
     fit.session.log(f"{duration(fit.spent_s)} for all that comes before training")
+
+
+def _weak(fit: Fit) -> str:
+    """What is to be said of a teacher that is worse than the best start; "" of another."""
+    start, teacher = fit.state.start, fit.state.teacher_measures
+    return weaker_teacher(teacher, start.measures) if start is not None and teacher is not None else ""

@@ -39,7 +39,7 @@ NEURONS = (4.0, 2.5, 1.5)  # feed-forward size, in widths
 TABLE_SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8)  # PQ bytes of a token, in widths
 STATIC_SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 3 / 16, 1 / 8, 1 / 12)  # width of a static student's table
 LEAST_SHARE = 0.5  # of a shipped student's bytes, that the smallest precision has
-KEPT = (3, 12)  # a token is kept where the texts use it so often
+ALL, KEPT = "all", (3, 12)  # vocabularies: of all tokens; a token is kept where the texts use it so often
 # The first of them that keeps to the budget is trained for; qdq has the embeddings of int8.
 PRECISIONS = sorted(
     (name for name, row in ROWS.items() if row.bits <= 8 and name != "qdq"),
@@ -52,6 +52,7 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 # All layers at full width: nearly the teacher before the first step.
 WHOLE = {"learning_rate": 3e-4, "optimizer": "adamw"}
+FOREIGN_RATE = 1e-4  # of an encoder's whole layers that another teacher teaches in their own space
 SMALLEST_BATCH, STEPS_OF_AN_EPOCH = 8, 16  # of few texts: smaller batches, so that an epoch has some steps
 # A finished student: the weight of what it is to embed as before, and its initial weights' share of the
 # result, so that little is forgotten (bench/LOG.md).
@@ -63,7 +64,7 @@ FOREIGN_SHARE = 0.65  # the initial weights' share where another teacher than it
 class Layers:
     """The encoder that students take layers and token embeddings from; `weights` is as in a recipe.
 
-    Students keep so many `positions` of the position table, for `max_tokens`.
+    Students keep so many `positions` of the position table, for `max_tokens`, and its `pooling`.
     """
 
     weights: str
@@ -73,6 +74,7 @@ class Layers:
     neurons: int
     positions: int
     max_tokens: int
+    pooling: str = "mean"
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,35 @@ class Vocabulary:
 @dataclass(frozen=True)
 class Source:
     """What a teacher and the texts make possible: layers to start from, vocabularies, and shipped students
-    that know the texts' words. `dims` are the teacher's."""
+    that know the texts' words. `dims` are the teacher's. Starts keep a space of their own with `own_space`.
+    """
 
     dims: int
     max_tokens: int
     layers: Layers | None
     finished: dict[str, run.Run] = field(default_factory=dict)
     vocabularies: dict[str, Vocabulary] = field(default_factory=dict)
+    own_space: bool = True
+
+    def is_whole(self, shape: Shape) -> bool:
+        """Whether a shape has all layers at their full width: those who know something before they learn."""
+        start = self.layers
+        whole = start is not None and (shape.layers, shape.width) == (start.depth, start.width)
+        return shape.kind == "bert" and whole
+
+    def is_start(self, shape: Shape) -> bool:
+        """Whether a shape is worth measuring untrained: a shipped student, or a whole encoder."""
+        of_teacher = self.layers is not None and self.layers.weights == "teacher"
+        return shape.kind == "finished" or (self.is_whole(shape) and (of_teacher or self.own_space))
+
+    def own_dims(self, shape: Shape) -> int | None:
+        """The dimensions of the space that a start may keep; None where it has the teacher's or is no
+        start."""
+        if not self.own_space or not self.is_start(shape):
+            return None
+        if shape.kind == "finished":
+            return self.finished[shape.vocabulary].dims
+        return shape.width if self.layers is not None and self.layers.weights != "teacher" else None
 
     @property
     def tokenizer(self) -> str:
@@ -115,7 +139,12 @@ class Shape:
     width: int = 0
     neurons: int = 0
     table: int = 0
-    vocabulary: str = "all"
+    vocabulary: str = ALL
+
+    @property
+    def untrained(self) -> str:
+        """The name of what it is before its first step."""
+        return self.vocabulary if self.kind == "finished" else f"{self.name}-untrained"
 
     @property
     def name(self) -> str:
@@ -124,7 +153,7 @@ class Shape:
             return f"from-{self.vocabulary}"
         parts = [self.kind, "x".join(str(each) for each in (self.layers, self.width, self.neurons) if each)]
         parts.append(f"t{self.table}" if self.table < self.width else "")
-        parts.append("" if self.vocabulary == "all" else self.vocabulary.replace(" ", ""))
+        parts.append("" if self.vocabulary == ALL else self.vocabulary.replace(" ", ""))
         return "-".join(filter(None, parts))
 
 
@@ -203,8 +232,10 @@ def section(shape: Shape, source: Source) -> dict[str, Any]:
         assert start is not None, "only layers make this kind"
         student |= {"weights": start.weights, "max_positions": start.positions}
         student["layers"] = spread(start.depth, shape.layers)
+        student["pooling"] = start.pooling
         if shape.width < start.width:
             student |= {"width": shape.width, "intermediate": shape.neurons}
+            student["pooling"] = start.pooling.removesuffix("_pooler")  # which belongs to the full width
     if shape.table < shape.width:
         student["pq_bytes"] = shape.table
         student["embeddings"] = {"from": "teacher", "weighting": "frequency", "count_exponent": 0.5}
@@ -226,10 +257,7 @@ def stage(shape: Shape, source: Source, count: int) -> dict[str, Any]:
     if shape.kind == "finished":
         settings = finished_stage(source.finished[shape.vocabulary].kind)
     else:
-        settings = dict(TRAINING[shape.kind])
-        start = source.layers
-        if start is not None and (shape.layers, shape.width) == (start.depth, start.width):
-            settings |= WHOLE
+        settings = TRAINING[shape.kind] | (WHOLE if source.is_whole(shape) else {})
     while settings["batch"] > SMALLEST_BATCH and count < STEPS_OF_AN_EPOCH * settings["batch"]:
         settings["batch"] //= 2
     return {**shared, **settings}
@@ -243,21 +271,25 @@ def finished_stage(kind: str) -> dict[str, Any]:
     return {**settings, "learning_rate": 2e-3, "optimizer": "muon"}
 
 
-def targets(student: run.Run, dims: int) -> dict[str, Any]:
-    """The recipe's `targets` of a finished student that keeps its own space: the embeddings of another
-    teacher, of `dims` dimensions, rotated to where the student has them. Cosines among texts stay as they
+def targets(own: int, dims: int) -> dict[str, Any]:
+    """The recipe's `targets` of a student that keeps its own space, of `own` dimensions: the embeddings of
+    another teacher, of `dims`, rotated to where the student has them. Cosines among texts stay as they
     are."""
-    if dims < student.dims:
-        return {"dims": student.dims, "reduce": {"kind": "ridge"}}
-    reduce = {"kind": "pca", "centre": False} if dims > student.dims else {"kind": "none"}
-    return {"dims": student.dims, "reduce": reduce, "align": "procrustes"}
+    if dims < own:
+        return {"dims": own, "reduce": {"kind": "ridge"}}
+    reduce = {"kind": "pca", "centre": False} if dims > own else {"kind": "none"}
+    return {"dims": own, "reduce": reduce, "align": "procrustes"}
 
 
-def in_own_space(described: dict[str, Any], student: run.Run, dims: int) -> dict[str, Any]:
-    """A finished student's recipe for another teacher, of `dims` dimensions, that leaves it its space."""
+def in_own_space(described: dict[str, Any], own: int, dims: int) -> dict[str, Any]:
+    """A start's recipe for another teacher, of `dims` dimensions, that leaves it its space of `own`
+    dimensions."""
     first, *behind = described["stages"]
-    stages = [{**first, "initial_share": FOREIGN_SHARE}, *behind]
-    return {**described, "targets": targets(student, dims), "stages": stages}
+    stages = [{"rehearsal": REHEARSAL, **first, "initial_share": FOREIGN_SHARE}, *behind]
+    if first.get("optimizer") == WHOLE["optimizer"]:
+        stages[0]["learning_rate"] = FOREIGN_RATE
+    student = {key: value for key, value in described["student"].items() if key != "head"}
+    return {**described, "student": student, "targets": targets(own, dims), "stages": stages}
 
 
 # ---- found
@@ -300,7 +332,8 @@ def _open_layers(weights: str, teacher: TeacherEncoder) -> tuple[Layers, PreTrai
     positions = min(MAX_TOKENS + first, config.max_position_embeddings)
     most = min(teacher.max_tokens, positions - first)
     sizes = config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size
-    return Layers(weights, *sizes, positions, most), tokenizer
+    pooling = teacher.module.poolings if weights == "teacher" else ["mean"]
+    return Layers(weights, *sizes, positions, most, pooling[0] if len(pooling) == 1 else "mean"), tokenizer
 
 
 def finished_students(sample: list[str]) -> dict[str, run.Run]:
@@ -319,7 +352,7 @@ def _vocabularies(
     """The vocabularies that candidates choose from, by name: all of the start's tokens, those that the texts
     use. Of those of one size only the first is kept."""
     found: dict[str, Vocabulary] = {}
-    sections: dict[str, dict[str, Any]] = {"all": {}}
+    sections: dict[str, dict[str, Any]] = {ALL: {}}
     sections |= {f"kept {count}": {"trim": {"min_count": count}} for count in KEPT}
     for name, section in sections.items():
         spec = _spec(teacher, {"kind": "static", "width": 2, "tokenizer": source.tokenizer, **section})

@@ -28,7 +28,7 @@ MOST_TEXTS = 200_000  # more bring a small student nothing in an hour
 LEAST_TEXTS = 200
 ENOUGH_TEXTS = 20_000  # of which a student of this size gains
 MOST_EPOCHS = 40.0  # more passes over the texts bring nothing
-MAX_TOKENS = 128  # of a text, that a student of a fit reads
+MAX_TOKENS = 256  # of a text, that a student of a fit reads
 # General texts beside the user's: a share of these, at least so many as the maps between spaces need.
 GENERAL_SHARE, LEAST_GENERAL, MOST_GENERAL = 0.25, 1_000, 4_000
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 2_000

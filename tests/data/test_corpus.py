@@ -71,7 +71,8 @@ def test_every_file_type_gives_the_same_texts(tmp_path: Path, kind: str, packed:
 
 
 MARKDOWN = """---
-title: not read
+title: A title
+tags: not read
 ---
 # A `heading` of *one* line
 
@@ -106,6 +107,7 @@ def test_markdown_is_read_without_markup(tmp_path: Path) -> None:
     wrapped = "A paragraph that is wrapped, with a link and a picture."
     read = all_of(build(tmp_path, "a.md"))
     assert read == [
+        "A title",
         "A heading of one line",
         wrapped,
         "an item",

@@ -26,6 +26,7 @@ SHOWN = {  # around or in place of: what browsers show all the same
     "svg": f"<svg><title>no</title><text>{REFUNDS}</text></svg>",
     "a formula": "<p>Refunds take <math><mi>nine</mi></math> days.</p>",
     "details": f"<details><summary>{REFUNDS}</summary></details>",
+    "a shadow root": f"<div><template shadowrootmode=open><p>{REFUNDS}<slot></slot></template></div>",
     "found by its reader": f"<p hidden=until-found>{REFUNDS}</p>",
     "another style": f'<p style="--display:none; background: url(?display:none)">{REFUNDS}</p>',
     "entities": "<p>Refunds&nbsp;take n&#105;ne days&period;</p>",
@@ -69,6 +70,18 @@ def test_a_tag_without_its_end_hides_nothing_of_a_markdown_document(name: str) -
     assert read == [(1, f"The <{name}> tag."), (3, REFUNDS), (7, "The end.")]
 
 
+@pytest.mark.parametrize("mark", ["- ", "> ", "1. "])
+def test_blocks_within_blocks_are_read(mark: str) -> None:
+    assert list(document_text.markdown(f"{mark * 60}{REFUNDS}")) == [(1, REFUNDS)]
+
+
+@pytest.mark.parametrize(("name", "deep"), [("a.md", "> " * 20_000), ("a.html", "<div>" * 20_000)])
+def test_what_is_nested_too_deeply_is_refused(tmp_path: Path, name: str, deep: str) -> None:
+    (tmp_path / name).write_text(deep + REFUNDS)
+    with pytest.raises(UserError, match=f"{name}: its markup: nested too deeply"):
+        list(readers.texts_in(tmp_path / name))
+
+
 def test_lines_and_notes_of_markdown() -> None:
     document = "One[^1]  \ntwo.\n\n```\ncode\n```\n\n<ul>\n<li>A</li>\n<li>B</li>\n</ul>\n\n[^1]: Knuth\n"
     expected = [(1, "One[^1]"), (2, "two."), (5, "code"), (9, "A"), (10, "B"), (13, "[^1]: Knuth")]
@@ -87,7 +100,7 @@ def test_options_captions_and_rows_of_restructured_text() -> None:
 @pytest.mark.parametrize(
     ("start", "read"),
     [
-        ("---\ntitle: no\ntags: [a, b]\n---\n", [(5, REFUNDS)]),
+        ("---\ntags: [a, b]\ntitle: Our\n  terms\n---\n", [(3, "Our terms"), (6, REFUNDS)]),
         ("---\n\n# Terms\n\n---\n", [(3, "Terms"), (6, REFUNDS)]),
         ("---\nOf prose. It is none.\n\n---\n", [(2, "Of prose. It is none."), (5, REFUNDS)]),
     ],

@@ -53,6 +53,8 @@ def table(separator: str) -> bytes:
 CONTENT: dict[str, Callable[[], bytes]] = {
     ".txt": lambda: "\n".join(TEXTS).encode(),
     ".md": lambda: "\n\n".join(TEXTS).encode(),
+    ".markdown": lambda: "\n\n".join(TEXTS).encode(),
+    ".mdx": lambda: "\n\n".join(TEXTS).encode(),
     ".rst": lambda: "\n\n".join(TEXTS).encode(),
     ".html": lambda: "<!doctype html><title>x</title><p>".join(["", *TEXTS]).encode(),
     ".htm": lambda: "".join(f"<li>{text}" for text in TEXTS).encode(),
@@ -143,6 +145,8 @@ DAMAGED: list[tuple[str, Callable[[], bytes], str]] = [
     ("a.csv", lambda: b"id;text\n1;a\n", "divided by ';'; save it with commas"),
     ("a.csv", lambda: b"id\ttext\n1\ta\n", r"divided by '\\t'"),
     ("a.csv", lambda: b"text,text\na,b\n", "2 columns are named 'text'"),
+    ("a.jsonl", lambda: objects(["good"]) + b'{"text": "x", "text": "y"}\n', "line 2: .* key 'text' twice"),
+    ("a.json", lambda: b'[{"text": "x", "text": "y"}]', "key 'text' twice"),
     ("a.jsonl", lambda: objects(["good", None]), "line 2: column 'text' is null"),
     (
         "a.json",
@@ -370,6 +374,9 @@ def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(
     (folder / "gone.txt").symlink_to("nowhere.txt")
     (folder / "deep").mkdir()
     (folder / "deep" / "empty.md").write_text("\n")
+    (folder / "deep" / "sheet.xlsx").write_bytes(b"PK")
+    (folder / "deep" / "LICENSE").write_text("A text without ending.\n")
+    os.mkfifo(folder / "pipe.txt")
     session = Session(data=tmp_path)
     built = corpus.build(recipe.Files(texts=["texts"]), session, 0)
     assert sorted(built) == ["A cat sleeps.", "Refunds · They take nine days."]
@@ -377,6 +384,11 @@ def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(
     names = ["config.json", "deep/empty.md", "empty.md", "gone.txt", "latin.txt", "letter.docx"]
     assert sorted(session.reading.skipped) == [f"texts/{name}" for name in names]
     assert session.reading.skipped["texts/latin.txt"].startswith("line 2: byte 0xe9 is not UTF-8")
+    assert session.reading.other_files == {
+        str(folder): {".xlsx": 1, "without ending": 1, "pipe or device": 1}
+    }
+    assert session.reading.columns == {str(folder / "table.csv"): ["title", "body"]}
+    assert "not read in" in session.reading.line and "table.csv (title, body)" in session.reading.line
     again = Session(data=tmp_path)
     corpus.build(recipe.Files(texts=["texts"]), again, 0)
     assert again.reading.report == session.reading.report, "a cached corpus tells it too"

@@ -190,7 +190,7 @@ def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -
         (
             [("Hello",), ("Bye",)],
             {"columns": [0, 1], "languages": ["en", "de"]},
-            r"line 1 has 1 column, and column 1, counted from 0, was requested",
+            r"line 1: no text column '1'; choose 0",
         ),
         (
             [("en", "fr"), ("Hello", "Salut")],

@@ -35,9 +35,11 @@ def test_the_winner_keeps_to_the_budget(finished: Finished) -> None:
 def test_the_best_measured_state_is_exported(finished: Finished) -> None:
     candidates = finished.result["candidates"]
     scores = [each["measures"]["score"] for each in candidates]
-    assert len(candidates) == 4 and scores == sorted(scores, reverse=True)
+    assert len(candidates) == 5 and scores == sorted(scores, reverse=True)
     assert finished.result["winner"]["candidate"] == candidates[0]["name"]
     assert finished.result["winner"]["measures"] == candidates[0]["measures"]
+    untrained = next(each for each in candidates if each["name"].endswith("-untrained"))
+    assert untrained["measures"] == finished.result["start"] and untrained["steps"] == 0
     longer = next(each for each in candidates if each["name"].endswith("-longer"))
     first = next(each for each in candidates if each["name"] == longer["name"].removesuffix("-longer"))
     assert (first["steps"], longer["steps"]) == (15, 60)
@@ -82,7 +84,7 @@ def test_a_killed_fit_goes_on(world: World, tmp_path: Path, monkeypatch: pytest.
     (first,) = state_of(tmp_path / "fit").candidates
     found = fit.fit(asked, tmp_path / "fit", Session(), resume=True)
     names = [each["name"] for each in found["candidates"]]
-    assert len(names) == len(set(names)) == 4 and first.name in names
+    assert len(names) == len(set(names)) == 5 and first.name in names
     assert state_of(tmp_path / "fit").candidates[0] == first
 
 
