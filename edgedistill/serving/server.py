@@ -84,23 +84,17 @@ class Metrics:
 
     def __init__(self, waiting_texts: Callable[[], int]) -> None:
         self.registry = prometheus_client.CollectorRegistry()
-
-        def counter(name: str, about: str, *labels: str) -> prometheus_client.Counter:
-            return prometheus_client.Counter(f"edgedistill_{name}", about, labels, registry=self.registry)
-
-        def histogram(name: str, about: str, buckets: Sequence[float]) -> prometheus_client.Histogram:
-            options: dict[str, Any] = {"buckets": buckets, "registry": self.registry}
-            return prometheus_client.Histogram(f"edgedistill_{name}", about, **options)
-
+        common: Any = {"namespace": "edgedistill", "registry": self.registry}
+        counter = partial(prometheus_client.Counter, **common)
+        histogram = partial(prometheus_client.Histogram, **common)
         answered = "Answered embedding requests, by HTTP status (499: the client left)"
-        self.requests = counter("requests_total", answered, "status")
+        self.requests = counter("requests_total", answered, ["status"])
         whole = "From a request's headers to its answer, of those with status 200"
-        self.request_seconds = histogram("request_seconds", whole, SECONDS)
-        self.batch_texts = histogram("batch_texts", "Texts per batch", TEXTS)
+        self.request_seconds = histogram("request_seconds", whole, buckets=SECONDS)
+        self.batch_texts = histogram("batch_texts", "Texts per batch", buckets=TEXTS)
         self.texts = counter("texts_total", "Embedded texts")
         self.tokens = counter("tokens_total", "Embedded tokens, without padding")
-        about = "Texts waiting for a batch"
-        waiting = prometheus_client.Gauge("edgedistill_queue_texts", about, registry=self.registry)
+        waiting = prometheus_client.Gauge("queue_texts", "Texts waiting for a batch", **common)
         waiting.set_function(waiting_texts)
         prometheus_client.ProcessCollector(registry=self.registry)
 
