@@ -189,11 +189,13 @@ def open_run(folder: Path | str, place: str = "", remote_code: bool = False) -> 
 
 def reduced_teacher(module: nn.Module, maps: list[Affine], blocks: list[tuple[int, float]] | None) -> Output:
     """A teacher followed by the affine maps of `targets`: it gives the training targets themselves."""
-    weight = torch.from_numpy(np.concatenate([each.weight for each in maps], 1).T)
-    linear = nn.Linear(weight.shape[1], weight.shape[0])
+    weights = np.concatenate([affine.weight for affine in maps], axis=1).T
+    biases = np.concatenate([affine.bias for affine in maps])
+    rows, columns = weights.shape
+    linear = nn.Linear(columns, rows)
     with torch.no_grad():
-        linear.weight.copy_(weight)
-        linear.bias.copy_(torch.from_numpy(np.concatenate([each.bias for each in maps])))
+        linear.weight.copy_(torch.from_numpy(weights))
+        linear.bias.copy_(torch.from_numpy(biases))
     return Output(module, linear, blocks).eval()
 
 

@@ -131,5 +131,7 @@ def data(reports: list[Report], changes: list[list[str]] | None = None) -> dict[
 def _thinned(rounds: list[list[float]] | None) -> list[float] | None:
     """Return at most SHOWN_SAMPLES of all latencies, evenly from the fastest to the slowest."""
     times = sorted(time for times_ms in rounds or () for time in times_ms)
+    if not times:
+        return None
     step = max(1, (len(times) - 1) // SHOWN_SAMPLES)
-    return [*times[::step], *times[-1:]] or None
+    return [*times[::step], times[-1]]

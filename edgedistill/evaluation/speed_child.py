@@ -141,8 +141,10 @@ def _rate(call: Callable[[list[str]], Any], texts: list[str], size: int, seconds
 
 def _words(texts: list[Any], count: int) -> list[str]:
     """So many words of the texts, from their first on and over again."""
-    sides = itertools.chain.from_iterable([item] if isinstance(item, str) else item for item in texts)
-    return list(itertools.islice(itertools.cycle(" ".join(sides).split() or ["word"]), count))
+    words = list[str]()
+    for item in texts:
+        words += (item if isinstance(item, str) else " ".join(item)).split()
+    return list(itertools.islice(itertools.cycle(words or ["word"]), count))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -84,15 +84,24 @@ def embeddings(reports: list[Report]) -> list[Row]:
     """A row for each report and precision of its embeddings: bytes of an embedding, and the average on each
     suite × 100; none where suites were scored in float32 alone."""
     rows = []
-    scored = [{name: of.get("embeddings", {}) for name, of in each["quality"].items()} for each in reports]
-    names = [name for name in suites(reports) if any(quality.get(name) for quality in scored)]
-    for report, quality in zip(reports, scored, strict=True):
-        for precision in dict.fromkeys(each for compact in quality.values() for each in compact):
-            compact = {name: quality.get(name, {}).get(precision, {}) for name in names}
-            size = max(each.get("bytes", 0) for each in compact.values())
-            stored = [Cell("embeddings", precision, None), Cell("bytes", f"{size:,}", size)]
-            rows.append((report, stored + [_score(name, each) for name, each in compact.items()]))
+    by_report = [_by_precision(report) for report in reports]
+    names = dict.fromkeys(name for scored in by_report for scores in scored.values() for name in scores)
+    for report, scored in zip(reports, by_report, strict=True):
+        for precision, scores in scored.items():
+            size = max(score["bytes"] for score in scores.values())
+            row = [Cell("embeddings", precision, None), Cell("bytes", f"{size:,}", size)]
+            row += [_score(name, scores.get(name)) for name in names]
+            rows.append((report, row))
     return rows
+
+
+def _by_precision(report: Report) -> dict[str, dict[str, Any]]:
+    """{precision: {suite: {average, bytes}}} of the embeddings of a report."""
+    scored = dict[str, dict[str, Any]]()
+    for name, quality in report["quality"].items():
+        for precision, score in quality.get("embeddings", {}).items():
+            scored.setdefault(precision, {})[name] = score
+    return scored
 
 
 def compared(reports: list[Report]) -> bool:
@@ -187,8 +196,10 @@ def of_cells(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _table(rows: list[Row]) -> str:
-    heads = ["bundle", *(cell.head for cell in rows[0][1])]
-    return of_cells(heads, [[title(report), *(cell.shown for cell in row)] for report, row in rows])
+    _, first = rows[0]
+    heads = ["bundle", *(cell.head for cell in first)]
+    lines = [[title(report), *(cell.shown for cell in row)] for report, row in rows]
+    return of_cells(heads, lines)
 
 
 def below(reports: list[Report]) -> list[str]:

@@ -132,5 +132,9 @@ def _mean_tokens(opened: Opened) -> int:
     """Tokens of a text that training reads, on average."""
     most = max(stage.max_tokens for stage in opened.spec.distilling)
     encode = opened.student.limited_tokenizer.limited(most).encoder()
-    texts = [text for ahead in opened.stages for side in ahead.rows.sides for text in sample(side)[:CHUNK]]
-    return max(1, round(float(np.mean([len(ids) for ids in encode(texts)]))))
+    texts = list[str]()
+    for ahead in opened.stages:
+        for side in ahead.rows.sides:
+            texts += sample(side)[:CHUNK]
+    lengths = [len(ids) for ids in encode(texts)]
+    return max(1, round(float(np.mean(lengths))))

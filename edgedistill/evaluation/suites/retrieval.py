@@ -94,7 +94,9 @@ class Collection(TaskData):
         """Read the corpus from disk as (ids, texts), `size` at a time."""
         rows = records(self.corpus)
         while chunk := list(islice(rows, size)):
-            yield [name for name, _, _ in chunk], [normalize(f"{title} {text}") for _, title, text in chunk]
+            names = [name for name, _, _ in chunk]
+            texts = [normalize(f"{title} {text}") for _, title, text in chunk]
+            yield names, texts
 
     @cached_property
     def bm25(self) -> BM25:
@@ -141,11 +143,14 @@ class Search(NamedTuple):
 def ndcg(grades: list[int], relevant: list[int]) -> float:
     """Return nDCG@10 with linear gain, as trec_eval's ndcg_cut does. `grades` are those of the ranked texts,
     best first; `relevant` are all grades of the query."""
-    discount = 1 / np.log2(np.arange(2, 12))
-    gained = np.maximum(np.array(grades[:10], dtype=float), 0)
-    ideal = np.sort(np.maximum(np.array(relevant, dtype=float), 0))[::-1][:10]
-    best = float(ideal @ discount[: len(ideal)])
-    return float(gained @ discount[: len(gained)]) / best if best > 0 else 0.0
+    best = _gain(sorted(relevant, reverse=True))
+    return _gain(grades) / best if best > 0 else 0.0
+
+
+def _gain(grades: list[int]) -> float:
+    """The discounted gain of the first ten."""
+    gains = np.maximum(grades[:10], 0)
+    return float(gains @ (1 / np.log2(np.arange(2, 2 + len(gains)))))
 
 
 def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[str, dict[str, Any]]:
@@ -227,7 +232,8 @@ def ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
 
 def _best(scores: Floats, names: list[str]) -> list[Ranking]:
     """Return the POOL best texts of each query, given their scores (q, n)."""
-    least = -np.partition(-scores, min(POOL, len(names)) - 1, axis=1)[:, min(POOL, len(names)) - 1]
+    place = min(POOL, len(names)) - 1
+    least = -np.partition(-scores, place, axis=1)[:, place]
     pools = list[Ranking]()
     for row, edge in zip(scores, least, strict=True):
         kept = np.flatnonzero(row >= edge)  # all that tie at the edge
