@@ -401,9 +401,12 @@ def _compare_scores(
                 theirs = expected[key]
                 interval = bootstrap.interval(draws - theirs.draws)
                 place["difference"] = {"mean": round(score - theirs.score, 5), "interval95": interval}
-        for suite in suites if teacher not in (None, target) else ():
-            ours, theirs = target.quality[suite.name], teacher.quality[suite.name]
-            ours["furthest"] = teacher_agreement.furthest(suite, ours, theirs)
+        if teacher is None or target is teacher:
+            continue
+        for suite in suites:
+            quality = target.quality[suite.name]
+            if furthest := teacher_agreement.furthest(suite, quality, teacher.quality[suite.name]):
+                quality["furthest"] = furthest
 
 
 class Resampled(NamedTuple):

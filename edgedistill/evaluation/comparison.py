@@ -79,9 +79,9 @@ def compare(
         "only_after": [name for name in news if name not in olds],
     }
     show(tables.of_cells(HEADS, [change.cells for change in compared]))
-    for key, names in missing.items():
-        if names:
-            show(f"{key.replace('_', ' ')}: {', '.join(names)}")
+    for key, alone in missing.items():
+        if alone:
+            show(f"{key.replace('_', ' ')}: {', '.join(alone)}")
     both = [*_renamed(old, "before"), *_renamed(new, "after")]
     page.draw(both, html, png, [change.cells for change in compared])
     worse = [change for change in compared if change.verdict == WORSE]
@@ -98,8 +98,8 @@ def changes(name: str, before: Report, after: Report) -> list[Change]:
     for suite, quality in before["quality"].items():
         if suite in after["quality"]:
             compared.append(_score(name, suite, quality, after["quality"][suite]))
-    sizes = (report["size_bytes"]["graph"] / 1e6 for report in (before, after))
-    compared.append(Change(name, "graph MB", *sizes, None))
+    was, now = (report["size_bytes"]["graph"] / 1e6 for report in (before, after))
+    compared.append(Change(name, "graph MB", was, now, None))
     if _other_conditions(before, after):
         return compared
     resolved = max(resolution(before), resolution(after))
@@ -112,7 +112,7 @@ def changes(name: str, before: Report, after: Report) -> list[Change]:
 def _score(name: str, suite: str, before: dict[str, Any], after: dict[str, Any]) -> Change:
     """Compare the averages on a suite: by the paired bootstrap where both reports have the scores of the same
     items, otherwise by TOLERANCE."""
-    averages = [100 * quality["average"] for quality in (before, after)]
+    averages = 100 * before["average"], 100 * after["average"]
     items = _items(before)
     if items != _items(after) or not all(items):
         return Change(name, suite, *averages, None)
@@ -144,7 +144,7 @@ def _rate(report: Report) -> tuple[float, float, float]:
 def _other_conditions(before: Report, after: Report) -> list[str]:
     """The conditions in which two reports differ, so that their times are not compared."""
     reports = before, after
-    conditions = {
+    conditions: dict[str, list[Any]] = {
         "processor": [[report["machine"].get(key) for key in ("cpu", "flags")] for report in reports],
         "number of threads": [report.get("threads") for report in reports],
         "device": [report.get("device") for report in reports],

@@ -153,7 +153,8 @@ def evaluate_search(suite: Suite, encode: Any, search: Search) -> dict[str, dict
     names. Returns, by the suite's name and the title of each ranking, what `evaluate` returns; of one with
     BM25 also its `weight` and the average of `bm25` alone."""
     encoder, by_title = finite(encode, f"suite {suite.name}"), dict[str, dict[str, Any]]()
-    for name, task in suite.tasks.items():
+    collections: dict[str, Any] = suite.tasks
+    for name, task in collections.items():
         for title, measures in rankings(task, encoder, search).items():
             by_title.setdefault(f"{suite.name}{title}", {})[name] = measures
     qualities = {title: _averaged(suite, tasks) for title, tasks in by_title.items()}
@@ -189,8 +190,8 @@ def finite(encode: Any, place: str) -> Encoder:
             raise CheckFailed(f"{place}: {fact}; export or train the model again")
         return embeddings
 
-    *by_role, calibration = Encoder.of(encode)
-    return Encoder(*(partial(checked, embed) for embed in by_role), calibration)
+    text, query, document, calibration = Encoder.of(encode)
+    return Encoder(partial(checked, text), partial(checked, query), partial(checked, document), calibration)
 
 
 def describe(path: Path) -> Description[Any]:
@@ -202,7 +203,8 @@ def describe(path: Path) -> Description[Any]:
     kind, known = data.get("kind", ""), [name for name in FAMILIES if name != "task"]
     if kind not in known:
         raise UserError(f"{path}: kind: {unknown_name('kind of suite', kind, known)}")
-    section: Any = Description[FAMILIES[kind]]  # type: ignore[misc]
+    task: Any = FAMILIES[kind]
+    section: Any = Description[task]
     description: Description[Any] = recipe.checked(data, str(path), section)
     names = [part.name for part in description.tasks]
     if len(set(names)) < len(names):

@@ -85,8 +85,8 @@ class Metrics:
     def __init__(self, waiting_texts: Callable[[], int]) -> None:
         self.registry = prometheus_client.CollectorRegistry()
         common: Any = {"namespace": "edgedistill", "registry": self.registry}
-        counter = partial(prometheus_client.Counter, **common)
-        histogram = partial(prometheus_client.Histogram, **common)
+        counter: Any = partial(prometheus_client.Counter, **common)
+        histogram: Any = partial(prometheus_client.Histogram, **common)
         answered = "Answered embedding requests, by HTTP status (499: the client left)"
         self.requests = counter("requests_total", answered, ["status"])
         whole = "From a request's headers to its answer, of those with status 200"

@@ -68,7 +68,7 @@ class MtebData(TaskData):
     task: Any
 
     @cached_property
-    def texts(self) -> list[str]:  # type: ignore[override]
+    def texts(self) -> list[str]:
         """Of the first SAMPLED rows of each table."""
         return list(_texts(self.task.dataset))
 
