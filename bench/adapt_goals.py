@@ -6,9 +6,9 @@ python bench/adapt_goals.py --data DIR [--counts 500,all,pairs] [--collections s
 Each adaptation is the command itself, in a process of its own, with documents only (title and text on a
 line), never queries or judgements; `pairs` gives it all documents and the judged queries of the training
 split too, where the collection has one. Documents are drawn evenly. Then nDCG@10 over all documents with the
-test queries, alone and beside BM25 with the weight that the adaptation chose on queries it made (0.5 before
-it), and other suites, of the student before and after and of its teacher. A report that exists is added to,
-so a second call goes on.
+test queries, alone and beside BM25 with the weight that the adaptation chose on queries it made (the
+default of `search` before it), and other suites, of the student before and after and of its teacher. A report
+that exists is added to, so a second call goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 
 TEACHER = "packaged:all-MiniLM-L6-v2"
-UNTRAINED_WEIGHT = 0.5  # of BM25, beside a student that has not been adapted, and the teacher
 TASKS = {
     "scifact": "SciFact",
     "cranfield": "Cranfield",
@@ -148,6 +147,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     from edgedistill import files, machine
+    from edgedistill.data import bm25
     from edgedistill.runtime import bundle_location
 
     arguments.data, arguments.work = Path(arguments.data).resolve(), arguments.work.resolve()
@@ -176,7 +176,7 @@ def main() -> None:
         for collection in collections:
             if collection not in known:
                 known[collection] = scores(
-                    name, collection, arguments.suites.split(","), arguments.data, UNTRAINED_WEIGHT
+                    name, collection, arguments.suites.split(","), arguments.data, bm25.WEIGHT
                 )
     for collection in collections:
         known = report.setdefault("adapted", {}).setdefault(collection, {})

@@ -21,7 +21,6 @@ from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
 from edgedistill.runtime import bundle, manifest
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import finite_weights, graph, kinds
-from edgedistill.students.output import own
 
 # cosine of the student read back to its graph, which quantizes activations too, on random ids
 LEAST_AGREEMENT = 0.9
@@ -91,7 +90,7 @@ class BundleRun(run.Run):
         # first: sizes are checked here
         weights = graph.read_back(constants, self.shape, str(self.folder))
         module = self.unweighted()
-        own(module).load_state_dict(weights)
+        module.load_state_dict(weights)
         agreement = graph.compare(
             finite_weights.checked(module, self.folder).eval(), model, self.max_tokens, self.vocabulary_size
         )
@@ -146,10 +145,6 @@ def _open_bundle(resolved: BundleFolder, about: dict[str, Any]) -> BundleRun:
         precision = next((name for name in PRECISIONS if name in about["precisions"]), None)
     opened = bundle.load(folder, precision, threads=1)
     raise_failed(manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]))
-    shape = {**about.get("student", {}), "kind": about["kind"]}
-    shape = kinds.checked(shape, place)
-    blocks = shape.get("blocks")
-    if blocks and sum(size for size, _ in blocks) != opened.dims[0]:
-        raise UserError(f"{place}: student.blocks: not of {opened.dims[0]} dimensions; {GET_AGAIN}")
+    shape = kinds.checked({**about.get("student", {}), "kind": about["kind"]}, place)
     spec = recipe.parse(opened.manifest.get("recipe", {}), place)
     return BundleRun(opened, spec, shape)

@@ -4,7 +4,7 @@ recipe.yaml          the effective recipe
 student.json         the student's shape, as data
 student.safetensors  the student's weights
 model/               for the teacher itself, in place of these two: its own files
-targets/             for a recipe with `targets`: the affine maps from the teachers' embeddings to them
+targets/             for a recipe with `targets`: the affine map from the teacher's embeddings to them
 tokenizer/           tokenizer.json and what else transformers needs; trim.json: what was trimmed
 task.json            for a fine-tuned student, with head.safetensors: see students/classifier.py
 metrics.jsonl        losses and scores during training
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -33,7 +32,7 @@ from edgedistill.runtime.prompts import Prompts
 from edgedistill.students import finite_weights, kinds, model_folder, sentence_transformer
 from edgedistill.students.classifier import Classifier
 from edgedistill.students.model_folder import ModelFolder, opening
-from edgedistill.students.output import Affine, Output, read_maps
+from edgedistill.students.sentence_transformer import Affine
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -138,7 +137,7 @@ class Run(Shaped):
                     _load(teacher, self.folder / "student.safetensors")
                 if self.kind == "teacher":
                     return teacher
-                return reduced_teacher(teacher, read_maps(self.folder / "targets"), self.shape["blocks"])
+                return teacher.followed_by(Affine.read(self.folder / "targets"))
             return _load(self.unweighted(), self.folder / "student.safetensors").eval()
 
     def classifier(self) -> Classifier:
@@ -154,8 +153,7 @@ class Run(Shaped):
 
     def unweighted(self) -> nn.Module:
         """The student that its shape describes, with weights drawn from torch's generator."""
-        module = kinds.KINDS[self.kind].build(self.shape)
-        return Output(module, None, self.shape["blocks"]) if self.shape.get("blocks") else module
+        return kinds.KINDS[self.kind].build(self.shape)
 
 
 def _load(module: M, file: Path) -> M:
@@ -185,18 +183,6 @@ def open_run(folder: Path | str, place: str = "", remote_code: bool = False) -> 
         _ = opened.max_tokens, opened.prompts, opened.dims, opened.matryoshka_dims, opened.labels
         _ = opened.parameters
     return opened
-
-
-def reduced_teacher(module: nn.Module, maps: list[Affine], blocks: list[tuple[int, float]] | None) -> Output:
-    """A teacher followed by the affine maps of `targets`: it gives the training targets themselves."""
-    weights = np.concatenate([affine.weight for affine in maps], axis=1).T
-    biases = np.concatenate([affine.bias for affine in maps])
-    rows, columns = weights.shape
-    linear = nn.Linear(columns, rows)
-    with torch.no_grad():
-        linear.weight.copy_(torch.from_numpy(weights))
-        linear.bias.copy_(torch.from_numpy(biases))
-    return Output(module, linear, blocks).eval()
 
 
 def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor] | None) -> None:

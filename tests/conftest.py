@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -143,3 +144,15 @@ def make_teacher(folder: Path) -> Path:
     )
     files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 48, "do_lower_case": False})
     return folder
+
+
+@contextmanager
+def added_kinds(*sections: Any) -> Iterator[None]:
+    """Let recipes hold further kinds, and no longer afterwards."""
+    from edgedistill import recipe
+
+    recipe.add(*sections)
+    yield
+    for section in sections:
+        del section.kinds[get_args(section.model_fields["kind"].annotation)[0]]
+    recipe.add()

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import baselines
 from ranking_claims import FOLDER, Paper, slug
 
 from edgedistill import recipe
@@ -47,6 +48,7 @@ def with_teacher(spec: recipe.Recipe, folder: Path | None) -> recipe.Recipe:
 
 @cache
 def _read(name: str, changes: tuple[str, ...]) -> recipe.Recipe:
+    recipe.add(*baselines.SECTIONS)
     base = FOLDER / "bases" / f"{name}.yaml"
     return recipe.read(base if base.is_file() else name, list(changes))
 

@@ -18,13 +18,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import report_table
-import torch
 import typer
 from arm_recipe import composition, runs_before, student_samples, texts_embedded, variant_recipe, with_teacher
 from ranking_claims import FOLDER, SEEDS, Paper, papers, slug
@@ -36,7 +36,6 @@ from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.suites.cosines import Remembered
 from edgedistill.session import Session
-from edgedistill.students.output import Output
 from edgedistill.teacher.encoder import resolve_dtype
 from edgedistill.training import student_embeddings
 from edgedistill.training import train as training
@@ -144,32 +143,16 @@ def measured(
     return results, items
 
 
-TEACHER_EMBEDDINGS: dict[
-    tuple[str, ...], np.ndarray
-] = {}  # unreduced, of a suite's texts: shared by all reductions of a teacher
-
-
 def _encoder(run: runs_.Run) -> scoring.Encode:
-    """A function texts -> (n, d) that embeds each list of texts once, and the texts of a reduced teacher once
-    for all variants."""
+    """A function texts -> (n, d) that embeds each list of texts once."""
     student, tokenizer = run.student(), run.tokenizer()
-    reduced = student if isinstance(student, Output) and run.recipe.student.kind == "teacher" else None
-    known: dict[tuple[str, ...], np.ndarray] = {} if reduced is None else TEACHER_EMBEDDINGS
-    of = () if reduced is None else (run.recipe.teacher.model_dump_json(),)
 
-    def encode(texts: list[str]) -> np.ndarray:
-        key = (*of, *texts)
-        if key not in known:
-            module = student if reduced is None else reduced.inner
-            known[key] = student_embeddings.embed(
-                module, tokenizer, [run.prompt + text for text in texts], run.max_tokens
-            )
-        if reduced is None:
-            return known[key]
-        with torch.inference_mode():
-            return reduced.after(torch.from_numpy(known[key])).numpy()
+    @cache
+    def embedded(*texts: str) -> np.ndarray:
+        prompted = [run.prompt + text for text in texts]
+        return student_embeddings.embed(student, tokenizer, prompted, run.max_tokens)
 
-    return encode
+    return lambda texts: embedded(*texts)
 
 
 def _sts(suite: scoring.Suite, encode: scoring.Encode) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:

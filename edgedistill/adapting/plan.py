@@ -120,10 +120,7 @@ def _most_rows(
 def timed(spec: recipe.Recipe, seconds: float, session: Session) -> recipe.Recipe:
     """The recipe with so many seconds for training."""
     described = spec.model_dump(by_alias=True, exclude_defaults=True)
-    shares = [1.0 if len(spec.stages) == 1 else 1 / (1 + queries.PAIR_SHARE)]
-    shares += [1 - shares[0]] * (len(spec.stages) - 1)
-    for stage, share in zip(described["stages"], shares, strict=True):
-        stage["minutes"] = share * max(1.0, seconds) / 60
+    described["stages"] = queries.timed(described["stages"], max(1.0, seconds) / 60)
     session.log(f"{duration(max(1.0, seconds))} for training")
     return recipe.parse(described, "adapt")
 

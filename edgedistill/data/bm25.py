@@ -26,7 +26,6 @@ LONE_SHARE, LONE = 0.35, 0.1
 # lower where one does, and 63 to 68 % where none does, for each of three students. Not judged of few texts.
 CLOSE, CLOSE_BY_COSINE, FEW = 0.35, 0.25, 20
 CELLS = 1 << 23  # scores in memory at a time, 32 MiB
-RESOLUTION = 1e-6  # of float32: a smaller spread, relative to the largest score, is rounding
 # languages whose stop words are in NLTK's lists, which bm25s carries, with a Snowball stemmer
 LANGUAGES = (
     *("english", "german", "dutch", "french", "spanish", "italian", "portuguese"),
@@ -169,22 +168,6 @@ def blocks(queries: int, texts: int) -> Iterator[slice]:
     """Yield which queries to score for at a time against all texts: at most CELLS scores, or one query."""
     size = max(1, CELLS // texts)
     return (slice(start, start + size) for start in range(0, queries, size))
-
-
-def moments(scores: Floats) -> Floats:
-    """Return for each row of (q, n) its mean and 1 / its standard deviation, (q, 2) float32; 0 in place of
-    the second where all scores are equal."""
-    spread = scores.std(axis=1, keepdims=True, dtype=np.float64)
-    constant = spread <= RESOLUTION * np.abs(scores).max(axis=1, keepdims=True, initial=0)
-    mean = scores.mean(axis=1, keepdims=True, dtype=np.float64)
-    factor = np.where(constant, 0, 1 / np.where(constant, 1, spread))
-    return np.concatenate([mean, factor], axis=1).astype(np.float32)
-
-
-def standardized(scores: Floats, of: Floats) -> Floats:
-    """Return z-scores (q, n) of rows with these `moments` (q, 2)."""
-    found: Floats = (scores - of[:, :1]) * of[:, 1:]
-    return found
 
 
 def joined(cosines: Floats, shares: Floats, weight: float = WEIGHT) -> Floats:

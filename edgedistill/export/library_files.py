@@ -16,7 +16,6 @@ from edgedistill.run import Run
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.students import graph_writer, model_folder
 from edgedistill.students.model_folder import ModelFolder
-from edgedistill.students.output import own
 from edgedistill.students.static import StaticStudent
 
 # of config.json: they describe another copy of the model
@@ -51,7 +50,6 @@ def is_static(student: Any, precisions: list[str]) -> bool:
 
 def vocabulary_size(student: Any) -> int:
     """Rows of the embedding table: token ids must be below."""
-    student = own(student)
     return int(
         student.model.config.vocab_size
         if graph_writer.is_encoder(student)

@@ -129,7 +129,9 @@ class Fit:
         stage = shapes.stage(shape, self.source, self.corpus.training_count)
         most = math.ceil(texts.MOST_EPOCHS * self.corpus.training_count / stage["batch"])
         steps = min(most, length.get("steps", most))
-        stages = queries.stages({**stage, "steps": steps}, self.state.pairs, length.get("minutes"))
+        stages = queries.stages({**stage, "steps": steps}, self.state.pairs)
+        if "minutes" in length:
+            stages = queries.timed(stages, length["minutes"])
         whole = {
             "name": shape.name,
             "seed": self.request.seed,

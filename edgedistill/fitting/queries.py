@@ -25,12 +25,14 @@ from edgedistill.session import Session
 
 PAIR_BATCH, PAIR_WEIGHT, PAIR_RATE = 32, 0.4, 0.75  # the rate: of the learning rate on the texts
 PAIR_SHARE, PAIR_EPOCHS = 0.2, 6.0  # of the steps on texts; at most so many passes
+# Steps on pairs with long answers on two cores, and the share of the minutes that pairs get at most.
+PAIR_STEPS_PER_MINUTE, MOST_PAIR_MINUTES = 15, 0.5
 FEWEST_PAIRS = 20
 PAIR_INITIAL_SHARE = 0.6  # of what the texts have taught: see bench/LOG.md
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 150
 MOST_TEXTS = 1_000  # among which the answers are to be found
 MOST_QUERIES = 300
-WEIGHTS = (0.25, 0.5, 1.0)  # of BM25, of which the best is chosen on held-out queries
+WEIGHTS = (0.5, 1.0, 2.0, 3.0)  # of BM25, of which the best is chosen on held-out queries
 FEW_QUERIES = 50  # below which a difference of a point or two says nothing
 TITLES = {"made": "made of held-out texts", "own": "of the held-out pairs"}
 
@@ -98,13 +100,9 @@ def _of_options(problem: str) -> str:
     return problem.replace("columns and corpus.exclude", columns)
 
 
-def stages(texts: dict[str, Any], pairs: Pairs | None, minutes: float | None = None) -> list[dict[str, Any]]:
+def stages(texts: dict[str, Any], pairs: Pairs | None) -> list[dict[str, Any]]:
     """The stages of a recipe: the one that trains on texts and, where there are pairs, behind it the one that
-    trains on queries and the texts that answer them. With `minutes` the clock ends both, and the steps are
-    the most."""
-    share = PAIR_SHARE / (1 + PAIR_SHARE) if pairs is not None else 0.0
-    if minutes is not None:
-        texts = {**texts, "minutes": (1 - share) * minutes}
+    trains on queries and the texts that answer them."""
     if pairs is None or not texts["steps"]:
         return [texts]
     terms = [
@@ -122,9 +120,18 @@ def stages(texts: dict[str, Any], pairs: Pairs | None, minutes: float | None = N
         "learning_rate": PAIR_RATE * texts["learning_rate"],
         "initial_share": PAIR_INITIAL_SHARE,
         **{key: texts[key] for key in ("max_tokens", "optimizer", "rehearsal") if key in texts},
-        **({} if minutes is None else {"minutes": share * minutes}),
     }
     return [texts, behind]
+
+
+def timed(stages: list[dict[str, Any]], minutes: float) -> list[dict[str, Any]]:
+    """The stages, ended by the clock; their steps are the most. Pairs get the minutes that their steps take,
+    at most half of all."""
+    *texts, last = stages
+    if not texts:
+        return [{**last, "minutes": minutes}]
+    of_pairs = min(MOST_PAIR_MINUTES * minutes, last["steps"] / PAIR_STEPS_PER_MINUTE)
+    return [{**texts[0], "minutes": minutes - of_pairs}, {**last, "minutes": of_pairs}]
 
 
 # ---- measured

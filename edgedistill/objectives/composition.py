@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +21,10 @@ from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.objectives.classification import CrossEntropyLoss
 from edgedistill.objectives.contrastive import CkdLoss, info_nce
-from edgedistill.objectives.pairs import OneSide, mcl, mcl_bool, mcl_ce
 from edgedistill.objectives.queue import Queue
 from edgedistill.objectives.ranking import listwise, margin_mse
-from edgedistill.objectives.regression import cosine, dual_l2, mse, skd, softcos
-from edgedistill.objectives.relational import CongenLoss, SeedLoss
+from edgedistill.objectives.regression import cosine, mse, softcos
+from edgedistill.objectives.relational import CongenLoss, mcl
 from edgedistill.objectives.targets import Targets
 
 
@@ -41,17 +39,18 @@ class Stateless(nn.Module):
         return self.loss(views, targets)
 
 
-def _of_one_view(loss: Callable[[Tensor, Tensor], Tensor]) -> nn.Module:
+def of_one_view(loss: Callable[[Tensor, Tensor], Tensor]) -> nn.Module:
+    """A loss between embeddings and the teacher's."""
     return Stateless(lambda views, targets: loss(views[0], targets.embeddings[0]))
 
 
-def _of_both(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> nn.Module:
+def of_both(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> nn.Module:
     """A loss between two views of a batch, or its two columns, guided by the teacher's embeddings of the
     first."""
     return Stateless(lambda views, targets: loss(views[0], views[1], targets.embeddings[0]))
 
 
-def _of_documents(loss: Callable[[Tensor, Tensor, Targets], Tensor]) -> nn.Module:
+def of_documents(loss: Callable[[Tensor, Tensor, Targets], Tensor]) -> nn.Module:
     """A loss between the queries of a batch and its documents."""
     return Stateless(lambda views, targets: loss(views[0], views[1], targets))
 
@@ -64,32 +63,37 @@ class WeightedSum(nn.Module):
         self.weights, self.parts = weights, nn.ModuleList(parts)
 
     def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
-        return torch.stack(
-            [weight * part(views, targets) for weight, part in zip(self.weights, self.parts, strict=True)]
-        ).sum()
+        losses = zip(self.weights, self.parts, strict=True)
+        return torch.stack([weight * part(views, targets) for weight, part in losses]).sum()
 
 
-class DimensionSlice(nn.Module):
-    """An objective over dimensions start to end of the student's embeddings, and of the teacher's unless
-    `slice_teacher` is False.
+class Truncated(nn.Module):
+    """An objective over the first dimensions of the student's embeddings, with `both` the teacher's too."""
 
-    `scale` multiplies both sides: blocks of split targets arrive with the root of their weight as length.
-    """
-
-    def __init__(
-        self, part: nn.Module, start: int, end: int, slice_teacher: bool = True, scale: float = 1.0
-    ) -> None:
+    def __init__(self, part: nn.Module, dims: int, both: bool) -> None:
         super().__init__()
-        self.part, self.start, self.end = part, start, end
-        self.slice_teacher, self.scale = slice_teacher, scale
+        self.part, self.dims, self.both = part, dims, both
 
     def read(self, targets: Targets) -> Targets:
-        end = self.end if self.slice_teacher else None
-        start = self.start if self.slice_teacher else 0
-        return targets.embeddings_map(lambda rows: self.scale * rows[..., start:end])
+        return targets.embeddings_map(lambda rows: rows[..., : self.dims]) if self.both else targets
 
     def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
-        return self.part([self.scale * view[:, self.start : self.end] for view in views], self.read(targets))
+        return self.part([view[:, : self.dims] for view in views], self.read(targets))
+
+
+class OneSide(nn.Module):
+    """An objective over one side of every pair or tuple: 0 the source texts or queries, 1 their translations
+    or the documents."""
+
+    def __init__(self, part: nn.Module, side: int) -> None:
+        super().__init__()
+        self.part, self.side = part, side
+
+    def read(self, targets: Targets) -> Targets:
+        return Targets(targets.embeddings[self.side : self.side + 1])
+
+    def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
+        return self.part([views[self.side]], self.read(targets))
 
 
 class LossTargets(NamedTuple):
@@ -105,7 +109,7 @@ class LossTargets(NamedTuple):
 
 def _mse(spec: recipe.Mse, targets: LossTargets) -> nn.Module:
     scale = targets.dims**0.5 if targets.unit_length and not spec.normalize else 1.0
-    return _of_one_view(partial(mse, unit_length=spec.normalize, scale=scale))
+    return of_one_view(partial(mse, unit_length=spec.normalize, scale=scale))
 
 
 def _ckd(spec: recipe.Ckd, targets: LossTargets) -> nn.Module:
@@ -116,24 +120,18 @@ def _congen(spec: recipe.Congen, targets: LossTargets) -> nn.Module:
     return CongenLoss(targets.dims, spec.queue, spec.temperature, spec.teacher_temperature, spec.alpha)
 
 
-def _seed(spec: recipe.Seed, targets: LossTargets) -> nn.Module:
-    return SeedLoss(targets.dims, spec.queue, spec.temperature, spec.teacher_temperature)
-
-
-def _mcl_ce(spec: recipe.MclCe, targets: LossTargets) -> nn.Module:
-    return _of_both(partial(mcl_ce, scale=1 / spec.temperature, reduction=spec.reduction))
-
-
 def _info_nce(spec: recipe.InfoNce, targets: LossTargets) -> nn.Module:
     scale = 1 / spec.temperature
-    return _of_documents(
-        lambda queries, documents, of: info_nce(queries, documents, of.positives, scale, of.answers)
-    )
+
+    def loss(queries: Tensor, documents: Tensor, known: Targets) -> Tensor:
+        return info_nce(queries, documents, known.positives, scale, known.answers)
+
+    return of_documents(loss)
 
 
 def _listwise(spec: recipe.Listwise, targets: LossTargets) -> nn.Module:
     scale, teacher_scale = 1 / spec.temperature, 1 / spec.teacher_temperature
-    return _of_documents(partial(listwise, scale=scale, teacher_scale=teacher_scale, own=spec.positive))
+    return of_documents(partial(listwise, scale=scale, teacher_scale=teacher_scale, own=spec.positive))
 
 
 def _cross_entropy(spec: recipe.CrossEntropy, targets: LossTargets) -> nn.Module:
@@ -142,16 +140,13 @@ def _cross_entropy(spec: recipe.CrossEntropy, targets: LossTargets) -> nn.Module
 
 
 def _sum(spec: recipe.Sum, targets: LossTargets) -> nn.Module:
-    return WeightedSum(
-        [term.weight for term in spec.terms], [_build(term.objective, targets) for term in spec.terms]
-    )
+    weights = [term.weight for term in spec.terms]
+    return WeightedSum(weights, [_build(term.objective, targets) for term in spec.terms])
 
 
 def _matryoshka(spec: recipe.Matryoshka, targets: LossTargets) -> nn.Module:
-    return WeightedSum(
-        spec.weights or [1.0] * len(spec.dims),
-        [_build(spec.objective, targets._replace(cut=dims)) for dims in spec.dims],
-    )
+    parts = [_build(spec.objective, targets._replace(cut=dims)) for dims in spec.dims]
+    return WeightedSum(spec.weights or [1.0] * len(parts), parts)
 
 
 def _each_side(spec: recipe.EachSide, targets: LossTargets) -> nn.Module:
@@ -161,19 +156,14 @@ def _each_side(spec: recipe.EachSide, targets: LossTargets) -> nn.Module:
 # A new loss: its function in one of the files here, and one line in this table.
 KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
     "mse": _mse,
-    "cosine": lambda spec, targets: _of_one_view(cosine),
-    "softcos": lambda spec, targets: _of_one_view(softcos),
+    "cosine": lambda spec, targets: of_one_view(cosine),
+    "softcos": lambda spec, targets: of_one_view(softcos),
     "ckd": _ckd,
     "congen": _congen,
-    "seed": _seed,
     "info_nce": _info_nce,
     "listwise": _listwise,
-    "margin_mse": lambda spec, targets: _of_documents(partial(margin_mse, scale=spec.scale)),
-    "dual_l2": lambda spec, targets: _of_both(dual_l2),
-    "skd": lambda spec, targets: _of_both(skd),
-    "mcl": lambda spec, targets: _of_both(mcl),
-    "mcl_bool": lambda spec, targets: _of_both(mcl_bool),
-    "mcl_ce": _mcl_ce,
+    "margin_mse": lambda spec, targets: of_documents(partial(margin_mse, scale=spec.scale)),
+    "mcl": lambda spec, targets: of_both(mcl),
     "cross_entropy": _cross_entropy,
     "sum": _sum,
     "matryoshka": _matryoshka,
@@ -181,48 +171,28 @@ KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
 }
 
 
-def build(
-    spec: recipe.Loss,
-    dims: int,
-    blocks: list[tuple[int, float]] | None = None,
-    unit_length: bool = False,
-) -> nn.Module:
-    """Build the objective that a recipe names, for targets of `dims` dimensions; random parts are drawn from
-    torch's generator.
-
-    unit_length: whether the targets have length 1. blocks: (dimensions, weight) of each part of split
-        targets; the loss is then
-    Σ_k w_k L(block k), with every block at unit length.
-    """
-    if blocks is None:
-        return _build(spec, LossTargets(dims, unit_length))
-    ends = list(accumulate(size for size, _ in blocks))
-    parts: list[nn.Module] = [
-        DimensionSlice(_build(spec, LossTargets(size, unit_length)), end - size, end, scale=weight**-0.5)
-        for end, (size, weight) in zip(ends, blocks, strict=True)
-    ]
-    return WeightedSum([weight for _, weight in blocks], parts)
+def build(spec: recipe.Loss, dims: int, unit_length: bool = False) -> nn.Module:
+    """Build the objective that a recipe names, for targets of `dims` dimensions, of length 1 or not; random
+    parts are drawn from torch's generator."""
+    return _build(spec, LossTargets(dims, unit_length))
 
 
 def _build(spec: recipe.Loss, targets: LossTargets) -> nn.Module:
-    make = KINDS[spec.kind]
-    if targets.cut is None or spec.parts:
+    make, cut = KINDS[spec.kind], targets.cut
+    if cut is None or spec.parts:
         return make(spec, targets)
     # relations among texts follow the whole teacher, wherever the student is cut
-    if not spec.coordinates:
-        return DimensionSlice(make(spec, targets), 0, targets.cut, slice_teacher=False)
-    return DimensionSlice(make(spec, targets._replace(dims=targets.cut)), 0, targets.cut)
+    dims = cut if spec.coordinates else targets.dims
+    return Truncated(make(spec, targets._replace(dims=dims)), cut, both=spec.coordinates)
 
 
 def learned_temperature(objective: nn.Module) -> dict[str, float]:
     """{temperature} that a `ckd` objective has learned so far, for the report of a stage; empty where nothing
     is learned."""
-    found = [
-        part.log_scale
-        for part in objective.modules()
-        if isinstance(part, CkdLoss) and part.log_scale.requires_grad
-    ]
-    return {"temperature": round((-found[0].detach()).exp().item(), 5)} if found else {}
+    for part in objective.modules():
+        if isinstance(part, CkdLoss) and part.log_scale.requires_grad:
+            return {"temperature": round((-part.log_scale.detach()).exp().item(), 5)}
+    return {}
 
 
 def queues_to_bfloat16(objective: nn.Module) -> None:
@@ -234,21 +204,22 @@ def queues_to_bfloat16(objective: nn.Module) -> None:
 
 def fill_queues(objective: nn.Module, targets: Targets) -> None:
     """Push teacher embeddings into every queue that is full from the start (ConGen's)."""
-    for part, read in _with_targets(objective, targets):
+    for part, compared in _with_targets(objective, targets):
         if isinstance(part, CongenLoss):
-            part.queue.push(read.embeddings[0])
+            part.queue.push(compared.embeddings[0])
 
 
 def update_queues(objective: nn.Module, targets: Targets) -> None:
     """After a step, push the batch's teacher embeddings into every queue."""
-    for part, read in _with_targets(objective, targets):
+    for part, compared in _with_targets(objective, targets):
         if isinstance(part, Queue):
-            part.push(read.embeddings[0])
+            part.push(compared.embeddings[0])
 
 
 def _with_targets(objective: nn.Module, targets: Targets) -> Iterator[tuple[nn.Module, Targets]]:
-    """Every part of an objective, with what it compares with: sliced, or of one side."""
-    targets = objective.read(targets) if isinstance(objective, DimensionSlice | OneSide) else targets
+    """Every part of an objective, with what it compares with: truncated, or of one side."""
+    if isinstance(objective, Truncated | OneSide):
+        targets = objective.read(targets)
     yield objective, targets
     for part in objective.children():
         yield from _with_targets(part, targets)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from edgedistill.objectives.queue import Queue
-from edgedistill.objectives.queue_cross_entropy import one_positive
+from edgedistill.objectives.queue import Queue, one_positive
 from edgedistill.objectives.targets import Targets
 
 
@@ -20,7 +19,7 @@ def ckd(student: Tensor, teacher: Tensor, queue: Tensor, scale: Tensor | float) 
     student, teacher (B, d): scaled to unit rows here; queue (Q, d): unit rows, earlier teacher embeddings, Q
     may be 0; scale κ = 1/τ. Returns (). DistilCSE, Eq. 5 and 6; with Q = 0 it is InfoNCE between student and
     teacher.
-    Relation: `seed` and `congen` replace the single positive by the teacher's own similarities.
+    Relation: `congen` replaces the single positive by the teacher's own similarities.
     """
     student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
     return one_positive(scale * student, queue, teacher.detach())

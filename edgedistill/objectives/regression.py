@@ -29,26 +29,6 @@ def cosine(student: Tensor, teacher: Tensor) -> Tensor:
     return 0.5 * (1 - cosine_similarity(student, teacher, dim=-1)).mean()
 
 
-def dual_l2(one: Tensor, other: Tensor, teacher: Tensor) -> Tensor:
-    """Match the teacher's embedding from a text and from another view of it: ‖t̂ − ŝ₁‖² + ‖t̂ − ŝ₂‖², mean
-    over batch and dims.
-
-    one, other, teacher (B, d): scaled to unit length here. Returns ().
-    ConGen §4.2, after Reimers and Gurevych 2020.
-    Relation: with equal views, twice `mse(unit_length=True)`.
-    """
-    return mse(one, teacher, unit_length=True) + mse(other, teacher, unit_length=True)
-
-
-def skd(one: Tensor, other: Tensor, teacher: Tensor) -> Tensor:
-    """`dual_l2` + ‖ŝ₁ − ŝ₂‖², mean over batch and dims: the two views also match each other.
-
-    one, other, teacher (B, d): scaled to unit length here. Returns ().
-    ConGen §4.2, after Limkonchotiwat et al. 2022.
-    """
-    return dual_l2(one, other, teacher) + mse(one, other, unit_length=True)
-
-
 def softcos(student: Tensor, teacher: Tensor) -> Tensor:
     """‖m̂ − ŝ‖², m̂ the unit vector half-way between both: 2 − 2 cos(θ/2) = 2 − √(2 (1 + ŝ·t̂)), mean over
     the batch.

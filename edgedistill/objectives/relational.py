@@ -1,13 +1,14 @@
-"""Relational losses: match the similarities among the teacher's embeddings (ConGen, SEED)."""
+"""Relational losses: match the similarities among the teacher's embeddings (ConGen; MCL of multi-stage
+distillation)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
-from edgedistill.objectives.queue import Queue
-from edgedistill.objectives.queue_cross_entropy import probabilities, soft_targets
+from edgedistill.objectives.queue import Queue, probabilities, soft_targets
+from edgedistill.objectives.ranking import cosines
 from edgedistill.objectives.targets import Targets
 
 
@@ -36,24 +37,6 @@ def congen(
     return (losses * losses.new_tensor(weights)).sum()
 
 
-def seed(student: Tensor, teacher: Tensor, queue: Tensor, tau_student: float, tau_teacher: float) -> Tensor:
-    """Match the teacher's similarities to its own embedding and a queue: −mean_i Σ_k P_T[i, k] log P_S[i, k].
-
-    Columns of row i: [t_i; queue], K + 1 of them. student, teacher (B, d): scaled to unit rows here; queue
-        (K, d): unit rows.
-    Returns (). Fang et al. 2021 (SEED), as ConGen's §4 uses it.
-    Relation: `congen` with one view uses the whole batch as columns, instead of t_i alone.
-    """
-    student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
-
-    def cosines(rows: Tensor) -> Tensor:
-        return torch.cat(
-            [(rows * teacher).sum(-1, keepdim=True), (rows.to(queue.dtype) @ queue.T).to(rows.dtype)], 1
-        )
-
-    return cross_entropy(cosines(student / tau_student), cosines(teacher / tau_teacher).softmax(-1))
-
-
 class CongenLoss(nn.Module):
     """`congen` with its queue; `alpha` is the weight of the first view. At 1 no second view is read, at 0 the
     second alone is."""
@@ -76,14 +59,13 @@ class CongenLoss(nn.Module):
         )
 
 
-class SeedLoss(nn.Module):
-    """`seed` with its queue, which is randomly initialized; a batch is pushed after it is scored."""
+def mcl(source: Tensor, target: Tensor, teacher: Tensor) -> Tensor:
+    """Cosines between sides match the teacher's among the source texts: mean over i, j of (cos(t_i, t_j) −
+    cos(a_i, b_j))².
 
-    def __init__(self, dims: int, queue: int, tau_student: float, tau_teacher: float) -> None:
-        super().__init__()
-        self.queue = Queue(queue, dims)
-        self.queue.push(torch.randn(queue, dims))
-        self.tau_student, self.tau_teacher = tau_student, tau_teacher
-
-    def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
-        return seed(views[0], targets.embeddings[0], self.queue.vectors, self.tau_student, self.tau_teacher)
+    source, target (B, d), teacher (B, e) of the source texts: scaled to unit rows here; d and e may differ.
+    Returns (). Ding et al. 2022 (multi-stage distillation), Eq. 5, the diagonal included: a text and its
+    translation get the same embedding.
+    The loss is 0 where both sides are the teacher's embeddings.
+    """
+    return (cosines(teacher, teacher) - cosines(source, target)).square().mean()

@@ -19,7 +19,6 @@ from torch import nn
 from edgedistill.data.corpus import Corpus
 from edgedistill.session import Session
 from edgedistill.students import kinds
-from edgedistill.students.output import own
 from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
 from edgedistill.teacher.encoder import flush_denormals
 from edgedistill.training import train
@@ -104,7 +103,7 @@ def student_seconds(opened: Opened, accelerator: Accelerator) -> float:
 def is_measured(student: nn.Module) -> bool:
     """Whether a student is small enough to be built, converted and trained for a moment by a check, which
     answers within seconds. A shared layer counts as often as it is applied."""
-    bare: Any = own(student)
+    bare: Any = student
     encoder = getattr(getattr(bare, "model", None), "encoder", None)
     layers = len(getattr(encoder, "layer", [None])) * int(getattr(encoder, "times", 1))
     return kinds.parameters(student)["total"] <= MOST_PARAMETERS and layers <= MOST_LAYERS

@@ -147,11 +147,6 @@ class Recipe(Section):
 
     def _views_differ(self, place: str, stage: Stage, student: AnyStudent) -> None:
         kinds = {leaf.kind for leaf in stage.objective.leaves}
-        if stage.view is not None and stage.view.kind == "dropout" and not getattr(student, "dropout", 0):
-            raise ValueError(
-                f"{place}.view: without dropout both views give the same embedding; set student.dropout, or "
-                "choose another view"
-            )
         own = {leaf.kind for leaf in stage.objective.leaves if ranks(leaf)}
         if own and kinds - own and drops_head(student):
             named = ", ".join(sorted(own))
@@ -172,10 +167,9 @@ class Recipe(Section):
         if last.start is not None and (self.distilling or not self.student.trained):
             what = "the stages before it define" if self.distilling else "the teacher itself is"
             raise ValueError(f"stages[{at}].start: {what} its start; leave `start` out")
-        if self.targets is not None and (self.targets.shares or not self.student.trained):
+        if self.targets is not None and not self.student.trained:
             raise ValueError(
-                f"stages[{at}]: a classifier head reads the student's own embedding; leave split `targets`, "
-                "and those of the teacher, out"
+                f"stages[{at}]: a classifier head reads the teacher's own embedding; leave `targets` out"
             )
         return self
 
@@ -208,7 +202,6 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _targets_are_possible(self) -> Recipe:
         looks = self.targets is not None and self.targets.fits_student
-        split = self.targets is not None and self.targets.shares is not None
         if isinstance(self.student, TeacherItself):
             if self.teacher.embeddings is not None:
                 raise ValueError(
@@ -218,17 +211,12 @@ class Recipe(Section):
                 raise ValueError("`targets` are fitted on the texts of a `corpus`; add one")
             if looks and self.student.reference_student is None:
                 raise ValueError(
-                    "ridge, cca and `align` are fitted to an initial student; define it with "
-                    "student.reference_student"
+                    "`align` is fitted to an initial student; define it with student.reference_student"
                 )
             if self.student.reference_student is not None and not looks:
-                raise ValueError(
-                    "student.reference_student is only used by ridge, cca and `align`; leave it out"
-                )
-        elif drops_head(self.student) and (looks or split):
-            raise ValueError(
-                "split, ridge, cca and `align` need the student's own embeddings; set head_kept: true"
-            )
+                raise ValueError("student.reference_student is only used by `align`; leave it out")
+        elif drops_head(self.student) and looks:
+            raise ValueError("`align` needs the student's own embeddings; set head_kept: true")
         return self
 
     @model_validator(mode="after")

@@ -8,16 +8,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from edgedistill.recipe.section import Section
+from edgedistill.recipe.section import ByKind, OneOf, Section
 
 
-class Loss(Section):
+class Loss(ByKind):
     """What every objective declares: `columns`, those of a row whose texts it compares, (0,) a text, (0, 1) a
     text and its translation, (0, ...) a query and all documents; what of the `teacher` it reads; where its
     `negatives` come from; whether it compares one `coordinate` of the student with the teacher's, so that the
     dimensions must be equal."""
 
-    kind: str
     columns: ClassVar[tuple[int | EllipsisType, ...]] = (0,)
     teacher: ClassVar[Literal["embeddings", "scores", "labels", "nothing"]] = "embeddings"
     negatives: ClassVar[Literal["batch", "queue", "row", "nothing"]] = "nothing"
@@ -139,42 +138,6 @@ class Congen(Loss):
         return self.queue
 
 
-class Seed(Loss):
-    """Match the teacher's similarity distribution over its own embedding and a queue (SEED, Fang et al.
-    2021)."""
-
-    negatives = "queue"
-    kind: Literal["seed"]
-    queue: int = Field(
-        16_384,
-        ge=1,
-        description="Size of the queue of earlier teacher embeddings; starts with random directions.",
-    )
-    temperature: float = Field(0.05, gt=0, description="The student's temperature.")
-    teacher_temperature: float = Field(0.05, gt=0, description="The teacher's temperature.")
-
-
-class DualL2(Loss):
-    """Mean squared error of unit embeddings: teacher against the text, and teacher against its second view
-    (ConGen, §4.2)."""
-
-    kind: Literal["dual_l2"]
-
-    @property
-    def second_view(self) -> bool:
-        return True
-
-
-class Skd(Loss):
-    """`dual_l2` plus the two views against each other: self-knowledge distillation (ConGen, §4.2)."""
-
-    kind: Literal["skd"]
-
-    @property
-    def second_view(self) -> bool:
-        return True
-
-
 SimilarTuples = Annotated[
     int | None,
     Field(
@@ -212,8 +175,8 @@ class Listwise(Loss):
     teacher_temperature: float = Field(
         0.05,
         gt=0,
-        description="Divides the scores. 0.05 suits cosines; z-scores (with `bm25`) and a cross-encoder's "
-        "scores are some twenty times as large and want about 1.",
+        description="Divides the scores. 0.05 suits cosines; a cross-encoder's scores are some twenty times "
+        "as large and want about 1.",
     )
     positive: bool = Field(
         True,
@@ -278,40 +241,13 @@ class Mcl(Loss):
     kind: Literal["mcl"]
 
 
-class MclBool(Loss):
-    """`mcl` with labels instead of the teacher's cosines: 1 for a text and its translation, 0 otherwise
-    (ablation of §4.5)."""
-
-    columns = (0, 1)
-    negatives = "batch"
-    coordinates = False
-    kind: Literal["mcl_bool"]
-
-
-class MclCe(Loss):
-    """`mcl` as a cross-entropy over the batch, weighted by the teacher's cosines (ablation of §4.5). These
-    are not probabilities, so the teacher's own embeddings are not its optimum."""
-
-    columns = (0, 1)
-    negatives = "batch"
-    coordinates = False
-    kind: Literal["mcl_ce"]
-    temperature: float = Field(0.05, gt=0, description="Divides the cosines.")
-    reduction: Literal["mean", "sum", "pairs"] = Field(
-        "mean",
-        description="Over the texts of a batch: their mean; their sum, as the paper's Eq. 9 prints it; or "
-        "the mean over all pairs of "
-        "texts, the scale of mcl.",
-    )
-
-
 class CrossEntropy(Loss):
     """Predict the label of a text or of a pair, by a head of its own behind the student: what a finetune
     stage trains with."""
 
     teacher = "labels"
     coordinates = False
-    kind: Literal["cross_entropy"] = "cross_entropy"
+    kind: str = "cross_entropy"
     labels: int
     pair: bool
     hidden: int
@@ -373,29 +309,7 @@ class Matryoshka(Loss):
         return self.dims
 
 
-Objective = Annotated[
-    Mse
-    | Cosine
-    | SoftCos
-    | Ckd
-    | Congen
-    | Seed
-    | DualL2
-    | Skd
-    | InfoNce
-    | Listwise
-    | MarginMse
-    | EachSide
-    | Mcl
-    | MclBool
-    | MclCe
-    | Sum
-    | Matryoshka,
-    Field(discriminator="kind"),
-]
+Objective = Annotated[Loss, OneOf(Loss)]
 
-
-EachSide.model_rebuild()
-Term.model_rebuild()
-Sum.model_rebuild()
-Matryoshka.model_rebuild()
+for holder in (EachSide, Term, Sum, Matryoshka):
+    holder.model_rebuild()

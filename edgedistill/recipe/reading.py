@@ -13,7 +13,7 @@ from edgedistill import files
 from edgedistill.errors import UserError, shown, unknown_name
 from edgedistill.recipe import yaml_file
 from edgedistill.recipe.experiment import Recipe
-from edgedistill.recipe.section import Section
+from edgedistill.recipe.section import ByKind, Section
 from edgedistill.recipe.yaml_file import MOST_PROBLEMS
 
 S = TypeVar("S", bound=Section)
@@ -53,7 +53,7 @@ ALIASES: dict[str, str] = {
 def sections(annotation: Any) -> list[type[Section]]:
     """The sections that a field of this type holds."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
-        return [annotation]
+        return list(annotation.__dict__.get("kinds", {}).values()) or [annotation]
     return [section for part in get_args(annotation) for section in sections(part)]
 
 
@@ -72,6 +72,20 @@ def _kinds(root: type[Section]) -> dict[str, dict[str, type[Section]]]:
 
 
 KINDS = _kinds(Recipe)
+
+
+def add(*sections: type[ByKind]) -> None:
+    """Let recipes hold further kinds, such as an objective of one's own."""
+    for section in sections:
+        section.register()
+    holders: list[type[Section]] = [Section]
+    for holder in holders:  # grows while it is walked
+        holders += [each for each in holder.__subclasses__() if each not in holders]
+        del holder.__pydantic_core_schema__
+    for holder in holders:
+        holder.model_rebuild(force=True)
+    KINDS.clear()
+    KINDS.update(_kinds(Recipe))
 
 
 def read(name: str | Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Discriminator,
     Field,
+    GetCoreSchemaHandler,
     PlainSerializer,
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import CoreSchema
 
 from edgedistill import files
 from edgedistill.precisions import PRECISIONS
@@ -77,6 +81,40 @@ class Section(BaseModel):
         if fact := _beyond_bounds(value, empty):
             raise ValueError(fact)
         return value
+
+
+class ByKind(Section):
+    """A section whose `kind` chooses one of several classes. Those of this package are known as soon as they
+    are defined, others by `recipe.add`."""
+
+    kind: str
+    kinds: ClassVar[dict[str, type[ByKind]]]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        if ByKind in cls.__bases__:
+            cls.kinds = {}
+        elif __package__ is not None and cls.__module__.startswith(__package__):
+            cls.register()
+
+    @classmethod
+    def register(cls) -> None:
+        """Make the section one of its base's kinds, where it has a `kind` of its own."""
+        for kind in get_args(cls.model_fields["kind"].annotation):
+            cls.kinds[kind] = cls
+
+
+class OneOf:
+    """Annotates a field of a base class: it holds a section of one of the base's kinds."""
+
+    def __init__(self, base: type[ByKind]) -> None:
+        self.base = base
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler.generate_schema(
+            Annotated[reduce(or_, self.base.kinds.values()), Field(discriminator="kind")]
+        )
 
 
 class HubData(Section):

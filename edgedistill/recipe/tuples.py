@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, Tag, model_validator
 
 from edgedistill.recipe.section import HubData, Location, Revision, Section, by_kind
-from edgedistill.recipe.teacher import Teacher
 
 LONGEST_LIST = 64  # documents of a tuple
 QUERY_COLUMNS = Field(
@@ -34,12 +33,6 @@ class Negatives(Section):
     )
 
 
-class Bm25(Section):
-    """The teacher's cosines joined with BM25: both as z-scores of a query over all documents."""
-
-    weight: float = Field(0.5, gt=0, le=100, description="Weight of BM25's z-scores; the cosines' is 1.")
-
-
 class CrossEncoder(Section):
     """A model that reads query and document together and gives one score."""
 
@@ -51,13 +44,9 @@ class CrossEncoder(Section):
 class Scores(Section):
     """The scores that a student's ranking is to match. Default: the teacher's cosines.
 
-    Cosines and BM25 score every document of a batch, a cross-encoder and columns the tuple's own.
+    Cosines score every document of a batch, a cross-encoder and columns the tuple's own.
     """
 
-    teachers: list[Teacher] = Field(
-        [], max_length=8, description="Teachers whose cosines are averaged. Default: the recipe's teacher."
-    )
-    bm25: Bm25 | None = Field(None, description="Join the cosines with BM25. {}: the defaults.")
     cross_encoder: CrossEncoder | None = Field(None, description="Instead of cosines.")
     columns: list[str] | None = Field(
         None,
@@ -68,9 +57,8 @@ class Scores(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> Scores:
-        given = [self.cross_encoder is not None, self.columns is not None, bool(self.teachers or self.bm25)]
-        if sum(given) > 1:
-            raise ValueError("give one of `cross_encoder`, `columns`, and cosines (`teachers`, `bm25`)")
+        if self.cross_encoder is not None and self.columns is not None:
+            raise ValueError("give one of `cross_encoder` and `columns`")
         return self
 
     @property

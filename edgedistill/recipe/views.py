@@ -6,37 +6,22 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from edgedistill.recipe.section import Section
+from edgedistill.recipe.section import ByKind, OneOf
 
 
-class _View(Section):
-    """What views differ in: whether words are left out, which `share` of them (None: one), and whether what
-    remains is one span."""
+class AnyView(ByKind):
+    """What views differ in: whether words are left out, which `share` of them, and whether what remains is
+    one span."""
 
-    kind: str
     edits: ClassVar[bool] = True
     span: ClassVar[bool] = False
 
     @property
-    def share(self) -> float | None:
-        return None
+    def share(self) -> float:
+        return 0.0
 
 
-class Identity(_View):
-    """The same text again."""
-
-    kind: Literal["identity"]
-    edits = False
-
-
-class Dropout(_View):
-    """The same text under another dropout mask (unsupervised SimCSE); needs `student.dropout`."""
-
-    kind: Literal["dropout"]
-    edits = False
-
-
-class WordDeletion(_View):
+class WordDeletion(AnyView):
     """The text with random words deleted."""
 
     kind: Literal["word_deletion"]
@@ -49,7 +34,7 @@ class WordDeletion(_View):
         return self.fraction
 
 
-class Crop(_View):
+class Crop(AnyView):
     """A random contiguous span of the text."""
 
     kind: Literal["crop"]
@@ -66,10 +51,4 @@ class Crop(_View):
         return self.drop_fraction
 
 
-class DeleteOne(_View):
-    """The text with one random word deleted."""
-
-    kind: Literal["delete_one"]
-
-
-View = Annotated[Identity | Dropout | WordDeletion | Crop | DeleteOne, Field(discriminator="kind")]
+View = Annotated[AnyView, OneOf(AnyView)]

@@ -18,6 +18,7 @@ from edgedistill.students.graph_writer import (
     ACTIVATIONS,
     MASKED,
     GraphWriter,
+    UnitLength,
     finish,
     head_on_tokens,
 )
@@ -167,7 +168,7 @@ def layers_of(student: Any) -> EncoderLayers | None:
     if type(model).__name__ not in ARCHITECTURES or getattr(model.config, "is_decoder", False):
         return None
     if not all(
-        isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS
+        isinstance(layer, nn.Linear | nn.Identity | UnitLength) or type(layer) in ACTIVATIONS
         for layer in student.layers_after_pooling
     ):
         return None

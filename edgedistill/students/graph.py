@@ -29,7 +29,7 @@ from edgedistill.runtime.manifest import INPUTS
 from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.similarity import COSINE, unit_rows
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import bert_layers, kinds, output, traced
+from edgedistill.students import bert_layers, kinds, traced
 from edgedistill.students.bert_layers import FOLDED
 from edgedistill.students.graph_writer import pools_to_embedding
 
@@ -57,8 +57,6 @@ NOT_TRACED = (
 
 
 def _written(student: Any) -> onnx.ModelProto:
-    if isinstance(student, output.Output):
-        return output.append(build(student.inner), student)
     kind = kinds.of(student)
     if kind is not None and kind.write is not None:
         return kind.write(student)

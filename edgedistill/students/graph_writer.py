@@ -17,6 +17,13 @@ MASKED = -1e4  # finite: −inf − (−inf) is NaN on rows that are all padding
 ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "Tanh", nn.ReLU: "Relu", nn.Sigmoid: "Sigmoid"}
 
 
+class UnitLength(nn.Module):
+    """Scales rows (…, d) to unit length, between the layers after pooling."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return nn.functional.normalize(rows, dim=-1)
+
+
 class GraphWriter:
     """The nodes and constants of a graph being written.
 
@@ -92,8 +99,10 @@ def finish(writer: GraphWriter, pooled: str, student: Any, tokens: str | None = 
     for layer in student.layers_after_pooling:
         if isinstance(layer, nn.Linear):
             rows = writer.linear_each(rows, layer)
+        elif isinstance(layer, UnitLength):
+            rows = [unit_length(writer, x) for x in rows]
         elif not isinstance(layer, nn.Identity):
-            rows = [writer.add(ACTIVATIONS[type(layer)], each) for each in rows]
+            rows = [writer.add(ACTIVATIONS[type(layer)], x) for x in rows]
     if lexical_channel(student) is not None:
         rows = student.lexical_channel.write(writer, rows)
     unit_length(writer, rows[0], outputs=["sentence_embedding"])

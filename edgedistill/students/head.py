@@ -15,7 +15,6 @@ from torch.nn.functional import embedding, normalize, pad
 
 from edgedistill import recipe
 from edgedistill.students.graph_writer import GraphWriter, length, lexical_channel
-from edgedistill.students.output import own
 from edgedistill.students.pooling import mean_nodes, pool
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding, lookup
 
@@ -141,7 +140,7 @@ class Headed(nn.Module):
 @contextmanager
 def without_lexical_channel(student: nn.Module) -> Iterator[None]:
     """Let a student embed by meaning alone, which is what it is taught."""
-    inner: Any = own(student)
+    inner: Any = student
     channel = getattr(inner, "lexical_channel", None)
     if channel is not None:
         inner.lexical_channel = None

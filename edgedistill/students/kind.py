@@ -53,7 +53,6 @@ class StudentShape(Fields):
     pq_bytes: Size | None = None
     pq_centroids: Annotated[int, Field(ge=2, le=2**15)] = 256
     lexical: Annotated[float, Field(gt=0, le=10)] | None = None
-    blocks: list[Annotated[tuple[Size, float], Field(strict=False)]] | None = None
     prompt: Prompt = ""
     query_prompt: Prompt | None = None
     document_prompt: Prompt | None = None

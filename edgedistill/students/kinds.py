@@ -9,7 +9,7 @@ from torch import nn
 
 from edgedistill.errors import UserError
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import bert, bilstm, head, output, recurrent, sentence_transformer, static
+from edgedistill.students import bert, bilstm, recurrent, sentence_transformer, static
 from edgedistill.students.kind import Kind
 
 # A new kind of student: its file in this folder, and one line in this table.
@@ -41,8 +41,6 @@ def checked(shape: dict[str, Any], place: str) -> dict[str, Any]:
 
 def parameters(module: nn.Module) -> dict[str, int]:
     """Parameters {embedding, encoder, head, total} of any student, or of a teacher."""
-    if isinstance(module, output.Output):
-        return head.with_more(parameters(module.inner), module.linear)
     kind = of(module)
     if kind is not None:
         return kind.parameters(module)

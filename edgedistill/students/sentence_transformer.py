@@ -6,18 +6,46 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from safetensors.numpy import load_file as load_numpy
+from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 from transformers.utils import logging
 
+from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.students import finite_weights, head, model_folder
+from edgedistill.students.graph_writer import UnitLength
 from edgedistill.students.model_folder import ACTIVATIONS, DOWNLOAD, WEIGHTS, ModelFolder, opening
 from edgedistill.students.pooling import pool
+
+MAP_FILE = "targets.safetensors"
+
+
+class Affine(NamedTuple):
+    """x -> x W + b: weight (e, d), bias (d,)."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        return vectors @ self.weight + self.bias
+
+    def write(self, folder: Path) -> None:
+        """Write the map to a new folder, atomically, in float32, as it is used."""
+        tensors = {name: np.ascontiguousarray(part, np.float32) for name, part in self._asdict().items()}
+        with files.new_folder(folder) as temporary:
+            save_numpy(tensors, temporary / MAP_FILE)
+
+    @staticmethod
+    def read(folder: Path) -> Affine:
+        """The map in a folder."""
+        return Affine(**load_numpy(folder / MAP_FILE))
 
 
 class PretrainedEncoder(nn.Module):
@@ -36,6 +64,15 @@ class PretrainedEncoder(nn.Module):
         config: Any = model.config
         last: Any = dense[-1][0] if dense else None
         self.dims = int(last.out_features if dense else config.hidden_size * len(poolings))
+
+    def followed_by(self, affine: Affine) -> PretrainedEncoder:
+        """The encoder with a map behind its embeddings at unit length: a teacher that gives the targets."""
+        linear = nn.Linear(*affine.weight.shape)
+        linear.weight.data = torch.from_numpy(affine.weight.T).float().contiguous()
+        linear.bias.data = torch.from_numpy(affine.bias).float()
+        blocks: Any = self.dense
+        dense = [*blocks, nn.Sequential(UnitLength()), nn.Sequential(linear)]
+        return PretrainedEncoder(self.model, self.poolings, dense).eval()
 
     @property
     def layers_after_pooling(self) -> list[nn.Module]:

@@ -1,5 +1,5 @@
-"""Linear maps from the teacher's space to the student's dimensions: PCA, random projection, ridge regression,
-CCA; and alignments with the initial student that change no cosine: a rotation or a signed permutation.
+"""Linear maps from the teacher's space to the student's dimensions: PCA, ridge regression; and alignments
+with the initial student that change no cosine: a rotation or a signed permutation.
 
 Every reduction returns an affine map x W + b in float64. The signs of eigenvectors and singular vectors are
 fixed, so that all machines agree. After Malashenko, Text-level distillation: how to build small but powerful
@@ -12,9 +12,7 @@ import numpy as np
 import scipy.linalg
 from scipy.optimize import linear_sum_assignment
 
-from edgedistill.students.output import Affine
-
-DAMPING = 1e-3  # of a covariance's mean variance, added to its diagonal in CCA
+from edgedistill.students.sentence_transformer import Affine
 
 
 def pca(embeddings: np.ndarray, dims: int, centre: bool = True, variance_exponent: float = 0.0) -> Affine:
@@ -34,17 +32,6 @@ def pca(embeddings: np.ndarray, dims: int, centre: bool = True, variance_exponen
     return Affine(weight, -mean @ weight)
 
 
-def gaussian(teacher_dims: int, dims: int, seed: int) -> Affine:
-    """A random projection (teacher_dims, dims) drawn from N(0, 1/dims), which preserves squared lengths in
-    expectation.
-
-    Johnson and Lindenstrauss 1984, Extensions of Lipschitz mappings into a Hilbert space.
-    """
-    return Affine(
-        np.random.default_rng(seed).standard_normal((teacher_dims, dims)) / dims**0.5, np.zeros(dims)
-    )
-
-
 def ridge(embeddings: np.ndarray, student: np.ndarray, regularization: float) -> Affine:
     """Ridge regression onto the student's embeddings: min ‖T W + b − S‖² + λ‖W‖², with b not penalised.
 
@@ -55,33 +42,6 @@ def ridge(embeddings: np.ndarray, student: np.ndarray, regularization: float) ->
     gram = centred.T @ centred + regularization * np.eye(len(mean))
     weight = scipy.linalg.solve(gram, centred.T @ (student - student_mean), assume_a="pos")
     return Affine(weight, student_mean - mean @ weight)
-
-
-def cca(embeddings: np.ndarray, student: np.ndarray, dims: int, damping: float = DAMPING) -> Affine:
-    """Canonical correlation analysis: the teacher's canonical directions, each of variance 1, largest
-    correlation first.
-
-    W = C_t^(−½) U, where U Σ Vᵀ is the SVD of C_t^(−½) C_ts C_s^(−½) and each covariance has `damping`
-    times its mean variance added to its diagonal. embeddings (n, e), student (n, d), dims ≤ d, e. Returns
-    the map (e, dims). In closed form, because scikit-learn's iterative algorithm takes
-    minutes for 128 directions.
-    """
-    mean = embeddings.mean(0)
-    left, right = embeddings - mean, student - student.mean(0)
-    white_left, white_right = _whitening(left, damping), _whitening(right, damping)
-    between = white_left @ (left.T @ right / len(left)) @ white_right
-    directions, _, _ = scipy.linalg.svd(between, full_matrices=False)
-    weight = fix_signs(white_left @ directions[:, :dims])
-    return Affine(weight, -mean @ weight)
-
-
-def _whitening(centred: np.ndarray, damping: float) -> np.ndarray:
-    """C^(−½) (e, e) of centred embeddings (n, e), with `damping` mean variances on the diagonal of C."""
-    covariance = centred.T @ centred / len(centred)
-    values, directions = scipy.linalg.eigh(
-        covariance + damping * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
-    )
-    return (directions * values.clip(min=1e-300) ** -0.5) @ directions.T
 
 
 def fix_signs(directions: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import Problems, UserError
 from edgedistill.evaluation import scoring
 from edgedistill.students import kinds
-from edgedistill.students.output import own
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import targets
 from edgedistill.teacher.encoder import NOT_ON_CUDA
@@ -42,7 +41,7 @@ def stage_rows(spec: recipe.Recipe, sources: TrainingSources, models: Models) ->
     problems, found, texts = Problems(), list[StageRows](), sources.texts
     with problems.collect():
         if spec.targets is not None:
-            targets.check(spec.targets, lambda of: models.of(of).dims, texts.training_count)
+            targets.check(spec.targets, models.teacher.dims, texts.training_count)
     for stage in distillation_stages(spec):
         with problems.collect():
             found.append(_rows_of(stage, sources))
@@ -71,7 +70,7 @@ def check_device(spec: recipe.Recipe, device: str) -> None:
 def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Models) -> None:
     """Raise UserError where a stage's objective cannot compare the student's embeddings with its targets, or
     cannot truncate them."""
-    target_dims = spec.targets.width if spec.targets else models.teacher.dims
+    target_dims = spec.targets.dims if spec.targets else models.teacher.dims
     for stage in distillation_stages(spec):
         place, match = f"{stage.place}.objective", stage.spec.match or recipe.Match()
         dims = models.taught.dims if match.of == "assistant" else target_dims
@@ -79,16 +78,11 @@ def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Mode
         if student.drops_head:
             width = getattr(spec.student, "dims", None) or target_dims
         if match.layer == "embeddings":
-            bare: Any = own(student.module)
+            bare: Any = student.module
             width, dims = int(bare.model.config.hidden_size), assistants.embedding_layer(models.taught).dims
         objectives.check_dimensions(stage.spec.objective, width, dims, place)
-        if stage.spec.objective.cuts and (
-            student.drops_head or (spec.targets is not None and spec.targets.shares is not None)
-        ):
-            fact = (
-                "matryoshka truncates the student's own embeddings, not blocks of several teachers, nor a "
-                "head that is dropped"
-            )
+        if stage.spec.objective.cuts and student.drops_head:
+            fact = "matryoshka truncates the student's own embeddings, not a head that is dropped"
             raise UserError(f"{place}: {fact}; choose another objective, or keep the head")
 
 

@@ -109,11 +109,6 @@ def _open_start(spec: recipe.Recipe, folder: Path, place: str) -> run.Run:
         raise UserError(
             f"{folder}: its student is not this recipe's; give both the same `student`, or another start"
         )
-    if opened.shape.get("blocks"):
-        raise UserError(
-            f"{folder}: a student of split teachers, whose blocks a classifier cannot use; choose another "
-            "start"
-        )
     return opened
 
 

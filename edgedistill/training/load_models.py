@@ -4,7 +4,7 @@ starts from, the finished student that goes on learning."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -32,14 +32,12 @@ class NamedWeights(NamedTuple):
 class Models:
     """The models whose embeddings a run may match and whose weights its student may start from.
 
-    `others` are the teachers that only `targets` or the scores of tuples name, `weights` is what
-    `student.weights` names, and `finished` is the run or bundle of the finished student that the recipe goes
-    on with.
+    `weights` is what `student.weights` names, and `finished` is the run or bundle of the finished student
+    that the recipe goes on with.
     """
 
     teacher: AnyTeacher
     assistant: teachers.TeacherEncoder | None = None
-    others: dict[recipe.Teacher, AnyTeacher] = field(default_factory=dict)
     weights: NamedWeights | None = None
     finished: run.Run | None = None
 
@@ -48,15 +46,11 @@ class Models:
         """The assistant, asked for where the recipe has one."""
         return cast(teachers.TeacherEncoder, self.assistant)
 
-    def of(self, spec: recipe.Teacher | None) -> AnyTeacher:
-        """A teacher of `targets`; None is the recipe's own."""
-        return self.teacher if spec is None or spec == self.teacher.spec else self.others[spec]
-
 
 def open_models(spec: recipe.Recipe, session: Session) -> Models:
     """The models that a recipe names. Raises one UserError with every model or file that is not found or does
     not fit."""
-    problems, others = Problems(), dict[recipe.Teacher, AnyTeacher]()
+    problems = Problems()
     teacher: AnyTeacher | None = None
     assistant, weights, finished = None, None, None
     with problems.collect():
@@ -67,10 +61,6 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
     with problems.collect():
         if spec.assistant is not None:
             assistant = assistants.open_assistant(spec.assistant, session=session)
-    for place, each in named_teachers(spec):
-        if place.startswith(("targets", "stages")) and each != spec.teacher and each not in others:
-            with problems.collect():
-                others[each] = open_teacher(each, session, place)
     with problems.collect():
         weights = open_weights(spec.student)
     with problems.collect():
@@ -78,7 +68,7 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
             finished = finished_student.find(spec, spec.finished)
     problems.raise_any()
     assert teacher is not None
-    return Models(teacher, assistant, others, weights, finished)
+    return Models(teacher, assistant, weights, finished)
 
 
 def open_weights(student: recipe.Student) -> NamedWeights | None:
@@ -94,18 +84,10 @@ def open_weights(student: recipe.Student) -> NamedWeights | None:
 
 
 def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
-    """(the recipe's key, the teacher) of every teacher and assistant that a recipe names; None of `targets`
-    is the recipe's own."""
+    """(the recipe's key, the model) of a recipe's teacher and assistant."""
     yield "teacher", spec.teacher
     if spec.assistant is not None:
         yield "assistant", spec.assistant
-    for number, stage in enumerate(spec.distilling):
-        of_scores = stage.tuples.scores.teachers if stage.tuples is not None else []
-        for at, each in enumerate(of_scores):
-            yield f"stages[{number}].tuples.scores.teachers[{at}]", each
-    for block in spec.targets.blocks if spec.targets is not None else []:
-        if block.teacher is not None:
-            yield f"{block.place}.teacher", block.teacher
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:

@@ -18,9 +18,9 @@ import numpy as np
 from edgedistill import files, recipe, run
 from edgedistill.data.rows import Rows
 from edgedistill.data.training_sources import TrainingSources
-from edgedistill.errors import Problems, UserError
+from edgedistill.errors import Problems
 from edgedistill.session import Session
-from edgedistill.students.output import Affine, Output
+from edgedistill.students.sentence_transformer import Affine
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training import checkpoint, checks, finetuning
@@ -149,29 +149,18 @@ def _sources(spec: recipe.Recipe, session: Session, problems: Problems) -> Sourc
 
 
 def _teacher_itself(spec: recipe.Recipe, models: Models, folder: Path | None) -> PreparedStudent:
-    """The teacher as the student; where `targets` reduce it, with maps of the shapes that fitting them will
+    """The teacher as the student; where `targets` reduce it, with a map of the shape that fitting will
     give."""
     teacher = with_weights(models.teacher, "student")
     module = teacher.module
     if spec.targets is not None:
-        blocks = spec.targets.blocks
-        if any(block.teacher not in (None, spec.teacher) for block in blocks):
-            raise UserError(
-                "targets: of other teachers than the recipe's; a graph holds one teacher, measure each alone"
-            )
-        sizes = [block.projection.dims for block in blocks]
-        maps = [Affine(np.ones((teacher.dims, dims)), np.zeros(dims)) for dims in sizes]
-        module = reduced(spec, teacher, maps)
+        dims = spec.targets.dims
+        module = module.followed_by(Affine(np.ones((teacher.dims, dims)), np.zeros(dims)))
     if folder is not None and not (folder / "tokenizer").exists():
         with files.new_folder(folder / "tokenizer") as temporary:
             tokenizer_files.save_tokenizer(teacher.tokenizer, temporary)
     shape = teachers.teacher_shape(spec.student, teacher)
     return PreparedStudent(module, shape, teacher.tokenizer, model_folder=teacher.folder)
-
-
-def reduced(spec: recipe.Recipe, teacher: teachers.TeacherEncoder, maps: list[Affine]) -> Output:
-    """The teacher's module with the maps of its `targets` behind it: its outputs are the targets."""
-    return run.reduced_teacher(teacher.module, maps, spec.targets.shares if spec.targets else None)
 
 
 def _new_student(

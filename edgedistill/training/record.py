@@ -143,27 +143,17 @@ def teachers(spec: recipe.Recipe, models: Models) -> list[dict[str, Any]]:
     share in the cosine of the recipe's `targets`; it is None where the model has none, or there are no
     `targets`.
     """
-    weights, found = _weights(spec), dict[str, dict[str, Any]]()
+    found = dict[str, dict[str, Any]]()
     for place, each in named_teachers(spec):
-        opened = models.assistant if place == "assistant" else models.of(each)
+        opened = models.assistant if place == "assistant" else models.teacher
         if each.name not in found and opened is not None:
-            name, weight = each.embeddings or each.model, weights.get(each.name)
-            found[each.name] = _entry(name, each.revision, opened, each.licence) | {"weight": weight}
+            name = each.embeddings or each.model
+            found[each.name] = _entry(name, each.revision, opened, each.licence)
     source = models.weights
     if source is not None and source.spec.name not in found:
         start = _entry(source.spec.model, source.spec.revision, source.opened)
-        found[source.spec.name] = start | {"weight": None, "use": "initial weights"}
+        found[source.spec.name] = start | {"use": "initial weights"}
     return list(found.values())
-
-
-def _weights(spec: recipe.Recipe) -> dict[str, float]:
-    """The share of each model in the cosine of the targets, by its name; they sum to 1. A model may have a
-    part in several blocks."""
-    found: dict[str, float] = {}
-    for block in spec.targets.blocks if spec.targets is not None else []:
-        name = (block.teacher or spec.teacher).name
-        found[name] = round(found.get(name, 0.0) + block.weight, 6)
-    return found
 
 
 def _entry(

@@ -19,7 +19,6 @@ from edgedistill.data.cached_folder import check_uncut
 from edgedistill.errors import UserError
 from edgedistill.objectives import Targets
 from edgedistill.session import Session
-from edgedistill.students.output import own
 from edgedistill.training import checkpoint
 from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import Selection
@@ -152,7 +151,7 @@ class StageInProgress:
         self.module = self._trained_module(queued).to(device)
         self.student.requires_grad_(not self.spec.only_embeddings)
         if self.spec.only_embeddings:
-            bare: Any = own(self.student)
+            bare: Any = self.student
             bare.model.embeddings.requires_grad_(True)
         self.optimizers = optimizers(self.module, self.spec, device.type)
         self.initial = copy.deepcopy(self.student.state_dict()) if self.spec.initial_share else {}

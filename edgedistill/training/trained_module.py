@@ -15,7 +15,6 @@ from edgedistill import objectives, recipe
 from edgedistill.students import kinds
 from edgedistill.students.bert import BertStudent
 from edgedistill.students.head import without_lexical_channel
-from edgedistill.students.output import own
 from edgedistill.students.sentence_transformer import PretrainedEncoder
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.processes import ALONE, Processes
@@ -61,17 +60,16 @@ class TrainedModule(nn.Module):
         projected = student.drops_head and stage.reads_teacher
         self.projection = nn.Linear(width, dims) if projected and not self.only_embeddings else None
         self.rehearsal = Rehearsal(stage, student) if stage.rehearsal else None
-        self.objective = objectives.build(stage.objective, dims, student.shape.get("blocks"), unit)
+        self.objective = objectives.build(stage.objective, dims, unit)
 
     def forward(self, views: list[tuple[Tensor, Tensor]], targets: objectives.Targets, step: int) -> Tensor:
         """views: (ids, mask) of each view, (B, T) each. `step` decides what is rehearsed. Returns the loss
         ()."""
         student: Any = self.student
         embed = student.embedded if self.only_embeddings else student
-        inner = own(student)
         # Other students hardly compute padding.
-        if views[0][0].device.type == "cpu" and isinstance(inner, BertStudent):
-            embed = partial(embed_by_length, embed, inner.model.get_input_embeddings())
+        if views[0][0].device.type == "cpu" and isinstance(student, BertStudent):
+            embed = partial(embed_by_length, embed, student.model.get_input_embeddings())
         # One pass over all views padded alike was 7% slower.
         with without_lexical_channel(student):
             embeddings = [self.processes.embedded(embed, ids, mask) for ids, mask in views]
@@ -96,10 +94,9 @@ def use_plain_attention(student: nn.Module, accelerator: Accelerator) -> None:
     There the gradients of torch's fused kernel take up to twice a step's time; the results are the same but
     for rounding.
     """
-    inner = own(student)
     slow = accelerator.device.type == "cpu" and accelerator.bf16
-    if slow and isinstance(inner, BertStudent | PretrainedEncoder):
-        model: Any = inner.model
+    if slow and isinstance(student, BertStudent | PretrainedEncoder):
+        model: Any = student.model
         model.set_attn_implementation("eager")
 
 

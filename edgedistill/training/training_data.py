@@ -17,7 +17,7 @@ from edgedistill.data.rows import Rows
 from edgedistill.session import Session
 from edgedistill.students import static
 from edgedistill.students.head import Headed
-from edgedistill.students.output import own, read_maps
+from edgedistill.students.sentence_transformer import Affine
 from edgedistill.training import checkpoint
 from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent, token_counts
@@ -25,7 +25,7 @@ from edgedistill.training.inputs import batches
 from edgedistill.training.inputs.batches import Batches
 from edgedistill.training.inputs.stage_targets import StageTargets, TargetReader
 from edgedistill.training.load_models import Models, with_weights
-from edgedistill.training.open_recipe import Opened, reduced
+from edgedistill.training.open_recipe import Opened
 from edgedistill.training.stages import distillation_stages
 from edgedistill.vocabulary import initial_embeddings
 
@@ -34,7 +34,7 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
     """The student before its first step, and for each stage of an opened recipe its batches, from the caches
     where these have tokens and targets.
 
-    The maps of `targets` are written to `folder`, the unfinished run's. Raises UserError where a stage skips
+    The map of `targets` is written to `folder`, the unfinished run's. Raises UserError where a stage skips
     so many texts as too long that too few remain.
     """
     spec, models, texts, student = opened.spec, opened.models, opened.texts, opened.student
@@ -65,7 +65,7 @@ def _count_tokens(opened: Opened, session: Session) -> None:
     """Set what a student has of the frequencies of tokens: a static one's weights, the words of a lexical
     channel."""
     spec, student, texts = opened.spec, opened.student, opened.texts
-    bare, lexical = own(student.module), getattr(spec.student, "lexical", None)
+    bare, lexical = student.module, getattr(spec.student, "lexical", None)
     channel = bare.lexical_channel if isinstance(bare, Headed) and lexical is not None else None
     table = bare if spec.student.bare_table and isinstance(bare, static.StaticStudent) else None
     if texts is None or (table is None and channel is None):
@@ -83,13 +83,14 @@ def _count_tokens(opened: Opened, session: Session) -> None:
 def _reduced_teacher(
     opened: Opened, models: Models, texts: Rows, session: Session, folder: Path
 ) -> PreparedStudent:
-    """The teacher with the maps of its own `targets` behind it, fitted as a student's run would fit them."""
+    """The teacher with the map of its own `targets` behind it, fitted as a student's run would fit them."""
     spec, student = opened.spec, None
     if (reference := getattr(spec.student, "reference_student", None)) is not None:
         other = spec.model_copy(update={"student": reference})
         tokenizer = student_tokenizer.build(other, models, texts, session)
         student = initial_weights.build(other, models, tokenizer, session, texts)
     _ = TargetReader(spec, models, texts, student, session, folder).of_texts
-    module = reduced(spec, with_weights(models.teacher, "student"), read_maps(folder / "targets"))
-    shape = {**opened.student.shape, "kind": "reduced", "blocks": module.blocks}
+    teacher = with_weights(models.teacher, "student")
+    module = teacher.module.followed_by(Affine.read(folder / "targets"))
+    shape = {**opened.student.shape, "kind": "reduced"}
     return replace(opened.student, module=module, shape=shape)

@@ -3,11 +3,10 @@ tokenized as before; and report for how many others that holds."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, Any, NamedTuple
+from itertools import chain, islice
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -17,37 +16,11 @@ from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, unknown_name
 
 CHUNK = 8_192  # texts tokenized at a time
-EXAMPLES = 16  # unchanged texts of each source that are returned, to compare embeddings on
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-BYTES = {
-    f"<0x{byte:02X}>" for byte in range(256)
-}  # byte fallback writes a character without a token as these
+# byte fallback writes a character without a token as these
+BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 
 Model = dict[str, Any]  # the `model` section of tokenizer.json
-
-
-class NamedTexts(NamedTuple):
-    """A source of texts, which can be read more than once."""
-
-    name: str
-    read: Callable[[], Iterator[str]]
-
-
-def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts, CHUNK at a time."""
-    rest = iter(texts)
-    while chunk := list(itertools.islice(rest, CHUNK)):
-        yield chunk
-
-
-class TrimmedTokenizer(NamedTuple):
-    """A smaller tokenizer. `old_ids` (V,) holds the old id of each of its tokens, `report` says what changed,
-    and `examples` are unchanged texts."""
-
-    tokenizer: PreTrainedTokenizerBase
-    old_ids: np.ndarray
-    report: dict[str, Any]
-    examples: list[str]
 
 
 def is_trimmable(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -56,20 +29,16 @@ def is_trimmable(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def trimmed(
-    tokenizer: PreTrainedTokenizerBase,
-    texts: list[NamedTexts],
-    report_texts: list[NamedTexts],
-    min_count: int = 1,
-    keep_ids: Iterable[int] = (),
-) -> TrimmedTokenizer:
-    """Keep the tokens that `texts` use at least `min_count` times, and report on those texts and on
-    `report_texts`.
+    tokenizer: PreTrainedTokenizerBase, corpora: list[Corpus], min_count: int = 1
+) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:
+    """Keep the tokens that the training texts use at least `min_count` times. Returns the tokenizer and a
+    report: {tokens: {before, after}, held_out: {texts, identical}}, the last the share of held-out texts
+    tokenized as before.
 
-    Always kept: added tokens, the unknown token, byte tokens, the characters of kept tokens, the old ids
-    `keep_ids`, and whatever the tokenizer's model must still find to tokenize texts of kept tokens as before
-    (see `required`). Ids keep their order. Raises UserError for a model other than WordPiece and
-    Unigram, for an unknown or padding token that the tokenizer lacks, and where there are no texts or no
-    token is used often enough.
+    Always kept: added tokens, the unknown token, byte tokens, the characters of kept tokens, and whatever the
+    tokenizer's model must still find to tokenize texts of kept tokens as before (see REQUIRED). Ids keep
+    their order. Raises UserError for a model other than WordPiece and Unigram, for an unknown or padding
+    token that the tokenizer lacks, and where there are no texts or no token is used often enough.
     """
     data = json.loads(tokenizer.backend_tokenizer.to_str())
     model = data["model"]
@@ -77,186 +46,138 @@ def trimmed(
         fact = unknown_name("model to trim", model["type"], REQUIRED)
         raise UserError(f"tokenizer: {fact}; keep all of its tokens, or learn others")
     ids = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
-    tokens = {number: token for token, number in ids.items()}
     special = set(_special_tokens(tokenizer).values())
-    _check_special(model, ids, special, keep_ids)
-    with tempfile.TemporaryFile() as before:  # the tokens of `texts`
-        counts = _count(tokenizer.backend_tokenizer, texts, before)
-        added = {token["content"] for token in data["added_tokens"]}
-        used = {token for token, number in ids.items() if counts[number] >= min_count and token not in added}
-        if not used:
-            raise UserError(
-                f"min_count: no token occurs {min_count:,} times in the corpus; lower it, or add texts"
-            )
-        unknown = _unknown_token(model)
-        always = added | special | {tokens[number] for number in keep_ids}
-        if unknown is not None:
-            always.add(unknown)
-        before.seek(0)
-        # the model's tokens in their old order, then added tokens that the model lacks: they always come last
-        own = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else model["vocab"]
-        always |= BYTES.intersection(own) if model.get("byte_fallback") else set()
-        kept = sorted(required(model, used) | always, key=lambda token: (token not in own, ids[token]))
-        old_ids = np.array([ids[token] for token in kept], np.int64)
-        smaller = _tokenizer(tokenizer, _reduced(data, old_ids, ids))
-        sources, examples = _compare(tokenizer, smaller, old_ids, [*texts, *report_texts], before, len(texts))
-        return TrimmedTokenizer(
-            smaller,
-            old_ids,
-            {"tokens": {"before": len(ids), "after": len(old_ids)}, "sources": sources},
-            examples,
-        )
+    unknown = _checked_unknown(model, ids, special)
+    counts = _count(tokenizer.backend_tokenizer, chain.from_iterable(map(_training, corpora)))
+    added = {token["content"] for token in data["added_tokens"]}
+    used = {token for token, number in ids.items() if counts[number] >= min_count and token not in added}
+    if not used:
+        fact = f"no token occurs {min_count:,} times in the corpus"
+        raise UserError(f"min_count: {fact}; lower it, or add texts")
+    own = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
+    kept = REQUIRED[model["type"]](model, used) | added | special | unknown
+    if model.get("byte_fallback"):
+        kept |= BYTES & own
+    # the model's tokens in their old order, then added tokens that the model lacks: they always come last
+    ordered = sorted(kept, key=lambda token: (token not in own, ids[token]))
+    smaller = _tokenizer(tokenizer, _reduced(data, ordered, ids))
+    report = {
+        "tokens": {"before": len(ids), "after": len(ordered)},
+        "held_out": _compared(tokenizer, smaller, [ids[token] for token in ordered], corpora),
+    }
+    return smaller, report
 
 
 def summary_line(report: dict[str, Any]) -> str:
     """The report on a tokenizer in one line."""
-    tokens = report["tokens"]
-    shares = (
-        f"{source['identical']:.1%} of {source['name']}" for source in report["sources"] if source["texts"]
-    )
-    return (
-        f"{tokens['after']:,} of {tokens['before']:,} tokens kept; tokenized as before: {', '.join(shares)}"
-    )
+    tokens, held_out = report["tokens"], report["held_out"]
+    line = f"{tokens['after']:,} of {tokens['before']:,} tokens kept"
+    if not held_out["texts"]:
+        return line
+    return f"{line}; tokenized as before: {held_out['identical']:.1%} of the held-out texts"
 
 
-def corpus_texts(corpus: Corpus, prefix: str = "") -> tuple[NamedTexts, NamedTexts]:
-    """The training texts and the held-out texts of a corpus; `prefix` begins their names."""
-
-    def rows(start: int, end: int) -> Iterator[str]:
-        return itertools.islice(corpus, start, end)
-
-    size, trained = len(corpus), corpus.training_count
-    return NamedTexts(f"{prefix}trained on", lambda: rows(0, trained)), NamedTexts(
-        f"{prefix}held out", lambda: rows(trained, size)
-    )
+def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts, CHUNK at a time."""
+    rest = iter(texts)
+    while chunk := list(islice(rest, CHUNK)):
+        yield chunk
 
 
-def _compare(
+def _training(corpus: Corpus) -> Iterator[str]:
+    return islice(corpus, 0, corpus.training_count)
+
+
+def _held_out(corpus: Corpus) -> Iterator[str]:
+    return islice(corpus, corpus.training_count, len(corpus))
+
+
+def _compared(
     before: PreTrainedTokenizerBase,
     after: PreTrainedTokenizerBase,
-    old_ids: np.ndarray,
-    sources: list[NamedTexts],
-    tokenized: IO[bytes],
-    counted: int,
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """For each source {name, texts, identical}, the last the share of texts tokenized as before, None without
-    texts; and some unchanged texts of each.
-
-    `old_ids` (V,) holds the id in `before` of each token of `after`; `tokenized` is what `_count` wrote of
-    the first `counted` sources. Raises RuntimeError where a text of kept tokens is tokenized otherwise than
-    before: a bug in the trimming. Only a word that was unknown, because its longest beginning led nowhere,
-    may become known where that beginning goes.
-    """
-    new_ids = np.full(max(before.get_vocab().values()) + 1, -1, np.int32)
-    new_ids[old_ids] = np.arange(len(old_ids))
-    reports, examples = [], list[str]()
-    for number, (name, read) in enumerate(sources):
-        texts, unchanged = 0, 0
-        for chunk in chunks(read()):
-            texts += len(chunk)
-            if number < counted:
-                old, starts = np.load(tokenized), np.load(tokenized)
-            else:
-                old, starts = _tokens(before.backend_tokenizer, chunk)
-            parts = np.split(new_ids[old], starts), np.split(*_tokens(after.backend_tokenizer, chunk))
-            for text, expected, new in zip(chunk, *parts, strict=True):
-                if expected.tobytes() == new.tobytes():
-                    examples += [text] if unchanged < EXAMPLES else []
-                    unchanged += 1
-                elif after.unk_token_id not in expected and (expected >= 0).all():
-                    fact = "a text of kept tokens is tokenized otherwise than before"
-                    raise RuntimeError(f"{fact}: {text[:200]!r}")
-        identical = round(unchanged / texts, 6) if texts else None
-        reports.append({"name": name, "texts": texts, "identical": identical})
-    return reports, examples
+    old_ids: list[int],
+    corpora: list[Corpus],
+) -> dict[str, Any]:
+    """{texts, identical}: how many texts are held out, and the share of them that are cut into the same
+    tokens. `old_ids` are those of the tokens of `after`."""
+    count = identical = 0
+    for chunk in _chunks(chain.from_iterable(map(_held_out, corpora))):
+        count += len(chunk)
+        old, new = (_encodings(tokenizer.backend_tokenizer, chunk) for tokenizer in (before, after))
+        for one, other in zip(old, new, strict=True):
+            identical += one.ids == [old_ids[number] for number in other.ids]
+    return {"texts": count, "identical": round(identical / count, 6) if count else None}
 
 
-def _tokens(backend: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of all texts, one text behind the other, int32, and where each but the first begins."""
-    rows = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
-    whole = np.array([token for row in rows for token in row], np.int32)
-    return whole, np.cumsum([len(row) for row in rows])[:-1]
-
-
-def _check_special(
-    model: dict[str, Any], ids: dict[str, int], special: set[str], keep_ids: Iterable[int]
-) -> None:
-    """Raise UserError where the vocabulary lacks the unknown token, a special token or an id to keep."""
-    unknown = _unknown_token(model)
-    if (unknown is None and model["type"] == "WordPiece") or (unknown is not None and unknown not in ids):
-        raise UserError(
-            f"tokenizer: its unknown token {unknown!r} is not in its vocabulary; correct tokenizer.json"
-        )
-    for token in special - ids.keys():
-        raise UserError(
-            f"tokenizer: its special token {token!r} is not in its vocabulary; correct tokenizer_config.json"
-        )
-    known = set(ids.values())
-    for number in keep_ids:
-        if number not in known:
-            raise UserError(
-                f"tokenizer: the model pads with id {number}, which is not in its vocabulary; correct "
-                "pad_token_id in config.json"
-            )
-
-
-def _unknown_token(model: dict[str, Any]) -> str | None:
-    if model["type"] == "Unigram":
-        return None if model.get("unk_id") is None else str(model["vocab"][model["unk_id"]][0])
-    return model.get("unk_token")
-
-
-def _count(backend: Tokenizer, sources: list[NamedTexts], tokenized: IO[bytes]) -> np.ndarray:
-    """How often each old id occurs, (largest id + 1,). Writes what `_tokens` finds for each chunk."""
+def _encodings(backend: Tokenizer, texts: list[str]) -> list[Any]:
+    """The whole texts, without padding."""
     backend.no_padding()
     backend.no_truncation()
-    counts = np.zeros(max(backend.get_vocab(with_added_tokens=True).values()) + 1, np.int64)
-    read = 0
-    for chunk in itertools.chain.from_iterable(chunks(source.read()) for source in sources):
-        read += len(chunk)
-        found = _tokens(backend, chunk)
-        for each in found:
-            np.save(tokenized, each)
-        counts += np.bincount(found[0], minlength=len(counts))
-    if not read:
+    return list(backend.encode_batch_fast(texts))
+
+
+def _count(backend: Tokenizer, texts: Iterable[str]) -> np.ndarray:
+    """How often each id occurs, (largest id + 1,). Raises UserError where there are no texts."""
+    counts, chunk = np.zeros(max(backend.get_vocab(with_added_tokens=True).values()) + 1, np.int64), None
+    for chunk in _chunks(texts):
+        ids = chain.from_iterable(encoding.ids for encoding in _encodings(backend, chunk))
+        counts += np.bincount(np.fromiter(ids, np.int64), minlength=len(counts))
+    if chunk is None:
         raise UserError("corpus: no texts, so the tokens to keep cannot be determined; give some")
     return counts
 
 
-def _reduced(data: dict[str, Any], old_ids: np.ndarray, ids: dict[str, int]) -> dict[str, Any]:
-    """The data of tokenizer.json with the tokens of `old_ids` only, renumbered."""
-    new_ids = {old: new for new, old in enumerate(old_ids.tolist())}
+def _checked_unknown(model: Model, ids: dict[str, int], special: set[str]) -> set[str]:
+    """The unknown token, if there is one. Raises UserError where the vocabulary lacks it or a special
+    token."""
+    unknown = model.get("unk_token")
+    if model["type"] == "Unigram":
+        unknown = None if model.get("unk_id") is None else str(model["vocab"][model["unk_id"]][0])
+    if unknown not in ids and (unknown is not None or model["type"] == "WordPiece"):
+        fact = f"its unknown token {unknown!r} is not in its vocabulary"
+        raise UserError(f"tokenizer: {fact}; correct tokenizer.json")
+    for token in special - ids.keys():
+        fact = f"its special token {token!r} is not in its vocabulary"
+        raise UserError(f"tokenizer: {fact}; correct tokenizer_config.json")
+    return set() if unknown is None else {unknown}
+
+
+def _reduced(data: dict[str, Any], kept: list[str], ids: dict[str, int]) -> dict[str, Any]:
+    """The data of tokenizer.json with the tokens that are kept, renumbered in this order."""
+    new_ids = {ids[token]: number for number, token in enumerate(kept)}
     model = dict(data["model"])
     if model["type"] == "Unigram":
         model["vocab"] = [entry for old, entry in enumerate(model["vocab"]) if old in new_ids]
         model["unk_id"] = None if model.get("unk_id") is None else new_ids[model["unk_id"]]
     else:
-        kept = {token: new_ids[old] for token, old in model["vocab"].items() if old in new_ids}
-        model["vocab"] = dict(sorted(kept.items(), key=lambda item: item[1]))
-    added = sorted(
-        ({**token, "id": new_ids[ids[token["content"]]]} for token in data["added_tokens"]),
-        key=lambda token: token["id"],
-    )
-    reduced = {**data, "model": model, "added_tokens": added, "padding": None, "truncation": None}
-    return {**reduced, "post_processor": _renumbered(data["post_processor"], new_ids)}
+        model["vocab"] = {token: new for new, token in enumerate(kept) if token in model["vocab"]}
+    added = [{**token, "id": new_ids[ids[token["content"]]]} for token in data["added_tokens"]]
+    return {
+        **data,
+        "model": model,
+        "added_tokens": sorted(added, key=lambda token: token["id"]),
+        "padding": None,
+        "truncation": None,
+        "post_processor": _renumbered(data["post_processor"], new_ids),
+    }
 
 
 def _renumbered(part: Any, new_ids: dict[int, int]) -> Any:
     """A post-processor with new ids: `ids` of a template's tokens, (token, id) of BERT's and RoBERTa's, and
     those inside a sequence."""
     if isinstance(part, list):
-        return [_renumbered(each, new_ids) for each in part]
+        return [_renumbered(item, new_ids) for item in part]
     if not isinstance(part, dict):
         return part
-    found = {}
+    renumbered = {}
     for key, value in part.items():
         if key == "ids":
-            found[key] = [new_ids[old] for old in value]
+            renumbered[key] = [new_ids[old] for old in value]
         elif key in ("sep", "cls") and isinstance(value, list):
-            found[key] = [value[0], new_ids[value[1]]]
+            renumbered[key] = [value[0], new_ids[value[1]]]
         else:
-            found[key] = _renumbered(value, new_ids)
-    return found
+            renumbered[key] = _renumbered(value, new_ids)
+    return renumbered
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
@@ -269,11 +190,6 @@ def _tokenizer(like: PreTrainedTokenizerBase, data: dict[str, Any]) -> PreTraine
     kept = ("model_max_length", "padding_side", "truncation_side", "model_input_names")
     options = {name: getattr(like, name) for name in kept}
     return PreTrainedTokenizerFast(tokenizer_object=raw, **options, **_special_tokens(like))
-
-
-def required(model: Model, used: set[str]) -> set[str]:
-    """The used tokens and those the model needs to find them as before."""
-    return REQUIRED[model["type"]](model, used)
 
 
 def _characters(tokens: Iterable[str]) -> set[str]:
@@ -297,6 +213,7 @@ def _unigram(model: Model, used: set[str]) -> set[str]:
     return used | {least_likely} | (_characters(used) & known)
 
 
+# The used tokens and those that a model needs to find them as before.
 REQUIRED: dict[str, Callable[[Model, set[str]], set[str]]] = {
     "WordPiece": _wordpiece,
     "Unigram": _unigram,

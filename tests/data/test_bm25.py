@@ -64,13 +64,6 @@ def test_blocks_take_every_query_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert max(len(np.arange(4)[each]) for each in taken) == max(1, min(4, cells // 3))
 
 
-def test_standardized_by_hand() -> None:
-    scores = np.array([[1, 2, 3], [0.1, 0.1, 0.1], [0, 0, 0], [0, 0, 3]], np.float32)
-    third, half = 1.5**0.5, 0.5**0.5
-    expected = np.array([[-third, 0, third], [0, 0, 0], [0, 0, 0], [-half, -half, 2 * half]])
-    assert bm25.standardized(scores, bm25.moments(scores)) == pytest.approx(expected, abs=1e-6)
-
-
 def test_shares_of_a_query_by_hand() -> None:
     """BM25 by the idf of all words of the query; a text with one word of three has a tenth of that."""
     found = bm25.BM25(THREE, "three")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,24 @@ from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
 from edgedistill.session import Session
 from edgedistill.training import checkpoint, stage_in_progress
-from tests.conftest import World
+from tests.conftest import World, added_kinds
 from tests.training.test_train import suite_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "reproduction"))
 import arm_recipe
+import baselines
 import judging
 import paper_settings
 import ranking_claims
 import report_table
 import run as queue
 import table
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known_baselines() -> Iterator[None]:
+    with added_kinds(*baselines.SECTIONS):
+        yield
 
 
 def test_scores_are_spearmans_with_ties_or_means() -> None:

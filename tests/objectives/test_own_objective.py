@@ -4,12 +4,13 @@ ship."""
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
-from pydantic import Field, Tag
+from pydantic import Field
 from torch import Tensor, nn
 
 from edgedistill import recipe, run
@@ -17,14 +18,12 @@ from edgedistill.errors import UserError
 from edgedistill.objectives import Targets, composition
 from edgedistill.objectives.ranking import cosines
 from edgedistill.planning import cost
-from edgedistill.recipe import experiment, objectives, stages
-from edgedistill.recipe import reading as recipe_reading
 from edgedistill.session import Session
 from edgedistill.training import student_embeddings, train
-from tests.conftest import World, sentences
+from tests.conftest import World, added_kinds, sentences
 
 
-class Judged(objectives.Loss):
+class Judged(recipe.Loss):
     """Match the judged similarity of two texts by the cosine of their embeddings."""
 
     columns = (0, ...)
@@ -43,27 +42,14 @@ def judged(spec: Judged, targets: Any) -> nn.Module:
         errors = cosines(queries, documents).gather(1, at) - of.scores.gather(1, at) / spec.highest
         return errors.square().mean()
 
-    return composition._of_documents(loss)
-
-
-class JudgedStage(stages.Stage):
-    """A stage with this objective."""
-
-    objective: Judged  # type: ignore[assignment]
-
-
-class JudgedRecipe(experiment.Recipe):
-    """A recipe of such stages."""
-
-    stages: list[Annotated[JudgedStage, Tag("distil")]]  # type: ignore[assignment]
+    return composition.of_documents(loss)
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a line in `composition.KINDS` and one in the recipe's `Objective` do for a shipped kind."""
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(composition.KINDS, "judged", judged)
-    monkeypatch.setitem(recipe_reading.KINDS["objective"], "judged", Judged)
-    monkeypatch.setattr(recipe_reading, "Recipe", JudgedRecipe)
+    with added_kinds(Judged):
+        yield
 
 
 @pytest.mark.usefixtures("registered")

@@ -3,17 +3,16 @@ reach."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss, normalize
+from torch.nn.functional import mse_loss, normalize
 
 from edgedistill import objectives, recipe
 from edgedistill.errors import UserError
-from edgedistill.objectives import pairs
+from edgedistill.objectives.relational import mcl
 from tests.objectives.test_objectives import to
 from tests.students.test_recurrent import made as student_of
 from tests.students.test_recurrent import some, tiny
@@ -37,14 +36,9 @@ ROOT = 0.5**0.5
 
 
 def test_two_pairs_by_hand() -> None:
-    assert pairs.mcl(ONE, OTHER, TEACHER).item() == pytest.approx(
+    assert mcl(ONE, OTHER, TEACHER).item() == pytest.approx(
         (0 + (0.5 - ROOT) ** 2 + 0.25 + (1 - ROOT) ** 2) / 4
     )
-    assert pairs.mcl_bool(ONE, OTHER, TEACHER).item() == pytest.approx((0 + 0.5 + 0 + (1 - ROOT) ** 2) / 4)
-    logs = [[-math.log(1 + math.exp(2 * ROOT - 2)), -math.log(1 + math.exp(2 - 2 * ROOT))]]
-    logs += [[-math.log(1 + math.exp(2 * ROOT)), -math.log(1 + math.exp(-2 * ROOT))]]
-    by_hand = -(logs[0][0] + 0.5 * logs[0][1] + 0.5 * logs[1][0] + logs[1][1]) / 2
-    assert pairs.mcl_ce(ONE, OTHER, TEACHER, 2.0).item() == pytest.approx(by_hand)
     both = objectives.build(spec(MSE), 2)
     targets = to(TEACHER, ONE)
     assert both([ONE, OTHER], targets).item() == pytest.approx(
@@ -54,34 +48,19 @@ def test_two_pairs_by_hand() -> None:
 
 def test_both_sides_matching_the_teacher_leave_nothing() -> None:
     teacher = drawn(6, 5)
-    assert pairs.mcl(teacher, 3 * teacher, teacher).item() == pytest.approx(
-        0, abs=1e-15
-    )  # lengths do not count
-    assert pairs.mcl(teacher, teacher.flip(0), teacher).item() > 1e-2
+    assert mcl(teacher, 3 * teacher, teacher).item() == pytest.approx(0, abs=1e-15)  # lengths do not count
+    assert mcl(teacher, teacher.flip(0), teacher).item() > 1e-2
     source = to(teacher, teacher)
     assert objectives.build(spec(MSE), 5)([teacher, teacher], source).item() == 0
     assert objectives.build(spec(MSE), 5)([teacher, teacher + 1], source).item() == pytest.approx(1)
 
 
-def test_the_teacher_is_the_optimum_of_mcl_but_not_of_cross_entropy() -> None:
-    """The weights of `mcl_ce` are not probabilities; a negative one rewards a translation for turning away
-    from a text."""
+def test_the_teacher_is_the_optimum_of_mcl() -> None:
     teacher = normalize(drawn(6, 5), dim=1)
-    for kind, is_optimum in (("mcl", True), ("mcl_ce", False)):
-        source, target = teacher.clone().requires_grad_(), teacher.clone().requires_grad_()
-        objectives.build(spec({"kind": kind}), 5)([source, target], to(teacher, teacher)).backward()
-        assert source.grad is not None
-        assert (source.grad.norm().item() < 1e-9) == is_optimum
-
-
-def test_a_text_that_the_batch_holds_twice_is_its_own_translation() -> None:
-    """δ(t_i, t_j) is 1 where the two are the same vector, not where i is j."""
-    teacher = torch.tensor([[1.0, 0], [1, 0], [0, 1]])
-    other = torch.tensor([[1.0, 0], [1, 0], [0, 1]])
-    assert pairs.mcl_bool(teacher, other, teacher).item() == 0
-    alone = drawn(4, 3)
-    expected = (torch.eye(4) - normalize(alone, dim=1) @ normalize(alone.flip(1), dim=1).T).square().mean()
-    assert pairs.mcl_bool(alone, alone.flip(1), drawn(4, 3, seed=1)).item() == pytest.approx(expected.item())
+    source, target = teacher.clone().requires_grad_(), teacher.clone().requires_grad_()
+    objectives.build(spec({"kind": "mcl"}), 5)([source, target], to(teacher, teacher)).backward()
+    assert source.grad is not None
+    assert source.grad.norm().item() < 1e-9
 
 
 def test_other_formulas_for_the_same() -> None:
@@ -92,24 +71,20 @@ def test_other_formulas_for_the_same() -> None:
             t = torch.cosine_similarity(teacher[i], teacher[j], dim=0)
             s = torch.cosine_similarity(one[i], other[j], dim=0)
             total += float((t - s) ** 2)
-    assert pairs.mcl(one, other, teacher).item() == pytest.approx(total / 25)
-    orthogonal = torch.eye(5, 7, dtype=torch.float64)
-    infonce = cross_entropy(20 * normalize(one, dim=1) @ normalize(other, dim=1).T, torch.arange(5))
-    assert pairs.mcl_ce(one, other, orthogonal, 20.0).item() == pytest.approx(infonce.item())
+    assert mcl(one, other, teacher).item() == pytest.approx(total / 25)
     targets = to(*drawn(2, 5, 4, seed=3))
     expected = mse_loss(one, targets.embeddings[0]) + mse_loss(other, targets.embeddings[1])
     assert objectives.build(spec(MSE), 4)([one, other], targets).item() == pytest.approx(expected.item())
 
 
-@pytest.mark.parametrize("kind", ["mcl", "mcl_bool", "mcl_ce"])
-def test_gradients(kind: str) -> None:
+def test_gradients() -> None:
     """Against differences; a translation turned towards its text lowers the loss."""
     one, other, teacher = (
         drawn(3, 4).requires_grad_(),
         drawn(3, 4, seed=1).requires_grad_(),
         drawn(3, 5, seed=2),
     )
-    loss = objectives.build(spec({"kind": kind}), 5)
+    loss = objectives.build(spec({"kind": "mcl"}), 5)
     targets = to(teacher, teacher)
     assert torch.autograd.gradcheck(lambda a, b: loss([a, b], targets), (one, other))
     value = loss([one, other], targets)
@@ -130,7 +105,7 @@ def test_stage_four_is_the_sum_of_its_two_losses() -> None:
         6,
     )
     targets = to(teacher, teacher)
-    expected = pairs.mcl(one, other, teacher) + mse_loss(one, teacher) + mse_loss(other, teacher)
+    expected = mcl(one, other, teacher) + mse_loss(one, teacher) + mse_loss(other, teacher)
     assert whole([one, other], targets).item() == pytest.approx(expected.item())
 
 
@@ -187,7 +162,7 @@ def test_stage_two_reaches_the_embedding_layer_alone() -> None:
     ("objective", "says"),
     [
         (
-            {"kind": "each_side", "objective": {"kind": "dual_l2"}},
+            {"kind": "each_side", "objective": {"kind": "congen"}},
             "it takes no objective of pairs or of second views",
         ),
         (
@@ -200,16 +175,3 @@ def test_stage_two_reaches_the_embedding_layer_alone() -> None:
 def test_what_cannot_be_put_to_both_sides(objective: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         spec(objective)
-
-
-def test_mcl_ce_is_a_mean_a_sum_or_a_mean_over_pairs() -> None:
-    rows = len(ONE)
-    mean = pairs.mcl_ce(ONE, OTHER, TEACHER, 2.0).item()
-    assert rows > 1 and mean != 0
-    assert pairs.mcl_ce(ONE, OTHER, TEACHER, 2.0, "sum").item() == pytest.approx(mean * rows)
-    assert pairs.mcl_ce(ONE, OTHER, TEACHER, 2.0, "pairs").item() == pytest.approx(mean / rows)
-    stage = recipe.Stage.model_validate(
-        {"name": "a", "objective": {"kind": "mcl_ce", "temperature": 0.5, "reduction": "sum"}}
-    )
-    built = objectives.build(stage.objective, TEACHER.shape[1])
-    assert built([ONE, OTHER], to(TEACHER, TEACHER)).item() == pytest.approx(mean * rows)

@@ -14,7 +14,6 @@ from edgedistill.errors import CheckFailed
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import convert, convert_except, converter, dequantize, w8
 from edgedistill.students import graph, kinds
-from edgedistill.students.output import Output
 from tests.students.test_graph import run, spread
 
 TOKENS = 1_500  # enough for tables, and for the scales of their rows, to be stored in few bits
@@ -59,7 +58,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "bert bottleneck": {**BERT, "bottleneck": 8},
     "bert tanh of its pooler": {**BERT, "pooling": "cls_pooler", "tanh": True},
     "bert of no layers": {**BERT, "config": {**BERT["config"], "num_hidden_layers": 0}},  # type: ignore[dict-item]
-    "bert in blocks": {**BERT, "blocks": [(16, 0.75), (8, 0.25)]},
     "bert counting from padding": {**BERT, "position_ids": "pad", "pad": 1},
     "recurrent": RECURRENT,
     "recurrent once": {**RECURRENT, "repeats": 1},
@@ -87,7 +85,6 @@ def make(shape: dict[str, Any], weights: dict[str, torch.Tensor] | None = None) 
     module: Any = kinds.KINDS[shape["kind"]].build(shape)
     if weights is not None:
         module.load_state_dict(weights)
-    module = Output(module, None, shape["blocks"]) if shape.get("blocks") else module
     if weights is not None:
         return module.eval()
     spread(module)

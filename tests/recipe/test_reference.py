@@ -21,7 +21,7 @@ BASE: dict[str, Any] = {
     "student": {"kind": "bert", "weights": "teacher", "layers": [0]},
     "stages": [{"name": "distil", "objective": {"kind": "cosine"}}],
 }
-DEFAULTS = {("student", "finished"), ("targets", "one"), ("corpus", "files")}  # kinds that need no name
+DEFAULTS = {("student", "finished"), ("reduce", "none"), ("corpus", "files")}  # kinds that need no name
 EXAMPLES = [
     yaml.safe_load(block)
     for block in re.findall(r"```yaml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
@@ -43,11 +43,11 @@ def test_an_example_parses(example: dict[str, Any]) -> None:
     recipe.parse({**BASE, **example}, "recipes/README.md")
 
 
-def test_examples_show_every_student_objective_target_and_corpus() -> None:
+def test_examples_show_every_student_objective_reduction_and_corpus() -> None:
     shown = {each for example in EXAMPLES for each in kinds_in(example)} | DEFAULTS
     wanted = {
         (place, kind)
-        for place in ("student", "objective", "targets", "corpus")
+        for place in ("student", "objective", "reduce", "corpus")
         for kind in recipe.KINDS[place]
     }
     assert not wanted - shown

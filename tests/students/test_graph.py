@@ -14,9 +14,8 @@ from torch import nn
 
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.students import bert, bilstm, graph, recurrent, static, traced
-from edgedistill.students.output import Output
 from edgedistill.students.pooling import MODES
-from edgedistill.students.sentence_transformer import PretrainedEncoder
+from edgedistill.students.sentence_transformer import Affine, PretrainedEncoder
 
 PIECES = 90
 
@@ -187,14 +186,8 @@ STUDENTS = {
     "static with a head, no bias": lambda: make_static(12, bias=False),
     "static with tanh": lambda: make_static(12, tanh=True),
     "static with tanh alone": lambda: make_static(tanh=True),
-    "teacher reduced": lambda: spread(Output(make_bert(head=None), nn.Linear(32, 6))),
-    "teacher reduced to blocks": lambda: spread(
-        Output(make_bert(head=None), nn.Linear(32, 6), [(4, 0.9), (2, 0.1)])
-    ),
-    "bert in blocks": lambda: Output(make_bert(), None, [(5, 0.25), (4, 0.5), (3, 0.25)]),
-    "bilstm in blocks": lambda: Output(make_bilstm(), None, [(5, 0.25), (7, 0.75)]),
-    "other in blocks": lambda: Output(
-        make_other("distilbert", dim=32, n_layers=1, n_heads=4), None, [(5, 0.25), (7, 0.75)]
+    "teacher reduced": lambda: spread(
+        PretrainedEncoder(make_bert().model, ["mean"], []).followed_by(Affine(np.eye(32, 6), np.ones(6)))
     ),
 }
 

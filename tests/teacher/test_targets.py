@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from scipy.stats import spearmanr
 
-from edgedistill import files, recipe, resolve, run
+from edgedistill import files, recipe, resolve
 from edgedistill.data import corpus
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
@@ -20,12 +20,10 @@ from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import QUIET, Session
-from edgedistill.students import output
+from edgedistill.students.sentence_transformer import Affine
 from edgedistill.teacher import encoder, precomputed_embeddings, targets
 from edgedistill.teacher.dimension_reduction import (
-    cca,
     fix_signs,
-    gaussian,
     pca,
     procrustes,
     ridge,
@@ -75,7 +73,7 @@ def test_pca_finds_the_plane_of_the_points() -> None:
 
 def test_pca_of_a_rank_reconstructs_the_teachers_dimensions() -> None:
     """Cosines are those of the directions kept; where the points lie in them, nothing changes."""
-    spec = recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", rank=5, centre=False), dims=12)
+    spec = recipe.Targets(reduce=recipe.Pca(kind="pca", rank=5, centre=False), dims=12)
     found = fit(spec, POINTS, POINTS)
     narrow = pca(POINTS, 5, centre=False)
     assert found.weight.shape == (12, 12)
@@ -83,7 +81,7 @@ def test_pca_of_a_rank_reconstructs_the_teachers_dimensions() -> None:
     lying = POINTS @ narrow.weight @ narrow.weight.T
     assert np.allclose(found(lying), lying)
     with pytest.raises(UserError, match="rank 5 reconstructs the teacher's 12 dimensions, not 8"):
-        check(recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", rank=5), dims=8), lambda of: 12, 100)
+        check(recipe.Targets(reduce=recipe.Pca(kind="pca", rank=5), dims=8), 12, 100)
 
 
 def test_pca_scales_directions_by_a_power_of_their_variance() -> None:
@@ -97,9 +95,7 @@ def test_pca_scales_directions_by_a_power_of_their_variance() -> None:
     assert np.allclose(ratio, ratio[0, 0])
     plain = pca(POINTS, 12, centre=False)
     back = fit(
-        recipe.SingleTeacher(
-            reduce=recipe.Pca(kind="pca", rank=12, centre=False, variance_exponent=0.25), dims=12
-        ),
+        recipe.Targets(reduce=recipe.Pca(kind="pca", rank=12, centre=False, variance_exponent=0.25), dims=12),
         POINTS,
         POINTS,
     )
@@ -107,7 +103,7 @@ def test_pca_scales_directions_by_a_power_of_their_variance() -> None:
     longer = (values / values.mean()) ** 0.25
     assert np.allclose(back(plain.weight.T), plain.weight.T * longer[:, None])
     away = fit(
-        recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", centre=False, variance_exponent=0.25), dims=12),
+        recipe.Targets(reduce=recipe.Pca(kind="pca", centre=False, variance_exponent=0.25), dims=12),
         POINTS,
         POINTS,
     )
@@ -128,20 +124,6 @@ def test_signs_are_fixed() -> None:
     assert (found.weight[np.abs(found.weight).argmax(0), range(5)] > 0).all()
 
 
-def test_a_random_projection_keeps_distances_within_the_bound() -> None:
-    """Johnson-Lindenstrauss: with dims ≥ 4 ln n / (ε²/2 − ε³/3), every one of the n² distances moves by less
-    than ε."""
-    points, epsilon = DRAW.standard_normal((30, 500)), 0.5
-    dims = int(np.ceil(4 * np.log(30) / (epsilon**2 / 2 - epsilon**3 / 3)))
-    ratio = (distances(gaussian(500, dims, seed=1)(points)) / distances(points)) ** 2
-    assert ratio.min() > 1 - epsilon
-    assert ratio.max() < 1 + epsilon
-    assert ratio.std() > 0.01, "a projection, not the points themselves"
-    assert np.array_equal(gaussian(9, 4, seed=3).weight, gaussian(9, 4, seed=3).weight)
-    assert not np.array_equal(gaussian(9, 4, seed=3).weight, gaussian(9, 4, seed=4).weight)
-    assert np.mean(gaussian(500, 100, 0).weight ** 2) == pytest.approx(1 / 100, rel=0.02)
-
-
 def test_ridge_recovers_a_linear_student_and_shrinks_with_strength() -> None:
     from sklearn.linear_model import Ridge
 
@@ -153,20 +135,6 @@ def test_ridge_recovers_a_linear_student_and_shrinks_with_strength() -> None:
     other = Ridge(alpha=100.0, solver="svd").fit(POINTS, student)
     assert np.allclose(strong.weight, other.coef_.T)
     assert np.allclose(strong.bias, other.intercept_)
-
-
-def test_cca_finds_what_both_sides_share() -> None:
-    shared = DRAW.standard_normal((2000, 2))
-    left = np.concatenate([shared, DRAW.standard_normal((2000, 6))], 1) @ DRAW.standard_normal((8, 8))
-    right = np.concatenate(
-        [shared + 0.01 * DRAW.standard_normal((2000, 2)), DRAW.standard_normal((2000, 3))], 1
-    )
-    found = cca(left, right @ DRAW.standard_normal((5, 5)), 3, 1e-9)
-    mapped = found(left)
-    assert np.allclose(mapped.mean(0), 0)
-    assert np.allclose(mapped.T @ mapped / len(mapped), np.eye(3), atol=1e-6), "whitened"
-    residue = shared - mapped[:, :2] @ np.linalg.lstsq(mapped[:, :2], shared, rcond=None)[0]
-    assert residue.std() < 0.05
 
 
 def test_procrustes_recovers_a_rotation_and_keeps_cosines() -> None:
@@ -189,16 +157,15 @@ def test_a_signed_permutation_is_recovered() -> None:
     assert np.array_equal(turn @ turn.T, np.eye(12))
 
 
-def projected(**fields: Any) -> recipe.Projected:
-    return recipe.Projected.model_validate({"dims": 5, **fields})
+def projected(**fields: Any) -> recipe.Targets:
+    return recipe.Targets.model_validate({"dims": 5, **fields})
 
 
-@pytest.mark.parametrize("kind", ["pca", "gaussian", "ridge", "cca"])
-def test_aligning_turns_targets_and_changes_no_cosine(kind: str) -> None:
+def test_aligning_turns_targets_and_changes_no_cosine() -> None:
     student = unit_rows(POINTS @ DRAW.standard_normal((12, 5)) + 0.1 * DRAW.standard_normal((400, 5)))
-    plain = fit(projected(reduce={"kind": kind}), POINTS, student)
+    plain = fit(projected(reduce={"kind": "pca"}), POINTS, student)
     for align in ("procrustes", "signed_permutation"):
-        turned = fit(projected(reduce={"kind": kind}, align=align), POINTS, student)
+        turned = fit(projected(reduce={"kind": "pca"}, align=align), POINTS, student)
         assert np.allclose(gram(unit_rows(turned(POINTS))), gram(unit_rows(plain(POINTS))))
         if align == "procrustes":
             assert (
@@ -216,11 +183,9 @@ def test_what_cannot_be_fitted() -> None:
         ),
     ]:
         with pytest.raises(UserError, match=says):
-            check(recipe.SingleTeacher.model_validate({"dims": 5, **fields}), lambda of: 12, 100)
-    of_two = {"teacher": {"model": "x"}, "reduce": {"kind": "pca"}, "dims": 5}
-    split = recipe.Split.model_validate({"kind": "split", "parts": [of_two, of_two]})
-    with pytest.raises(UserError, match=r"targets.parts\[1\].dims: 5 dimensions cannot be fitted on 4 texts"):
-        check(split, lambda of: 12, 4)
+            check(recipe.Targets.model_validate({"dims": 5, **fields}), 12, 100)
+    with pytest.raises(UserError, match=r"targets.dims: 5 dimensions cannot be fitted on 4 texts"):
+        check(projected(reduce={"kind": "pca"}), 12, 4)
 
 
 # The whole way
@@ -232,19 +197,9 @@ def go(world: World, out: Path, **changes: Any) -> dict[str, Any]:
 
 
 BARE = {"kind": "bert", "layers": 1, "width": 16, "heads": 2}
-SPLIT = {
-    "kind": "split",
-    "parts": [
-        {"reduce": {"kind": "pca"}, "dims": 12, "weight": 3.0},
-        {"reduce": {"kind": "gaussian"}, "dims": 4, "weight": 1.0},
-    ],
-}
 WAYS: dict[str, dict[str, Any]] = {
     "pca": {"reduce": {"kind": "pca"}, "dims": 16},
-    "gaussian-aligned": {"reduce": {"kind": "gaussian"}, "dims": 16, "align": "procrustes"},
-    "ridge": {"reduce": {"kind": "ridge"}, "dims": 16},
-    "cca-reordered": {"reduce": {"kind": "cca"}, "dims": 16, "align": "signed_permutation"},
-    "split": SPLIT,
+    "aligned": {"reduce": {"kind": "pca"}, "dims": 16, "align": "procrustes"},
 }
 
 
@@ -254,21 +209,21 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(
 ) -> None:
     """One recipe trains on targets, one exports the teacher that makes them: the same maps, the same vectors,
     in every precision."""
-    looks = way not in ("pca", "split")
+    looks = way != "pca"
     go(world, tmp_path / "student", student=BARE, targets=WAYS[way])
     itself = {"kind": "teacher", **({"reference_student": BARE} if looks else {})}
     info = go(world, tmp_path / "reduced", student=itself, targets=WAYS[way], stages=[])
     assert info["dims"] == 16
     name = "targets/targets.safetensors"
     assert (tmp_path / "student" / name).read_bytes() == (tmp_path / "reduced" / name).read_bytes()
-    precisions = ["fp32", "w8"] if way == "split" else ["fp32"]
+    precisions = ["fp32", "w8"] if looks else ["fp32"]
     bundle_writer.export(tmp_path / "reduced", precisions, tmp_path / "bundle", lambda line: None)
     spec = recipe.parse(world.recipe(student=BARE, targets=WAYS[way]), "test")
     texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
     loaded = encoder.TeacherEncoder(spec.teacher)
     rows = np.arange(30)
     data = targets.FittingData(
-        lambda of: TeacherPass(loaded, texts, QUIET).open(), texts.training_count, lambda rows: np.empty(0), 0
+        TeacherPass(loaded, texts, QUIET).open(), texts.training_count, lambda rows: np.empty(0), 0
     )
     wanted = targets.load_or_fit(spec.targets, data, tmp_path / "student" / "targets")[rows]  # type: ignore[arg-type]
     assert np.linalg.norm(wanted, axis=1) == pytest.approx(np.ones(30), abs=1e-5)
@@ -277,29 +232,6 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(
         opened = bundle.load(tmp_path / "bundle", precision=precision)
         assert opened.manifest["kind"] == "reduced"
         assert (opened.encode(texts.texts(rows)) * wanted).sum(1).min() > least
-
-
-def test_the_cosine_of_split_vectors_is_the_weighted_sum_of_the_blocks(world: World, tmp_path: Path) -> None:
-    """In the trained student, in its graph, and in its targets."""
-    for stage in ({"kind": "cosine"}, {"kind": "ckd", "queue": 32}):
-        folder = tmp_path / str(stage["kind"])
-        go(
-            world,
-            folder,
-            student=BARE,
-            targets=SPLIT,
-            stages=[{"name": "a", "objective": stage, "steps": 4, "batch": 8}],
-        )
-        opened = run.open_run(folder)
-        student: Any = opened.student()
-        words, texts = opened.tokenizer(), sentences(12, seed=8)
-        whole = student_embeddings.embed(student, words, texts, 32)
-        own = student_embeddings.embed(student.inner, words, texts, 32)
-        blocks = [unit_rows(own[:, :12]), unit_rows(own[:, 12:])]
-        assert np.allclose(gram(whole), 0.75 * gram(blocks[0]) + 0.25 * gram(blocks[1]), atol=1e-5)
-        bundle_writer.export(folder, ["fp32"], folder.with_suffix(".bundle"), lambda line: None)
-        assert np.allclose(bundle.load(folder.with_suffix(".bundle")).encode(texts), whole, atol=1e-4)
-        assert opened.parameters["total"] == sum(p.numel() for p in student.parameters())
 
 
 def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
@@ -336,10 +268,9 @@ def test_targets_outlive_a_kill(world: World, tmp_path: Path) -> None:
     partial = resolve.unfinished_run(tmp_path / "a")
     partial.mkdir()
     (partial / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
-    kept = output.Affine(np.eye(32, 16), np.full(16, 0.5))
-    output.write_maps(partial / "targets", [kept])
+    Affine(np.eye(32, 16), np.full(16, 0.5)).write(partial / "targets")
     train.train(spec, tmp_path / "a", Session(data=world.data, log=lambda line: None), resume=True)
-    assert torch.equal(load_file(tmp_path / "a/targets/targets.safetensors")["0.weight"], torch.eye(32, 16))
+    assert torch.equal(load_file(tmp_path / "a/targets/targets.safetensors")["weight"], torch.eye(32, 16))
 
 
 @pytest.mark.parametrize("student", [{"kind": "teacher"}, {**BARE}])
@@ -353,7 +284,7 @@ def test_check_counts_the_parameters_of_reduced_targets(world: World, student: d
             [recipe.parse(world.recipe(student=student, stages=stages, **more), "test")],
             Session(data=world.data, log=lambda line: None),
         )[0]
-        for more in ({"targets": SPLIT}, plain)
+        for more in ({"targets": WAYS["pca"]}, plain)
     )
     more = found["parameters"]["total"] - without["parameters"]["total"]
     assert more == (32 * 16 + 16 if student["kind"] == "teacher" else 0)
@@ -545,15 +476,12 @@ def test_a_matryoshka_student_may_be_cut(world: World, tmp_path: Path) -> None:
             targets=WAYS["pca"],
             stages=[{**stage, "objective": {**objective, "dims": [4, 8]}}],
         )
-    with pytest.raises(UserError, match="matryoshka truncates the student's own embeddings, not blocks"):
-        go(world, tmp_path / "y", student=BARE, targets=SPLIT, stages=[stage])
 
 
-def test_blocks_must_fill_the_student(world: World, tmp_path: Path) -> None:
+def test_targets_fit_the_student(world: World, tmp_path: Path) -> None:
     for width, way, says in [
-        (20, "split", "12 \\+ 4 dimensions for a student of 20; the dims must add up to its width"),
         (20, "pca", "compares coordinates, the student has 20 and the teacher 16"),
-        (20, "ridge", "compares coordinates"),
+        (20, "aligned", "compares coordinates"),
     ]:
         with pytest.raises(UserError, match=says):
             go(world, tmp_path / "x", student={**BARE, "width": width}, targets=WAYS[way])
@@ -562,11 +490,11 @@ def test_blocks_must_fill_the_student(world: World, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match="16 dimensions are fitted to the student's embeddings, which have 20"
     ):
-        go(world, tmp_path / "x", student=itself, targets=WAYS["ridge"], stages=[])
+        go(world, tmp_path / "x", student=itself, targets=WAYS["aligned"], stages=[])
 
 
 REDUCED: list[dict[str, Any]] = [
-    *({"dims": 4, "reduce": {"kind": kind}} for kind in ("pca", "cca", "ridge", "gaussian")),
+    {"dims": 4, "reduce": {"kind": "pca"}},
     {"dims": 4, "reduce": {"kind": "pca", "variance_exponent": -0.5}},
     {"dims": 12, "align": "procrustes"},
     {"dims": 12},
@@ -591,6 +519,6 @@ def test_nothing_is_fitted_on_embeddings_without_directions(
     with pytest.raises(
         UserError, match=f"^targets: the teacher's embeddings of 400 texts are {fact}; choose another teacher"
     ):
-        fit(recipe.SingleTeacher.model_validate(spec), rows, student)
-    fitted = fit(recipe.SingleTeacher.model_validate(spec), POINTS, student)
+        fit(recipe.Targets.model_validate(spec), rows, student)
+    fitted = fit(recipe.Targets.model_validate(spec), POINTS, student)
     assert np.isfinite(fitted.weight).all()

@@ -235,28 +235,6 @@ def test_what_it_costs_is_what_it_is(world: World, sources: Path) -> None:
     assert other["parameters"]["head"] == 32 * 12 + 12
 
 
-def test_split_teachers_get_a_block_each(world: World, sources: Path, tmp_path: Path) -> None:
-    parts = [{"reduce": {"kind": "pca"}, "dims": dims} for dims in (10, 6)]
-    info = go(
-        world,
-        tmp_path / "a",
-        student={"weights": str(sources / "bert")},
-        stages=STILL,
-        targets={"kind": "split", "parts": parts},
-    )
-    assert info["dims"] == 16
-    student = {"weights": str(tmp_path / "a")}
-    fact = f"{tmp_path / 'a'} has a block for each of its teachers"
-    assert problem(world, student) == f"student.weights: {fact}; give the recipe the same `targets`"
-    again = go(
-        world, tmp_path / "b", student=student, stages=STILL, targets={"kind": "split", "parts": parts}
-    )
-    assert (
-        again["dims"] == 16
-        and run.open_run(tmp_path / "b").shape["blocks"] == run.open_run(tmp_path / "a").shape["blocks"]
-    )
-
-
 def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
     """The error that `check` and `train` have in common; train must leave nothing behind."""
     spec = recipe.parse(world.recipe(student=student, **{"stages": STILL, **changes}), "test")

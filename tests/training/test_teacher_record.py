@@ -1,4 +1,4 @@
-"""Several teachers: recorded with revisions, licences and weights, named on the card, and the same when a run
+"""Several teachers: recorded with revisions and licences, named on the card, and the same when a run
 is resumed."""
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ import pytest
 import torch
 
 from edgedistill import recipe, resolve, run
-from edgedistill.data import corpus
-from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.export.model_source import Source
 from edgedistill.session import QUIET, Session
 from edgedistill.training import record, train
-from edgedistill.training.inputs.stage_targets import TargetReader
 from edgedistill.training.load_models import open_models
 from edgedistill.training.open_recipe import open_recipe
 from tests.conftest import World, make_tokenizer
@@ -57,34 +54,31 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def joined(world: World, wide: Path, **changes: Any) -> dict[str, Any]:
     other = {"model": str(wide), "pooling": "cls", "max_tokens": 32}
-    targets = {
-        "kind": "split",
-        "parts": [
-            {"weight": 0.3, "reduce": {"kind": "pca"}, "dims": 8},
-            {"teacher": other, "weight": 0.7, "reduce": {"kind": "pca"}, "dims": 8},
-        ],
+    student = {
+        "kind": "bert",
+        "weights": "assistant",
+        "layers": 1,
+        "tokenizer": "assistant",
+        "head": "linear",
     }
     own = {**world.recipe()["teacher"], "licence": "CC0 | public\ndomain"}
-    return world.recipe(**{"teacher": own, "student": BARE, "targets": targets, "stages": SHORT, **changes})
+    return world.recipe(
+        **{"teacher": own, "assistant": other, "student": student, "stages": SHORT, **changes}
+    )
 
 
 def test_the_card_names_each_teacher(world: World, wide: Path, tmp_path: Path) -> None:
     train.train(recipe.parse(joined(world, wide), "test"), tmp_path / "run", Session(data=world.data))
     recorded = run.open_run(tmp_path / "run").info["teachers"]
-    assert [each["weight"] for each in recorded] == [0.3, 0.7] and recorded[0]["sha256"] != recorded[1][
-        "sha256"
-    ]
+    assert recorded[0]["sha256"] != recorded[1]["sha256"]
     bundle_writer.export(tmp_path / "run", ["fp32"], tmp_path / "bundle", lambda line: None)
     card = (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
-    assert "distilled from `teacher` and `wide`." in card
-    assert (
-        "| teacher | revision | licence, as stated by the recipe or by the model's card | share of the "
-        "targets |\n| --- |" in card
-    )
-    assert "\n| `teacher` | — | CC0 \\| public domain | 30% |\n| `wide` | — | apache-2.0 | 70% |\n" in card
+    assert "distilled from `teacher`." in card
+    assert "| teacher | revision | licence, as stated by the recipe or by the model's card |\n| --- |" in card
+    assert "\n| `teacher` | — | CC0 \\| public domain |\n| `wide` | — | apache-2.0 |\n" in card
     bundle_writer.export(Source(str(wide), "cls"), ["fp32"], tmp_path / "itself", lambda line: None)
     card = (tmp_path / "itself" / "README.md").read_text(encoding="utf-8")
-    assert "| `wide` | — | apache-2.0 |\n" in card and "share of the targets" not in card
+    assert "| `wide` | — | apache-2.0 |\n" in card
 
 
 def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp_path: Path) -> None:
@@ -92,17 +86,12 @@ def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp
     np.save(tmp_path / "e.npy", np.ones((1, 8), np.float32))
     precomputed = {"embeddings": str(tmp_path / "e.npy"), "licence": "MIT"}
     revised = {"model": str(wide), "revision": "v1", "pooling": "cls"}
-    parts = [
-        {"teacher": precomputed, "dims": 8},
-        {"teacher": revised, "reduce": {"kind": "pca"}, "dims": 4, "weight": 3.0},
-    ]
-    parts.append({"teacher": {**revised, "max_tokens": 5}, "reduce": {"kind": "pca"}, "dims": 4})
-    spec = recipe.parse(joined(world, wide, targets={"kind": "split", "parts": parts}), "test")
+    own = {"tokenizer": str(wide), **BARE}
+    spec = recipe.parse(world.recipe(teacher=precomputed, assistant=revised, student=own), "test")
     found = record.teachers(spec, open_models(spec, Session(data=tmp_path)))
-    assert [(each["revision"], each["licence"], each["weight"]) for each in found] == [
-        (None, "CC0 | public\ndomain", None),  # lends its tokenizer
-        (None, "MIT", 0.2),
-        ("v1", "apache-2.0", 0.8),  # in two blocks
+    assert [(each["revision"], each["licence"]) for each in found] == [
+        (None, "MIT"),
+        ("v1", "apache-2.0"),
     ]
     train.train(recipe.parse(joined(world, wide), "test"), tmp_path / "run", Session(data=world.data))
     of_run = recipe.parse(world.recipe(teacher={"model": str(tmp_path / "run"), "max_tokens": 32}), "test")
@@ -152,65 +141,12 @@ def test_a_resumed_run_needs_the_same_teachers(world: World, wide: Path, tmp_pat
     assert partial.exists() and not (tmp_path / "run").exists()
 
 
-def test_each_teacher_has_its_own_cache_and_one_kill_costs_one_teacher(
-    world: World, wide: Path, tmp_path: Path
-) -> None:
-    lines: list[str] = []
-    session = Session(data=world.data, cache_folder=tmp_path / "cache", log=lines.append)
-    spec = recipe.parse(joined(world, wide), "test")
-    assert isinstance(spec.corpus, recipe.Files)
-    texts = corpus.build(spec.corpus, session, spec.seed)
-    found = TargetReader(
-        spec, open_models(spec, session), Rows.of_texts(texts), None, session, tmp_path / "run"
-    ).of_texts
-    assert found[np.arange(3)].shape == (3, 16)
-    assert len(list((tmp_path / "cache" / "teachers").glob("*/*"))) == 2
-    alone = recipe.parse(
-        world.recipe(teacher={"model": str(wide), "pooling": "cls", "max_tokens": 32}), "test"
-    )
-    lines.clear()
-    rows, models = Rows.of_texts(texts), open_models(alone, session)
-    _ = TargetReader(alone, models, rows, None, session, tmp_path / "alone").of_texts
-    assert lines == [], "its embeddings are there already"
-
-
-def test_teachers_of_different_dimensions(world: World, wide: Path) -> None:
-    other = joined(world, wide)["targets"]["parts"][1]["teacher"]
-    targets = {"kind": "split", "parts": [{"dims": 32}, {"dims": 32, "teacher": other}]}
-    student = {**BARE, "width": 64, "embeddings": {"from": "random"}}
-    with pytest.raises(UserError) as caught:
-        open_recipe(
-            recipe.parse(joined(world, wide, targets=targets, student=student), "test"),
-            Session(data=world.data),
-        )
-    says = "targets.parts[1].dims: 32, and without `reduce` the teacher's embeddings keep 48 dimensions; "
-    assert caught.value.problems == (f"{says}set `reduce`",)
-
-
 def test_a_missing_teacher_is_named_by_its_place(world: World, wide: Path) -> None:
-    parts = [{"dims": 8}, {"teacher": {"model": "./nowhere"}, "dims": 8}]
-    spec = recipe.parse(joined(world, wide, targets={"kind": "split", "parts": parts}), "test")
+    spec = recipe.parse(joined(world, wide, assistant={"model": "./nowhere"}), "test")
     with pytest.raises(
-        UserError,
-        match=r"^targets\.parts\[1\]\.teacher\.model: no such folder: './nowhere'; give packaged:NAME",
+        UserError, match=r"^assistant\.model: no such folder: './nowhere'; give packaged:NAME"
     ):
         open_recipe(spec, Session(data=world.data))
-
-
-@pytest.mark.parametrize("weight", [0, 0.0, -1, float("nan"), float("inf")])
-def test_weights_are_above_zero_and_so_is_their_sum(world: World, wide: Path, weight: float) -> None:
-    both: list[dict[str, Any]] = [
-        {"weight": weight},
-        {"teacher": {"model": str(wide), "pooling": "cls"}, "weight": weight},
-    ]
-    targets = {"kind": "split", "parts": [{**each, "dims": 8} for each in both]}
-    with pytest.raises(UserError) as caught:
-        recipe.parse(joined(world, wide, targets=targets), "r.yaml")
-    assert len(caught.value.problems) == 2
-    assert all(
-        f"r.yaml: targets.parts[{at}].weight: must be" in each
-        for at, each in enumerate(caught.value.problems)
-    )
 
 
 def test_stages_over_pairs_match_models_of_the_same_dimensions(

@@ -123,7 +123,7 @@ def test_scores_of_a_column_are_those_of_the_tuples_own(data: World, tmp_path: P
     assert np.nansum(ranking.scores, 1) == pytest.approx(np.arange(8) / 10 - np.arange(8))
 
 
-def test_cosines_and_bm25_score_every_document(data: World, tmp_path: Path) -> None:
+def test_cosines_score_every_document(data: World, tmp_path: Path) -> None:
     tuples: dict[str, Any] = {"kind": "corpus", "scores": {}}
     objective = {
         "kind": "sum",
@@ -131,16 +131,9 @@ def test_cosines_and_bm25_score_every_document(data: World, tmp_path: Path) -> N
     }
     _, dense = batch_of(data, spec(data, stage(objective, tuples)), tmp_path / "a")
     assert dense.scores == pytest.approx(dense.embeddings[0] @ dense.embeddings[1].T, abs=1e-5)
-    tuples["scores"] = {"bm25": {"weight": 0.5}}
-    _, both = batch_of(data, spec(data, stage(objective, tuples)), tmp_path / "b")
-    own = np.arange(8), both.positives
-    assert np.isfinite(both.scores).all()
-    assert (both.scores[own] >= both.scores.max(1) - 1e-5).mean() > 0.8, (
-        "a sentence's own text has all its words"
-    )
 
 
-def toy(count: int = 40) -> tuple[Rows, list[Embedded]]:
+def toy(count: int = 40) -> tuple[Rows, Embedded]:
     """Documents on a quarter circle, and one query per document at its own place."""
 
     class Rows:
@@ -154,14 +147,14 @@ def toy(count: int = 40) -> tuple[Rows, list[Embedded]]:
         fingerprint="toy", training_count=count, index=np.stack([np.arange(count)] * 2, 1)
     )
     tuples.sides = [list(range(count)), SimpleNamespace(training_count=count)]
-    return tuples, [Embedded(Rows(), Rows(), {"toy": 1})]  # type: ignore[return-value, arg-type]
+    return tuples, Embedded(Rows(), Rows(), {"toy": 1})  # type: ignore[return-value, arg-type]
 
 
 def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path) -> None:
-    tuples, teachers = toy()
+    tuples, teacher = toy()
     table = recipe.TupleFiles(files=["t.tsv"], columns=["a", "b"], negatives=recipe.Negatives(count=4))
     found = tuple_scores.build(
-        table, tuples, teachers, False, Session(cache_folder=tmp_path), "stages[0].tuples", 0
+        table, tuples, teacher, False, Session(cache_folder=tmp_path), "stages[0].tuples", 0
     ).index
     assert found.shape == (40, 6)
     for row in found:
@@ -176,7 +169,7 @@ def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path
         UserError, match=r"negatives.count: 39 of 40 documents are to be drawn for each query"
     ):
         tuple_scores.build(
-            too_many, tuples, teachers, False, Session(cache_folder=tmp_path), "stages[0].tuples", 0
+            too_many, tuples, teacher, False, Session(cache_folder=tmp_path), "stages[0].tuples", 0
         )
 
 
@@ -196,7 +189,7 @@ def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, 
         {"weight": 0.2, "objective": {"kind": "listwise", "positive": False, "similar_texts": 4}},
         {"weight": 0.2, "objective": {"kind": "info_nce", "similar_texts": 4}},
     ]
-    tuples = {"kind": "corpus", "scores": {"bm25": {}}, "negatives": {"count": 2}}
+    tuples = {"kind": "corpus", "negatives": {"count": 2}}
     search = stage({"kind": "sum", "terms": terms}, tuples, steps=30, bucket=4, learning_rate=5e-3)
     texts = {"name": "texts", "objective": {"kind": "cosine"}, "steps": 4, "batch": 8, "bucket": 4}
     parsed = spec(data, texts, search)

@@ -24,7 +24,6 @@ from tests.conftest import World, make_tokenizer, sentences
 
 DELETION = recipe.WordDeletion(kind="word_deletion")
 CROP = recipe.Crop(kind="crop")
-ONE = recipe.DeleteOne(kind="delete_one")
 
 
 def views(spec: Any, counts: list[int], seed: int = 0, rows: Any = None, passes: int = 0) -> list[str]:
@@ -41,7 +40,7 @@ def flags(spec: Any, counts: list[int], seed: int = 0, passes: int = 0) -> list[
     ]
 
 
-@pytest.mark.parametrize("spec", [DELETION, CROP, ONE], ids=lambda s: s.kind)
+@pytest.mark.parametrize("spec", [DELETION, CROP], ids=lambda s: s.kind)
 def test_the_same_text_and_pass_the_same_view_whatever_stands_beside_it(spec: Any) -> None:
     counts = [9, 1, 14, 30, 2, 7]
     whole = views(spec, counts)
@@ -51,13 +50,12 @@ def test_the_same_text_and_pass_the_same_view_whatever_stands_beside_it(spec: An
     assert views(spec, [30] * 50, seed=1) != views(spec, [30] * 50)
 
 
-@pytest.mark.parametrize("spec", [DELETION, CROP, ONE], ids=lambda s: s.kind)
+@pytest.mark.parametrize("spec", [DELETION, CROP], ids=lambda s: s.kind)
 def test_at_least_one_word_stays(spec: Any) -> None:
     assert flags(spec, [1] * 200) == [[True]] * 200
     assert min(sum(each) for each in flags(spec, [2, 3] * 100)) >= 1
-    if spec is not ONE:
-        harsh = spec.model_copy(update={"drop_fraction" if spec is CROP else "fraction": 0.99})
-        assert {sum(each) for each in flags(harsh, [4] * 200)} == {1}
+    harsh = spec.model_copy(update={"drop_fraction" if spec is CROP else "fraction": 0.99})
+    assert {sum(each) for each in flags(harsh, [4] * 200)} == {1}
 
 
 @pytest.mark.parametrize("spec", [DELETION, CROP], ids=lambda s: s.kind)
@@ -69,11 +67,10 @@ def test_a_tenth_goes_on_average_and_never_more_than_rounding(spec: Any) -> None
 
 
 def test_every_word_is_as_likely_to_go() -> None:
-    for spec, counts in ((DELETION, 10), (ONE, 10)):
+    for spec, counts in ((DELETION, 10),):
         where = Counter(each.index(False) for each in flags(spec, [counts] * 4000) if False in each)
         assert set(where) == set(range(10))
         assert max(where.values()) < 1.35 * min(where.values())
-    assert {each.count(False) for each in flags(ONE, [5] * 100)} == {1}
 
 
 def test_a_crop_is_contiguous_and_anywhere() -> None:
@@ -103,11 +100,16 @@ def built(world: World) -> corpus.Corpus:
     return corpus.build(recipe.Files(texts=["odd.txt"]), Session(data=world.data), 0)
 
 
-@pytest.mark.parametrize("spec", [DELETION, CROP, ONE], ids=lambda s: s.kind)
+@pytest.mark.parametrize("spec", [DELETION, CROP], ids=lambda s: s.kind)
 @pytest.mark.parametrize("most", [64, 12])
 def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any, most: int) -> None:
     tokenizer = StudentTokenizer(make_tokenizer(), most)
-    view = {"name": "a", "objective": {"kind": "skd"}, "view": spec.model_dump(), "max_tokens": most}
+    view = {
+        "name": "a",
+        "objective": {"kind": "congen", "queue": 0},
+        "view": spec.model_dump(),
+        "max_tokens": most,
+    }
     stage = NumberedStage(recipe.Stage.model_validate(view), 0, 5)
     batches = training_batches.of_stage(stage, Rows.of_texts(built), tokenizer, QUIET)
     rows = np.random.default_rng(0).permutation(len(built))
@@ -169,7 +171,11 @@ def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
     built = corpus.build(recipe.Files(texts=["texts.txt"]), Session(data=world.data), 0)
     words = make_tokenizer()
     stage = recipe.Stage.model_validate(
-        {"name": "a", "objective": {"kind": "skd"}, "view": {"kind": "delete_one"}}
+        {
+            "name": "a",
+            "objective": {"kind": "congen", "queue": 0},
+            "view": {"kind": "crop", "drop_fraction": 0.5},
+        }
     )
     limited = StudentTokenizer(words, 48)
     made = training_batches.of_stage(NumberedStage(stage, 0, 0), Rows.of_texts(built), limited, QUIET)

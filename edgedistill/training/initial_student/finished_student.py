@@ -23,7 +23,7 @@ from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Session
 from edgedistill.students import embedding_tables, kinds
 from edgedistill.students.head import LEXICAL_CODES, without_lexical_channel
-from edgedistill.students.output import Affine, own
+from edgedistill.students.sentence_transformer import Affine
 from edgedistill.teacher.dimension_reduction import ridge
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training import student_embeddings
@@ -56,11 +56,6 @@ def find(spec: recipe.Recipe, student: recipe.Finished) -> run.Run:
         if source.kind == "static" and stage.optimizer == "muon":
             fact = f"muon optimizes the matrices of layers, and {name} is a static student, which has none"
             raise UserError(f"stages[{number}].optimizer: {fact}; leave it out")
-    blocks = [list(each) for each in source.shape.get("blocks") or []]
-    wanted = spec.targets.shares if spec.targets is not None else None
-    if blocks and blocks != [list(each) for each in wanted or []]:
-        fact = f"{name} has a block for each of its teachers"
-        raise UserError(f"student.weights: {fact}; give the recipe the same `targets`")
     return source
 
 
@@ -91,7 +86,7 @@ def build(
             shape.pop("lexical", None)
     torch.manual_seed(spec.seed)
     module: Any = kinds.KINDS[source.kind].build(shape)
-    finished: Any = own(source.student())
+    finished: Any = source.student()
     weights = finished.state_dict()
     if student.pq_bytes is not None:
         if fitted:
@@ -115,7 +110,7 @@ def _without(part: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _shape(student: recipe.Finished, source: run.Run) -> dict[str, Any]:
     """The source's shape with the recipe's own values."""
-    shape = {name: value for name, value in source.shape.items() if name != "blocks"}
+    shape = dict(source.shape)
     config = dict(shape.get("config", {}))
     if student.max_tokens is not None:
         shape["max_tokens"] = student.max_tokens
@@ -168,7 +163,7 @@ def needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
     fitted to these."""
     if not any(stage.reads_teacher for stage in spec.distilling):
         return False
-    if spec.targets is not None and spec.targets.shares is None and spec.targets.fits_student:
+    if spec.targets is not None and spec.targets.fits_student:
         return False
     mine, theirs = _space(spec), _space(source.recipe)
     return mine is None or mine != theirs or dims != source.dims
@@ -177,12 +172,9 @@ def needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
 def _space(spec: recipe.Recipe) -> dict[str, Any] | None:
     """What identifies the teacher whose own embeddings a recipe's targets are; None where `targets` map them
     to another space."""
-    teacher = spec.teacher
-    if spec.targets is not None:
-        if not spec.targets.keeps_space:
-            return None
-        teacher = spec.targets.blocks[0].teacher or teacher
-    return teacher.model_dump(mode="json", include=SAME_SPACE)
+    if spec.targets is not None and not spec.targets.keeps_space:
+        return None
+    return spec.teacher.model_dump(mode="json", include=SAME_SPACE)
 
 
 def fit_head(
@@ -190,7 +182,7 @@ def fit_head(
 ) -> None:
     """Set the head in place by ridge regression of the targets on the student's pooled output, on a sample of
     the training texts."""
-    head: Any = own(student.module).head
+    head: Any = student.module.head
     rows = np.random.default_rng([seed, 1]).permutation(texts.training_count)[:SAMPLE]
     pooled, wanted = _pooled(student, texts.texts(rows)), targets[rows].astype(np.float64)
     count = max(1, round(SET_ASIDE * len(rows)))
@@ -213,7 +205,7 @@ def fit_head(
 
 def _pooled(student: PreparedStudent, texts: list[str]) -> np.ndarray:
     """(n, H) float64: the student's output in front of its head."""
-    bare: Any = own(student.module)
+    bare: Any = student.module
     head, bare.head = bare.head, None
     try:
         with without_lexical_channel(bare):

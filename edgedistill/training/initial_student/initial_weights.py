@@ -14,12 +14,10 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import files, recipe
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.rows import Rows
-from edgedistill.errors import UserError
 from edgedistill.runtime import prompts
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.kind import Start
-from edgedistill.students.output import Output
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.initial_student import finished_student, weight_source
 from edgedistill.training.initial_student.prepared_student import (
@@ -50,20 +48,10 @@ def build(
     `fitted`, which takes most of the time, only its shape is right. Raises UserError where the recipe's
     student does not fit its models or its targets.
     """
-    dims = spec.targets.width if spec.targets else models.teacher.dims
+    dims = spec.targets.dims if spec.targets else models.teacher.dims
     if spec.finished is not None and models.finished is not None:
-        student = finished_student.build(spec, spec.finished, models.finished, tokenizer, dims, fitted)
-    else:
-        student = _new_student(spec, models, tokenizer, dims, session, texts, fitted)
-    if spec.targets is not None and (blocks := spec.targets.shares) is not None:
-        width = kinds.dims(student.module)
-        if width != spec.targets.width:
-            sizes = " + ".join(str(size) for size, _ in blocks)
-            fact = f"{sizes} dimensions for a student of {width}"
-            raise UserError(f"targets.parts: {fact}; the dims must add up to its width")
-        shape = {**student.shape, "blocks": blocks}
-        student = replace(student, module=Output(student.module, None, blocks), shape=shape)
-    return student
+        return finished_student.build(spec, spec.finished, models.finished, tokenizer, dims, fitted)
+    return _new_student(spec, models, tokenizer, dims, session, texts, fitted)
 
 
 def _new_student(

@@ -70,12 +70,9 @@ def _new(
         return learn_tokenizer.learn_wordpiece(tokenizer, corpora, student.vocabulary_size), None
     if student.trim is None:
         return tokenizer, None
-    names = ("source side, ", "target side, ") if len(corpora) > 1 else ("",)
-    sources = [trim_tokenizer.corpus_texts(each, name) for each, name in zip(corpora, names, strict=True)]
-    trained, held_out = [trained for trained, _ in sources], [held for _, held in sources]
-    found = trim_tokenizer.trimmed(tokenizer, trained, held_out, student.trim.min_count)
-    session.log(f"student.trim: {trim_tokenizer.summary_line(found.report)}")
-    return found.tokenizer, found.report
+    smaller, report = trim_tokenizer.trimmed(tokenizer, corpora, student.trim.min_count)
+    session.log(f"student.trim: {trim_tokenizer.summary_line(report)}")
+    return smaller, report
 
 
 def named(student: recipe.BuiltStudent, models: Models) -> PreTrainedTokenizerBase:

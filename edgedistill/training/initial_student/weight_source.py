@@ -12,7 +12,6 @@ from edgedistill import recipe, run
 from edgedistill.errors import UserError
 from edgedistill.students import bert, bert_layers, model_folder, recurrent, sentence_transformer
 from edgedistill.students.bert_layers import EncoderLayers
-from edgedistill.students.output import own
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
@@ -73,7 +72,7 @@ def find(
 
 def _of_model(student: recipe.Transformer, opened: teachers.TeacherEncoder) -> WeightSource:
     """The encoder of the teacher, of the assistant or of a finished run."""
-    module: Any = own(opened.module)
+    module: Any = opened.module
     name = str(opened.spec.name)
     finished = opened.run if isinstance(opened, assistants.RunTeacher) else None
     if not isinstance(module, bert.BertStudent):

@@ -145,12 +145,12 @@ def _without_words(
 
 
 def _remaining(spec: recipe.View, words: list[str], draw: np.random.Generator) -> list[str]:
-    """The words that remain of a text, at least one: word deletion, cropping, or deletion of one word.
+    """The words that remain of a text, at least one: word deletion or cropping.
 
     A fraction that is no whole number of words is rounded up or down at random, so that it holds on average.
     SimCSE, Table 1 (Gao et al. 2021); ConGen, Table 6.
     """
-    dropped = 1 if spec.share is None else int(spec.share * len(words) + draw.random())
+    dropped = int(spec.share * len(words) + draw.random())
     left = max(1, len(words) - dropped)
     if spec.span:
         start = int(draw.integers(len(words) - left, endpoint=True))

@@ -18,7 +18,6 @@ from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
 from edgedistill.objectives import Targets
 from edgedistill.session import Session
-from edgedistill.students.output import own, read_maps
 from edgedistill.teacher import assistant, targets, tuple_scores
 from edgedistill.teacher.embedding_cache import Embeds, TeacherPass
 from edgedistill.teacher.targets import EmbeddingRows
@@ -66,11 +65,10 @@ class StageTargets:
 
 
 class Side(NamedTuple):
-    """A side of rows, and who embeds it: one of the recipe's teachers (None: its own), or the assistant."""
+    """A side of rows, and who embeds it: the recipe's teacher, or the assistant."""
 
     rows: Rows
     number: int
-    teacher: recipe.Teacher | None = None
     match: recipe.Match = recipe.Match()
     raw: bool = False
 
@@ -81,7 +79,7 @@ class Side(NamedTuple):
     def model(self, models: Models) -> Embeds:
         """The model that embeds it."""
         if self.match.of == "teacher":
-            return models.of(self.teacher).in_role(self.rows.roles[self.number])
+            return models.teacher.in_role(self.rows.roles[self.number])
         output = self.match.layer == "output"
         return models.taught if output else assistant.embedding_layer(models.taught)
 
@@ -106,7 +104,7 @@ def matched(stage: recipe.Stage, rows: Rows) -> list[Side]:
     match = stage.match or recipe.Match()
     source = rows.translated and match.language == "source"
     match = match.model_copy(update={"language": "source"})
-    return [Side(rows, 0 if source else side, None, match) for side in range(len(rows.sides))]
+    return [Side(rows, 0 if source else side, match) for side in range(len(rows.sides))]
 
 
 def needs_cosines(stage: recipe.Stage) -> bool:
@@ -120,27 +118,23 @@ def needs_cosines(stage: recipe.Stage) -> bool:
 
 def embedded(spec: recipe.Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterator[Side]:
     """Every side that a recipe's stages, with these rows, and its `targets` need embedded."""
-    blocks, raw = [], False
     if spec.targets is not None:
-        blocks, raw = spec.targets.blocks, spec.targets.raw
-    yield from (Side(texts, 0, block.teacher, raw=raw) for block in blocks)
+        yield Side(texts, 0, raw=spec.targets.raw)
     for stage, rows in zip(spec.distilling, stages, strict=True):
-        for side in matched(stage, rows):
-            if side.rows is not texts or not blocks:
-                yield from [side._replace(teacher=block.teacher) for block in blocks] or [side]
+        yield from (side for side in matched(stage, rows) if side.rows is not texts or spec.targets is None)
         if stage.tuples is not None:
-            scoring = [*([None] if needs_cosines(stage) else []), *stage.tuples.scores.teachers]
-            yield from (Side(rows, side, of) for of in scoring for side in range(len(rows.sides)))
-            if stage.group is not None:
-                yield Side(rows, 1)
+            both = needs_cosines(stage)
+            yield from (
+                Side(rows, side) for side in (0, 1) if both or (side == 1 and stage.group is not None)
+            )
 
 
 class TargetReader:
     """Opens what the stages of a recipe are compared with; teachers embed what is needed for it and not
     cached.
 
-    The maps of the recipe's `targets` are fitted to its own texts, some also to the embeddings of `student`
-    before its first step, and kept in `folder`, the unfinished run's.
+    The map of the recipe's `targets` is fitted to its own texts, perhaps also to the embeddings of `student`
+    before its first step, and is kept in `folder`, the unfinished run's.
     """
 
     def __init__(
@@ -164,31 +158,28 @@ class TargetReader:
 
     @cached_property
     def of_texts(self) -> EmbeddingRows:
-        """What the recipe's own texts are to match. Fits the maps of `targets`."""
-        spec, raw = self.spec, self.spec.targets is not None and self.spec.targets.raw
+        """What the recipe's own texts are to match. Fits the map of `targets`."""
+        spec = self.spec
+        if spec.targets is None:
+            return self._open(Side(self.texts, 0))
 
         def of_student(rows: np.ndarray) -> np.ndarray:
             assert self.student is not None, "the recipe's own checks guarantee it"
-            module, texts = own(self.student.module).eval(), self.texts.sides[0].texts(rows)
+            module, texts = self.student.module.eval(), self.texts.sides[0].texts(rows)
             return student_embeddings.embed(module, self.student.tokenizer, texts, self.student.max_tokens)
 
-        def of_teacher(which: recipe.Teacher | None) -> EmbeddingRows:
-            return self._open(Side(self.texts, 0, which, raw=raw))
-
-        if spec.targets is None:
-            return of_teacher(None)
-        data = targets.FittingData(of_teacher, self.texts.training_count, of_student, spec.seed)
+        embeddings = self._open(Side(self.texts, 0, raw=spec.targets.raw))
+        data = targets.FittingData(embeddings, self.texts.training_count, of_student, spec.seed)
         return targets.load_or_fit(spec.targets, data, self.folder / "targets", self.session.log)
 
     def _reduced(self, side: Side) -> EmbeddingRows:
         """What the recipe's `targets` make of the embeddings of a side."""
         if self.spec.targets is None:
             return self._open(side)
-        of_texts, blocks = self.of_texts, self.spec.targets.blocks
         if side.rows is self.texts:
-            return of_texts
-        rows = [self._open(side._replace(teacher=block.teacher)) for block in blocks]
-        return targets.StudentTargets(blocks, read_maps(self.folder / "targets"), rows)
+            return self.of_texts
+        _ = self.of_texts  # fits the map
+        return targets.read(self.spec.targets, self._open(side), self.folder / "targets")
 
     def of_stage(self, stage: NumberedStage[recipe.Stage], rows: Rows) -> StageTargets:
         """What the rows of a stage are compared with."""
@@ -196,17 +187,16 @@ class TargetReader:
         embeddings = [(self._reduced(side), side.number) for side in matched(spec, rows)]
         if spec.tuples is None:
             return StageTargets(embeddings)
-        teachers = list[Embedded]()
-        for of in [None, *spec.tuples.scores.teachers] if needs_cosines(spec) else []:
-            query, document = (Side(rows, side, of) for side in (0, 1))
-            identity = {
-                role: side.model(self.models).identity()
-                for role, side in zip(rows.roles, (query, document), strict=True)
-            }
-            teachers.append(Embedded(self._open(query), self._open(document), identity))
+        teacher = None
+        if needs_cosines(spec):
+            both = [Side(rows, side) for side in (0, 1)]
+            models = [side.model(self.models) for side in both]
+            identity = {role: model.identity() for role, model in zip(rows.roles, models, strict=True)}
+            queries, documents = map(self._open, both)
+            teacher = Embedded(queries, documents, identity)
         place = f"{stage.place}.tuples"
         scored = tuple_scores.build(
-            spec.tuples, rows, teachers, spec.reads_scores, self.session, place, self.spec.seed
+            spec.tuples, rows, teacher, spec.reads_scores, self.session, place, self.spec.seed
         )
         similar_by = self._open(Side(rows, 1)) if spec.group is not None else None
         return StageTargets(embeddings, scored, similar_by)
