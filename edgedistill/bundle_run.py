@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from edgedistill import files, recipe, run
 from edgedistill.errors import CheckFailed, UserError, raise_failed, unknown_name
 from edgedistill.precisions import PRECISIONS  # the most exact first
-from edgedistill.quantization import dequantize
 from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
 from edgedistill.runtime import bundle, manifest
+from edgedistill.runtime.graph_weights import GraphWeights
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import finite_weights, graph, kinds
 
@@ -82,15 +82,16 @@ class BundleRun(run.Run):
     def student(self) -> nn.Module:
         """The weights read back. Raises UserError for a traced graph, CheckFailed for one that is not this
         student's."""
-        model = onnx.load(self.folder / self._entry["file"])
+        data = (self.folder / self._entry["file"]).read_bytes()
         try:
-            constants = dequantize.constants(model)
+            constants = GraphWeights(data, str(self.folder)).constants()
         except (KeyError, IndexError, ValueError):
             raise CheckFailed(f"{self.folder}: its constants do not fit together; {GET_AGAIN}") from None
         # first: sizes are checked here
         weights = graph.read_back(constants, self.shape, str(self.folder))
         module = self.unweighted()
         module.load_state_dict(weights)
+        model = onnx.ModelProto.FromString(data)
         agreement = graph.compare(
             finite_weights.checked(module, self.folder).eval(), model, self.max_tokens, self.vocabulary_size
         )

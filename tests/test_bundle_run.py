@@ -75,18 +75,6 @@ def test_it_embeds_as_the_bundle_and_as_its_run(made: Path, kind: str) -> None:
     assert (rows @ rows.T)[~np.eye(len(rows), dtype=bool)].min() < 0.99
 
 
-def test_layers_of_other_encoders_come_back(tmp_path: Path) -> None:
-    """A RoBERTa's from fp32, and from 8 bits."""
-    made = make_run(tmp_path / "run", change=_small_bias, position_ids="pad", pad=0)
-    bundle_writer.export(made, ["fp32", "w8"], tmp_path / "x", quiet)
-    original = embedded(run.open_run(made))
-    assert (original @ original.T)[~np.eye(len(original), dtype=bool)].min() < 0.99
-    for name, least in ((str(tmp_path / "x"), 0.99999), (f"{tmp_path / 'x'}:w8", 0.999)):
-        opened = bundle_run.open_finished(name, PLACE)
-        assert (embedded(opened) * original).sum(1).min() > least
-        assert opened.parameters == kinds.parameters(opened.student())
-
-
 def test_a_precision_can_be_named(made: Path) -> None:
     opened = bundle_run.open_finished(f"{made / 'bert'}:int8", PLACE)
     sha256 = files.sha256_file(made / "bert" / "onnx" / "model_quantized.onnx")

@@ -28,10 +28,6 @@ from edgedistill.training import train
 from tests.conftest import World
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_NANOO = (
-    "no bundle 'nanoo'; did you mean 'nano'? (micro, multi, nano); `edgedistill students` lists what ships, "
-    "`edgedistill export MODEL` makes one"
-)
 COMMANDS = (
     "students",
     "recipes",
@@ -172,19 +168,8 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     again = call("export", "runs/tiny", folder=tmp_path)
     refusal = "bundles/tiny: exists already; add --overwrite to replace it, or choose another --out\n"
     assert (again.returncode, again.stderr) == (2, refusal)
-    assert (
-        call(
-            "export",
-            "runs/tiny",
-            "--precision",
-            "w8,int8",
-            "--precision",
-            "fp32",
-            "--overwrite",
-            folder=tmp_path,
-        ).returncode
-        == 0
-    )
+    precisions = ["--precision", "w8,int8", "--precision", "fp32"]
+    assert call("export", "runs/tiny", *precisions, "--overwrite", folder=tmp_path).returncode == 0
     (tmp_path / "r.json").touch()
     again = call("bench", "bundles/tiny", "--out", "r.json", folder=tmp_path)
     refusal = "r.json: exists already; add --overwrite to replace it, or choose another --out\n"
@@ -194,11 +179,7 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
 
     verified = call("verify", "bundles/tiny", folder=tmp_path)
     assert verified.returncode == 0
-    assert re.fullmatch(
-        r"bundles/tiny: OK, \d+ files match their hashes, 32 golden texts match \(worst cosine [01]\.\d{5}, "
-        r"of text \d+ in \w+\)\n",
-        verified.stdout,
-    )
+    assert re.match(r"bundles/tiny: OK, .* 32 golden texts match \(worst cosine [01]\.\d{5}", verified.stdout)
     embedded = call("embed", "bundles/tiny:w8", folder=tmp_path, text="the cat eats\nanother text\n")
     assert embedded.returncode == 0, embedded.stderr
     assert len(embedded.stdout.splitlines()) == 2
@@ -208,19 +189,6 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     runner = [sys.executable, str(ROOT / "export/python/embed.py"), str(tmp_path / "bundles/tiny"), "int8"]
     golden = subprocess.run([*runner, "--check"], capture_output=True, text=True, check=False)
     assert golden.returncode == 0, golden.stderr + golden.stdout
-    unknown = subprocess.run([*runner[:-1], "w4"], capture_output=True, text=True, check=False)
-    assert (unknown.returncode, unknown.stderr) == (
-        2,
-        f"{runner[2]}: no precision 'w4'; choose fp32 or w8 or int8\n",
-    )
-    named = subprocess.run([*runner[:-2], "nano"], capture_output=True, text=True, check=False, cwd=tmp_path)
-    way_out = "give the folder of one (of a shipped bundle, edgedistill verify NAME prints it)"
-    assert (named.returncode, named.stderr) == (2, f"nano: not a bundle (no manifest.json); {way_out}\n")
-    helped = subprocess.run([*runner[:-2], "--help"], capture_output=True, text=True, check=False)
-    assert (helped.returncode, helped.stderr) == (
-        0,
-        "",
-    ) and "python embed.py BUNDLE [PRECISION] --check" in helped.stdout
     first = subprocess.run(
         ["sh", "-c", f"yes cat | {shlex.join(runner)} | head -n 1"],
         capture_output=True,
@@ -231,16 +199,6 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     plain = subprocess.run(runner, capture_output=True, text=True, check=True, input="the cat eats\n")
     ours = call("embed", "bundles/tiny:int8", folder=tmp_path, text="the cat eats\n")
     assert np.allclose(json.loads(plain.stdout), json.loads(ours.stdout)["embedding"], atol=1e-6)
-    for embeddings in ("int8", "binary"):
-        asked = [*runner, "--embeddings", embeddings]
-        plain = subprocess.run(asked, capture_output=True, text=True, check=True, input="the cat eats\n")
-        ours = call(
-            *("embed", "bundles/tiny:int8", "--embeddings", embeddings),
-            folder=tmp_path,
-            text="the cat eats\n",
-        )
-        assert json.loads(plain.stdout) == json.loads(ours.stdout)["embedding"]
-
     tokenizer = tmp_path / "bundles/tiny/tokenizer.json"
     tokenizer.write_bytes(tokenizer.read_bytes() + b" ")
     broken = call("verify", "bundles/tiny", "--json", folder=tmp_path)
@@ -309,35 +267,6 @@ def test_a_number_outside_its_range_is_named(tmp_path: Path) -> None:
                 assert (
                     done.stderr.startswith(f"edgedistill {command.name}: ") and option.opts[0] in done.stderr
                 )
-
-
-def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path) -> None:
-    for command in ("embed", "verify", "bench"):
-        done = call(command, "nanoo", folder=tmp_path)
-        assert (done.returncode, done.stderr) == (
-            2,
-            f"{NO_NANOO}\n",
-        )
-
-
-def test_bench_refuses_a_search_it_cannot_measure(tmp_path: Path) -> None:
-    for options, line in (
-        (
-            ["--hybrid-weight", 1],
-            "--hybrid: none of the suites (sts-small) is of kind retrieval; add --suite retrieval",
-        ),
-        (
-            ["--hybrid"],
-            "--hybrid: none of the suites (sts-small) is of kind retrieval; add --suite retrieval",
-        ),
-        (
-            ["--documents", "nano"],
-            "--documents: none of the suites (sts-small) is of kind retrieval; add --suite retrieval",
-        ),
-        (["--documents", "nanoo"], NO_NANOO),
-    ):
-        done = call("bench", "nano", *options, folder=tmp_path)
-        assert (done.returncode, done.stderr) == (2, f"{line}\n")
 
 
 @pytest.mark.parametrize(
@@ -545,8 +474,6 @@ def test_a_pair_of_encoders(world: World, tmp_path: Path) -> None:
     without = call(*asked, folder=tmp_path)
     assert without.returncode == 2
     assert without.stderr.endswith("writes a pair of encoders; add --out, the folder of the pair\n")
-    alone = call("export", world.teacher, "--mean", folder=tmp_path)
-    assert alone.returncode == 2 and "--mean: is of a pair's documents; add --documents" in alone.stderr
     done = call(*asked, "--out", "bundles/pair", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

@@ -14,7 +14,6 @@ import numpy as np
 
 from edgedistill import files
 from edgedistill.device import student_layers, tokenizer_tables
-from edgedistill.device.graph_weights import GraphWeights, Stored
 from edgedistill.device.student_layers import (
     ACTIVATIONS,
     FIXED,
@@ -26,13 +25,16 @@ from edgedistill.device.student_layers import (
     Table,
 )
 from edgedistill.device.tokenizer_tables import MODELS, Tables
-from edgedistill.errors import UserError
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle, golden_file
+from edgedistill.runtime.graph_weights import GraphWeights, Stored
 from edgedistill.runtime.prompts import ROLES
+from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Log
 
 MAGIC, VERSION, START = b"edstudnt", 4, 16
 FILE = "student.bin"
+PRECISIONS = ("fp32", "w8", "int8", "w4")
 FLOATS, BYTES, NIBBLES, INT8 = range(4)  # how a matrix is stored
 ALIGNED, PADDED = 64, 16
 RUNTIME = "run its bundle with onnxruntime, see export/README.md"
@@ -62,8 +64,14 @@ def content(opened: bundle.Bundle) -> bytes:
         raise UserError(
             f"{name}: two encoders, or texts in pairs, which the core has no place for; {RUNTIME}"
         )
-    graph = GraphWeights(opened.graph_file)
-    student = student_layers.read(graph, manifest["output"])
+    if opened.precision not in PRECISIONS:
+        fact = f"the precision {opened.precision}, which the core has no place for"
+        raise UserError(f"{name}: {fact}; take one of {', '.join(PRECISIONS)}")
+    try:
+        graph = GraphWeights(opened.graph_file.read_bytes(), str(opened.graph_file))
+        student = student_layers.read(graph, manifest["output"])
+    except (KeyError, IndexError, ValueError):
+        raise CheckFailed(f"{opened.graph_file}: its constants do not fit together; {GET_AGAIN}") from None
     settings = json.loads((opened.folder / "tokenizer.json").read_text("utf-8"))
     tables = tokenizer_tables.read(opened._tokenizer, settings, student.table.tokens)
     if isinstance(tables, list):
@@ -228,9 +236,8 @@ class _File:
 
     def _golden(self, opened: bundle.Bundle) -> None:
         golden = golden_file.read(opened.folder, opened.manifest)
-        texts = [text if isinstance(text, str) else text[0] for text in golden.texts]
-        ids = [row[0] if isinstance(row[0], list) else row for row in golden.ids]
-        self.strings([text.encode() for text in texts])
+        ids = [row for (row,) in golden.ids]
+        self.strings([text.encode() for (text,) in golden.items])
         self.numbers([ROLES.index(role) for role in golden.all_roles])
         self.numbers([len(row) for row in ids])
         self.numbers([token for row in ids for token in row])

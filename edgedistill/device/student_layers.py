@@ -4,21 +4,22 @@ the operators and the names that edgedistill's graphs have."""
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgedistill.device.graph_weights import GraphWeights, Node, Stored
 from edgedistill.errors import UserError
+from edgedistill.runtime.graph_weights import GraphWeights, Node, Stored
 
 # numbers of the file, in the order of edgedistill.c
 KINDS = ("static", "bert", "bilstm")
 ACTIVATIONS = ("Gelu", "FastGelu", "Relu", "Tanh", "Sigmoid", "Linear")
 POOLINGS = ("mean", "cls", "max", "last", "mean_sqrt_len", "weighted_mean")
-PRODUCTS = ("MatMul", "MatMulIntegerToFloat", "MatMulNBits")
 FIXED = -1  # scales of a product's input that are the same for all texts
 LAYER = "model.encoder.layer.{}."
 TABLES = {"bert": "model.embeddings.word_embeddings", "bilstm": "embedding", "static": "embedding"}
+LEXICAL = "lexical_channel"
 
 
 class Product(NamedTuple):
@@ -60,47 +61,57 @@ class Dense(NamedTuple):
 
 
 class Words(NamedTuple):
-    """The projection of a text's words; weights of tokens that continue a word are negative."""
+    """The projection of a text's words; weights of tokens that continue a word are negative. So many dense
+    layers come before."""
 
     rows: Table
     weights: np.ndarray
     product: Product
 
 
-class Student(NamedTuple):
+@dataclass
+class Student:
     """All layers of a student; see edgedistill.c for what each is."""
 
     kind: str
     table: Table
     projection: Product | None
-    weights: np.ndarray | None
-    numbers: dict[str, Any]
-    positions: Stored | None
-    norm: list[np.ndarray]
-    layers: list[list[Any]]
-    again: np.ndarray | None
-    directions: list[Product]
     pooling: str
     dense: list[Dense]
     words: Words | None
-    words_at: int
+    words_at: int  # how many dense layers come before the words; -1 without these
     blocks: list[tuple[int, float]]
+    numbers: dict[str, Any] = field(default_factory=dict)
+    weights: np.ndarray | None = None
+    positions: Stored | None = None
+    norm: list[np.ndarray] = field(default_factory=list)
+    layers: list[list[Any]] = field(default_factory=list)
+    again: np.ndarray | None = None
+    directions: list[Product] = field(default_factory=list)
 
 
 def read(graph: GraphWeights, output: str) -> Student:
     """The student that a graph computes. Raises UserError for what the file has no place for, by name."""
     tail = _Tail(graph)
     pooled = tail.read(output)
-    kinds = {node.kind for node in graph.nodes}
-    marks = {"LayerNormalization": "bert", "LSTM": "bilstm"}
-    kind = next((kind for mark, kind in marks.items() if mark in kinds), "static")
-    pooling = _pooling(graph, pooled, kind)
+    operators = {node.kind for node in graph.nodes}
+    kind = "bilstm" if "LSTM" in operators else "static"
+    kind = "bert" if "LayerNormalization" in operators else kind
+    layers = {"bert": _bert, "bilstm": _bilstm, "static": _static}[kind](graph)
     table, projection = _table(graph, TABLES[kind])
+    if kind == "static" and layers["weights"] is None:
+        layers["weights"] = np.ones(table.tokens, np.float32)
     student = Student(
-        kind, table, projection, None, {}, None, [], [], None, [], pooling, tail.dense[::-1], tail.words,
-        len(tail.dense) - tail.words_behind if tail.words else -1, tail.blocks,
-    )  # fmt: skip
-    student = {"bert": _bert, "bilstm": _bilstm, "static": _static}[kind](graph, student)
+        kind,
+        table,
+        projection,
+        _pooling(graph, pooled, kind),
+        tail.dense[::-1],
+        tail.words,
+        len(tail.dense) - tail.words_behind if tail.words else -1,
+        tail.blocks,
+        **layers,
+    )
     if unused := graph.unused():
         raise _unknown(graph, f"uses {', '.join(unused[:3])}")
     return student
@@ -108,31 +119,30 @@ def read(graph: GraphWeights, output: str) -> Student:
 
 def _unknown(graph: GraphWeights, fact: str) -> UserError:
     return UserError(
-        f"{graph.path}: its graph {fact}, which the core has no place for; run it with onnxruntime"
+        f"{graph.place}: its graph {fact}, which the core has no place for; run it with onnxruntime"
     )
 
 
-def product(graph: GraphWeights, names: list[str], biases: list[str] | None = None) -> Product:
+def product(graph: GraphWeights, names: list[str], biases: list[str]) -> Product:
     """Products of the same input as one, whose outputs stand after each other; a bias that there is not is
     0."""
     parts = [_product(graph, name) for name in names]
-    found = parts[0]
+    joined = parts[0]
     if len(parts) > 1:
-        same = {(part.is_int8, part.weight.bits, part.weight.group) for part in parts}
-        if len(same) > 1:
+        kinds = {(part.is_int8, part.weight.bits, part.weight.group) for part in parts}
+        if len(kinds) > 1:
             raise _unknown(graph, f"multiplies {names[0]} and {names[1]} in two precisions")
         values = np.concatenate([part.weight.values for part in parts])
-        given = [part.weight.scales for part in parts if part.weight.scales is not None]
-        scales = np.concatenate(given) if given else None
-        found = found._replace(weight=found.weight._replace(values=values, scales=scales))
-    rows = [len(part.weight.values) for part in parts]
-    if biases and any(map(graph.has, biases)):
-        each = [
-            graph.floats(name) if graph.has(name) else np.zeros(size)
-            for name, size in zip(biases, rows, strict=True)
-        ]
-        found = found._replace(bias=np.concatenate(each).astype(np.float32))
-    return found
+        scales = [part.weight.scales for part in parts if part.weight.scales is not None]
+        weight = joined.weight._replace(values=values, scales=np.concatenate(scales) if scales else None)
+        joined = joined._replace(weight=weight)
+    if not any(map(graph.has, biases)):
+        return joined
+    bias = [
+        graph.array(name) if graph.has(name) else np.zeros(len(part.weight.values), np.float32)
+        for name, part in zip(biases, parts, strict=True)
+    ]
+    return joined._replace(bias=np.concatenate(bias))
 
 
 def _product(graph: GraphWeights, name: str) -> Product:
@@ -140,23 +150,15 @@ def _product(graph: GraphWeights, name: str) -> Product:
     if node.kind != "MatMulIntegerToFloat":
         return Product(weight)
     zero = int(graph.array(node.inputs[4]))
+    if node.outputs[0].endswith("_product"):  # which is multiplied by a scale for each row
+        return Product(weight, zero, is_int8=True)
     assert weight.scales is not None
-    quantized = graph.writer(node.inputs[0])
-    even = None if quantized is None else graph.writer(quantized.inputs[0])
-    is_fixed = (
-        quantized is not None and quantized.kind == "QuantizeLinear" and quantized.inputs[1] in graph.tensors
-    )
-    by_row = even is not None and even.kind == "Div" and even.inputs[1] not in graph.tensors
-    if quantized is None or not is_fixed or by_row:
-        return Product(
-            weight, zero, is_int8=True
-        )  # a scale for each row, or rows of a table as they are stored
-    step = float(graph.array(quantized.inputs[1]))
-    factors = np.ones(weight.values.shape[1], np.float32)
-    if even is not None and even.kind == "Mul" and even.inputs[1].endswith("_factors"):
-        factors = graph.floats(even.inputs[1])
-    scaled = weight._replace(scales=weight.scales * np.float32(step))
-    return Product(scaled, FIXED, factors, step, is_int8=True)
+    step = graph.array(node.inputs[2])
+    factors = graph.factors(node)
+    if factors is None:
+        factors = np.ones(weight.values.shape[1], np.float32)
+    scaled = weight._replace(scales=weight.scales * step)
+    return Product(scaled, FIXED, factors, float(step), is_int8=True)
 
 
 def _table(graph: GraphWeights, name: str) -> tuple[Table, Product | None]:
@@ -164,28 +166,22 @@ def _table(graph: GraphWeights, name: str) -> tuple[Table, Product | None]:
     if graph.has(f"{name}.codes"):
         return _codes(graph, name), None
     if graph.has(f"{name}.table.weight"):
-        return Table(graph.matrix(f"{name}.table.weight")), product(graph, [f"{name}.project.weight.T"])
-    return Table(graph.matrix(f"{name}.weight")), None
+        return Table(graph.stored(f"{name}.table.weight")), product(graph, [f"{name}.project.weight.T"], [])
+    return Table(graph.stored(f"{name}.weight")), None
 
 
 def _codes(graph: GraphWeights, name: str) -> Table:
-    codes, book = graph.array(f"{name}.codes"), graph.matrix(f"{name}.book.weight")
-    offsets = next(
-        node for node in graph.nodes if node.kind == "Gather" and node.inputs[0] == f"{name}.codes"
-    )
-    add = next(node for node in graph.nodes if node.kind == "Add" and graph.writer(node.inputs[0]) is offsets)
-    steps = graph.array(add.inputs[1])
-    size = next(
-        int(graph.array(node.inputs[1])[1])
+    """A product-quantized table; the graph's writer reshapes its codebook to (-1, dimensions of a block)."""
+    codes, book = graph.array(f"{name}.codes"), graph.stored(f"{name}.book.weight")
+    shapes = [
+        node.inputs[1]
         for node in graph.nodes
         if node.kind == "Reshape" and node.inputs[0].startswith(f"{name}.book.weight")
-    )
-    centroids = book.values.shape[1] // size
+    ]
+    size = int(graph.array(shapes[0])[1])
     if codes.dtype == np.int16:
         codes = codes.view(np.uint16)
-    if len(steps) > 1 and int(steps[1]) != centroids:
-        raise _unknown(graph, f"has blocks of {int(steps[1])} centroids")
-    return Table(book, codes, centroids)
+    return Table(book, codes, book.values.shape[1] // size)
 
 
 class _Tail:
@@ -197,92 +193,82 @@ class _Tail:
         self.words: Words | None = None
         self.words_behind = 0  # how many dense layers follow them
         self.blocks: list[tuple[int, float]] = []
+        self.activation, self.bias = "Linear", ""  # of the product that comes before what was read
 
-    def read(self, name: str) -> str:
+    def read(self, output: str) -> str:
         """Returns the name of what was pooled."""
-        activation, from_unit, bias = "Linear", False, None
-        first = True
-        while (node := self.graph.writer(name)) is not None:
-            if node.kind == "Div" and self._is_length(node.inputs[1]):
-                if not first:
-                    self._unit()
-                name = node.inputs[0]
-            elif node.kind in ACTIVATIONS and node.kind not in ("Gelu", "FastGelu"):
-                activation, name = node.kind, node.inputs[0]
-            elif node.kind == "Add" and self._words(node):
-                name = self.graph.writers[node.inputs[0]].inputs[0]
-            elif node.kind == "Add" and self.graph.has(node.inputs[1]):
-                bias, name = node.inputs[1], node.inputs[0]
-            elif node.kind == "Mul" and self._product(node.inputs[0]) is not None:
-                name = node.inputs[0]  # times the scales of its rows
-            elif self._product(name) is not None:
-                weight = self.graph._constants(node)[0]
-                found = product(self.graph, [weight], [bias] if bias else self._own_bias(node))
-                self.dense.append(Dense(found, activation, from_unit))
-                activation, bias, name = "Linear", None, self._input(node)
-            elif node.kind == "Concat" and self._is_blocks(node):
-                name = self._blocks(node)
-            else:
-                break
-            first = False
+        name, before = output, self._before(output)
+        while before is not None:
+            name, before = before, self._before(before)
         return name
 
-    def _unit(self) -> None:
-        """What was read before is given an input of unit length."""
-        if not self.dense:
-            return
-        self.dense[-1] = self.dense[-1]._replace(from_unit=True)
+    def _before(self, name: str) -> str | None:
+        """What the node that computes a value reads, once that node is noted; None for a pooling."""
+        graph, node = self.graph, self.graph.writer(name)
+        if node is None:
+            return None
+        kind, (first, *others) = node.kind, node.inputs
+        if weight := graph.weight_of(node):
+            return self._product(node, weight)
+        if kind == "Div" and self._is_length(others[0]):
+            if self.dense:  # what was read before is given an input of unit length
+                self.dense[-1] = self.dense[-1]._replace(from_unit=True)
+            return first
+        if kind in ("Relu", "Tanh", "Sigmoid"):
+            self.activation = kind
+            return first
+        if kind == "Mul" and self._multiplies(first):
+            return first  # a product, which is multiplied by the scales of its rows
+        if kind == "Add" and self._operator(first) == "Div" and graph.has(f"{LEXICAL}.rows.codes"):
+            self._read_words()
+            return graph.writers[first].inputs[0]
+        if kind == "Add" and graph.has(others[0]):
+            self.bias = others[0]
+            return first
+        if kind == "Concat" and {"Mul"} == set(map(self._operator, node.inputs)):
+            return self._read_blocks(node)
+        return None
+
+    def _product(self, node: Node, weight: str) -> str:
+        """Returns the name of what a product reads, before it was quantized."""
+        bias = self.bias or next(iter(node.inputs[6:]), "")
+        dense = Dense(product(self.graph, [weight], [bias] if bias else []), self.activation, False)
+        self.dense.append(dense)
+        self.activation, self.bias = "Linear", ""
+        return node.inputs[0].removesuffix("_uint8").removesuffix("_as_rows")
+
+    def _multiplies(self, name: str) -> bool:
+        node = self.graph.writer(name)
+        return node is not None and bool(self.graph.weight_of(node))
+
+    def _operator(self, name: str) -> str:
+        """Of the node that computes a value; empty where none does."""
+        node = self.graph.writer(name)
+        return "" if node is None else node.kind
 
     def _is_length(self, name: str) -> bool:
-        node = self.graph.writer(name)
-        length = None if node is None or node.kind != "Clip" else self.graph.writer(node.inputs[0])
-        return length is not None and length.kind == "ReduceL2"
+        clip = self.graph.writer(name)
+        return clip is not None and clip.kind == "Clip" and self._operator(clip.inputs[0]) == "ReduceL2"
 
-    def _product(self, name: str) -> Node | None:
-        node = self.graph.writer(name)
-        return node if node is not None and node.kind in PRODUCTS and self.graph._constants(node) else None
-
-    def _own_bias(self, node: Node) -> list[str] | None:
-        return [node.inputs[6]] if len(node.inputs) > 6 else None
-
-    def _input(self, node: Node) -> str:
-        """What a product reads, before it was quantized."""
-        name = node.inputs[0]
-        while (writer := self.graph.writer(name)) is not None:
-            scaled = writer.kind == "Mul" and writer.inputs[1].endswith("_factors")
-            by_row = writer.kind == "Div" and not self._is_length(writer.inputs[1])
-            if writer.kind != "QuantizeLinear" and not scaled and not (by_row and name != node.inputs[0]):
-                break
-            name = writer.inputs[0]
-        return name
-
-    def _words(self, node: Node) -> bool:
-        own, added = (self.graph.writer(name) for name in node.inputs)
-        name = "lexical_channel"
-        if own is None or added is None or own.kind != "Div" or not self.graph.has(f"{name}.rows.codes"):
-            return False
-        weights = self.graph.floats(f"{name}.token_weights")
-        goes_on = self.graph.array(f"{name}.continues").astype(bool)
-        projection = product(self.graph, [f"{name}.projection.weight.T"])
-        self.words = Words(
-            _codes(self.graph, f"{name}.rows"), np.where(goes_on, -weights, weights), projection
-        )
+    def _read_words(self) -> None:
+        graph = self.graph
+        weights = graph.array(f"{LEXICAL}.token_weights")
+        continues = graph.array(f"{LEXICAL}.continues").astype(bool)
+        projection = product(graph, [f"{LEXICAL}.projection.weight.T"], [])
+        rows = _codes(graph, f"{LEXICAL}.rows")
+        self.words = Words(rows, np.where(continues, -weights, weights), projection)
         self.words_behind = len(self.dense)
-        return True
 
-    def _is_blocks(self, node: Node) -> bool:
-        parts = [self.graph.writer(name) for name in node.inputs]
-        return all(part is not None and part.kind == "Mul" for part in parts)
-
-    def _blocks(self, node: Node) -> str:
+    def _read_blocks(self, node: Node) -> str:
+        """Returns the name of what is cut into blocks, each of which is brought to a length."""
         source = ""
         for name in node.inputs:
-            scaled = self.graph.writer(name)
-            unit = None if scaled is None else self.graph.writer(scaled.inputs[0])
-            cut = None if unit is None else self.graph.writer(unit.inputs[0])
-            if scaled is None or cut is None or cut.kind != "Slice":
+            scaled = self.graph.writers[name]
+            unit = self.graph.writers[scaled.inputs[0]]
+            cut = self.graph.writer(unit.inputs[0])
+            if cut is None or cut.kind != "Slice":
                 raise _unknown(self.graph, "joins parts of no block")
-            start, end = (int(self.graph.array(each)[0]) for each in cut.inputs[1:3])
+            start, end = (int(self.graph.array(bound)[0]) for bound in cut.inputs[1:3])
             self.blocks.append((end - start, float(self.graph.array(scaled.inputs[1])) ** 2))
             source = cut.inputs[0]
         return source
@@ -293,115 +279,118 @@ def _pooling(graph: GraphWeights, name: str, kind: str) -> str:
     node = graph.writer(name)
     if node is None:
         raise _unknown(graph, "has no pooling")
-    weights = graph.writer(node.inputs[0]) if node.kind == "MatMul" else None
-    if weights is not None and weights.kind == "Unsqueeze":
-        divided = graph.writer(weights.inputs[0])
-        total = None if divided is None else graph.writer(divided.inputs[1])
-        counted = None if divided is None else graph.writer(divided.inputs[0])
-        if total is not None and total.kind == "Sqrt":
+    if node.kind == "MatMul":
+        weights = graph.writers[node.inputs[0]]
+        tokens, total = (graph.writers[part] for part in graph.writers[weights.inputs[0]].inputs)
+        if total.kind == "Sqrt":
             return "mean_sqrt_len"
-        return "weighted_mean" if counted is not None and counted.kind == "Mul" else "mean"
-    if node.kind == "ReduceSum" and kind == "static":
-        return "mean"  # the sum of rows: the same, once at unit length
-    known = {"Gather": "cls", "ReduceMax": "max", "GatherND": "last"}
-    if kind == "bilstm" and node.kind == "Transpose":
-        return "last"
-    if node.kind not in known:
+        return "weighted_mean" if tokens.kind == "Mul" else "mean"
+    poolings = {"Gather": "cls", "ReduceMax": "max", "GatherND": "last"}
+    if kind == "static":
+        poolings = {"ReduceSum": "mean"}  # the sum of rows: the same, once at unit length
+    if kind == "bilstm":
+        poolings["Transpose"] = "last"
+    if node.kind not in poolings:
         raise _unknown(graph, f"pools by {node.kind}")
-    return known[node.kind]
+    return poolings[node.kind]
 
 
-def _static(graph: GraphWeights, student: Student) -> Student:
-    weights = graph.floats("weights") if graph.has("weights") else np.ones(student.table.tokens, np.float32)
-    return student._replace(weights=weights)
+def _static(graph: GraphWeights) -> dict[str, Any]:
+    return {"weights": graph.array("weights") if graph.has("weights") else None}
 
 
-def _bilstm(graph: GraphWeights, student: Student) -> Student:
+def _bilstm(graph: GraphWeights) -> dict[str, Any]:
     directions = []
-    nodes = [node for node in graph.nodes if node.kind == "LSTM"]
-    for layer in range(len(nodes)):
-        weights = [f"lstm.weight_{kind}_l{layer}[onnx]" for kind in ("ih", "hh")]
-        bias = graph.floats(f"lstm.bias_ih_l{layer}[onnx]")  # (2, 8h): of the input, then of the state
-        inner = bias.shape[1] // 8
-        for way in range(2):
-            both = [_direction(graph.matrix(name), way, 4 * inner) for name in weights]
-            directions.append(Product(both[0], bias=bias[way, : 4 * inner] + bias[way, 4 * inner :]))
-            directions.append(Product(both[1]))
+    layers = sum(node.kind == "LSTM" for node in graph.nodes)
+    for layer in range(layers):
+        inputs, states = (graph.stored(f"lstm.weight_{part}_l{layer}[onnx]") for part in ("ih", "hh"))
+        biases = graph.array(f"lstm.bias_ih_l{layer}[onnx]")  # (2, 8h): of the input, then of the state
+        for way, bias in enumerate(biases):
+            of_inputs, of_states = np.split(bias, 2)
+            directions.append(Product(_direction(inputs, way), bias=of_inputs + of_states))
+            directions.append(Product(_direction(states, way)))
     inner = directions[1].weight.values.shape[1]
-    return student._replace(directions=directions, numbers={"layers": len(nodes), "inner": inner})
+    return {"directions": directions, "numbers": {"layers": layers, "inner": inner}}
 
 
-def _direction(both: Stored, way: int, rows: int) -> Stored:
-    """Of two directions' rows, those of one. Floats come as (2, rows, cols)."""
-    values = both.values.reshape(-1, both.values.shape[-1])[way * rows : (way + 1) * rows]
-    scales = None if both.scales is None else both.scales[way * rows : (way + 1) * rows]
-    return both._replace(values=np.ascontiguousarray(values), scales=scales)
+def _direction(both: Stored, way: int) -> Stored:
+    """Of two directions' matrices, (2, rows, cols), one."""
+    scales = None if both.scales is None else both.scales[way]
+    return both._replace(values=both.values[way], scales=scales)
 
 
-def _bert(graph: GraphWeights, student: Student) -> Student:
+def _bert(graph: GraphWeights) -> dict[str, Any]:
+    matches = (re.match(r"model\.encoder\.layer\.(\d+)\.", name) for name in graph.tensors)
+    count = 1 + max((int(match[1]) for match in matches if match), default=-1)
     attentions = [node for node in graph.nodes if node.kind in ("MultiHeadAttention", "Softmax")]
-    found = (re.match(r"model\.encoder\.layer\.(\d+)\.", name) for name in graph.tensors)
-    count = 1 + max((int(match[1]) for match in found if match), default=-1)
     if len(attentions) % max(count, 1):
         raise _unknown(graph, f"has {len(attentions)} attentions of {count} layers")
     norms = [node for node in graph.nodes if node.kind == "LayerNormalization"]
-    known = (_activation(node) for node in graph.nodes)
     layers = [_layer(graph, LAYER.format(at)) for at in range(count)]
     again = LAYER.format(count - 1) + "output.LayerNorm.bias[again]"
-    inner = len(layers[0][3].weight.values) if layers else 1
-    name = "model.embeddings."
-    positions = graph.matrix(f"{name}position_embeddings.weight[segments]")
+    embeddings = "model.embeddings"
+    positions = graph.stored(f"{embeddings}.position_embeddings.weight[segments]")
     numbers = {
         "layers": count,
         "times": len(attentions) // max(count, 1) or 1,
         "heads": _heads(graph, attentions),
-        "inner": inner,
-        "activation": next((each for each in known if each is not None), "Gelu"),
+        "inner": len(layers[0][3].weight.values) if layers else 1,
+        "activation": _activation(graph),
         "positions": len(positions.values),
         "first_position": _first_position(graph),
         "epsilon": norms[0].attributes["epsilon"],
     }
-    return student._replace(
-        numbers=numbers,
-        positions=positions,
-        norm=[graph.floats(f"{name}LayerNorm.{part}") for part in ("weight", "bias")],
-        layers=layers,
-        again=graph.floats(again) if graph.has(again) else None,
-    )
+    return {
+        "numbers": numbers,
+        "positions": positions,
+        "norm": _norm(graph, f"{embeddings}.LayerNorm"),
+        "layers": layers,
+        "again": graph.array(again) if graph.has(again) else None,
+    }
 
 
-def _activation(node: Node) -> str | None:
+def _activation(graph: GraphWeights) -> str:
     """The activation between the products of a layer."""
-    if node.kind == "Gelu":
-        return "FastGelu" if node.attributes.get("approximate") == "tanh" else "Gelu"
-    return node.kind if node.kind in ("FastGelu", "Relu") else None
+    for node in graph.nodes:
+        if node.attributes.get("approximate") == "tanh":
+            return "FastGelu"
+        if node.kind in ("Gelu", "FastGelu", "Relu"):
+            return node.kind
+    return "Gelu"
 
 
 def _heads(graph: GraphWeights, attentions: list[Node]) -> int:
     """As the operator names them; or as the reshaping of keys does, to (batch, tokens, heads, size)."""
     if attentions and "num_heads" in attentions[0].attributes:
         return int(attentions[0].attributes["num_heads"])
-    keys = (node for node in graph.nodes if node.attributes.get("perm") == [0, 2, 3, 1])
-    turned = next((graph.writers[node.inputs[0]] for node in keys), None)
-    return 1 if turned is None else int(graph.array(graph.writers[turned.inputs[1]].inputs[1])[0])
+    for node in graph.nodes:
+        if node.attributes.get("perm") == [0, 2, 3, 1]:
+            shape = graph.writers[graph.writers[node.inputs[0]].inputs[1]]
+            return int(graph.array(shape.inputs[1])[0])
+    return 1
 
 
 def _first_position(graph: GraphWeights) -> int:
     """0; or, where positions are counted from the padding id, that and 1."""
-    counted = [node for node in graph.nodes if node.kind == "Equal" and node.inputs[0] == "input_ids"]
-    return int(graph.array(counted[0].inputs[1])) + 1 if counted else 0
+    for node in graph.nodes:
+        if node.kind == "Equal" and node.inputs[0] == "input_ids":
+            return int(graph.array(node.inputs[1])) + 1
+    return 0
 
 
 def _layer(graph: GraphWeights, name: str) -> list[Any]:
     attention = [f"{name}attention.self.{part}" for part in ("query", "key", "value")]
     weights, biases = ([f"{part}.{end}" for part in attention] for end in ("weight.T", "bias"))
-    norm, last = f"{name}attention.output.LayerNorm", f"{name}output.LayerNorm"
-    parts = [
+    inner = f"{name}intermediate.dense"
+    return [
         product(graph, weights, biases),
-        product(graph, [f"{name}attention.output.dense.weight.T"]),
-        [graph.floats(f"{norm}.weight"), graph.floats(f"{norm}.bias")],
-        product(graph, [f"{name}intermediate.dense.weight.T"], [f"{name}intermediate.dense.bias"]),
-        product(graph, [f"{name}output.dense.weight.T"]),
-        [graph.floats(f"{last}.weight"), graph.floats(f"{last}.bias")],
+        product(graph, [f"{name}attention.output.dense.weight.T"], []),
+        _norm(graph, f"{name}attention.output.LayerNorm"),
+        product(graph, [f"{inner}.weight.T"], [f"{inner}.bias"]),
+        product(graph, [f"{name}output.dense.weight.T"], []),
+        _norm(graph, f"{name}output.LayerNorm"),
     ]
-    return parts
+
+
+def _norm(graph: GraphWeights, name: str) -> list[np.ndarray]:
+    return [graph.array(f"{name}.{part}") for part in ("weight", "bias")]

@@ -42,7 +42,7 @@ def answer(request: Request) -> dict[str, Any]:
     opened = bundle.load(request["bundle"], **options)
     calls = Calls(opened.tokenize, opened.encode_ids, opened.encode)
     if opened.labels:
-        calls = Calls(opened.tokenize_items, opened.logits_ids, opened.logits)  # type: ignore[attr-defined]
+        calls = Calls(opened.tokenize_items, opened.item_rows, opened.logits)  # type: ignore[attr-defined]
     calls.run([["a first text", "another"] if opened.pair else "a first text"])
     start_ms = (time.perf_counter_ns() - request["started_ns"]) / 1e6
     loaded, texts, seconds = machine.peak_rss_bytes(), request["texts"], request["seconds"]

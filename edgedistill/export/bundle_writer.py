@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,14 @@ from edgedistill import files, machine, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity
 from edgedistill.precisions import PRECISIONS, known_precisions
-from edgedistill.quantization import TokenIds, graph_editor, mixed_precision, sample_texts
+from edgedistill.quantization import graph_editor, mixed_precision, sample_texts
 from edgedistill.run import Run
 from edgedistill.runtime import bundle, golden_file
-from edgedistill.runtime.classification import PROBABILITY
 from edgedistill.runtime.compact import measured
 from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
 from edgedistill.students import graph, model_folder
-from edgedistill.students.classifier import Classifier
 from edgedistill.students.classifier import write as write_classifier
 
 PACKAGES = ("onnx", "onnxruntime", "torch", "transformers", "tokenizers", "numpy")
@@ -60,50 +58,43 @@ def export(
         return {"name": run.recipe.name, "parameters": run.parameters, "precisions": found, **about}
 
 
-@dataclass
-class Content:
-    """What is written: a module in torch, what it gives for the golden texts, its fp32 graph, from which the
-    precisions are converted, and the token ids that activations are measured on."""
-
-    module: Any
-    golden: golden_file.Golden
-    fp32: onnx.ModelProto
-    samples: TokenIds
-
-
 class Writer:
-    """Writes the bundle of a student that embeds. What is not the same for a classifier is a method."""
+    """Writes the bundle of a student that embeds. What is not the same for a classifier is a method.
+
+    module: the student in torch. golden: what it gives for the golden texts, whose token ids are `ids`.
+    fp32: its graph, from which the precisions are converted. samples: the token ids that activations are
+    measured on.
+    """
 
     def __init__(self, run: Run, out: Path, log: Log) -> None:
         self.run, self.out, self.log = run, out, log
-        self.content = self.opened()
-        self.space = _space(self.content.module, run.prompt)
+        self.module, self.golden, self.fp32 = self.opened()
+        self.ids = [row for item in self.golden.ids for row in item]
+        self.samples = sample_texts.samples(parity.reader(run), self.ids)
 
-    def opened(self) -> Content:
-        """The student with its fp32 graph. Raises CheckFailed where that gives other embeddings than torch on
+    def opened(self) -> tuple[Any, golden_file.Golden, onnx.ModelProto]:
+        """Module, golden texts and graph. Raises CheckFailed where that gives other embeddings than torch on
         random ids."""
         run, student = self.run, self.run.student()
         golden, fp32 = parity.by_torch(run, student), graph.build(student)
         _check_operators(fp32, student)
         _log_similarity(run, self.log)
-        content = Content(student, golden, fp32, sample_texts.samples(parity.reader(run), golden.ids))
-        worst, measure = self._on_random_ids(content, fp32), golden.measure
+        worst, measure = self._on_random_ids(student, fp32), golden.measure
         if fact := measure.problem(worst, measure.required(PRECISIONS["fp32"]), "fp32", " on random ids"):
             raise CheckFailed(f"{self.out} was not written: its graph {fact}")
-        return content
+        return student, golden, fp32
 
     def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
         """The graph in a precision, and the names of the products that 8 bits would lose."""
-        content = self.content
-        model, kept = mixed_precision.converted(content.fp32, precision, content.samples, content.golden.ids)
+        model, kept = mixed_precision.converted(self.fp32, precision, self.samples, self.ids)
         # what few bits lose is judged on texts
-        if precision != "fp32" and not np.isfinite(self._on_random_ids(content, model)):
+        if precision != "fp32" and not np.isfinite(self._on_random_ids(self.module, model)):
             raise CheckFailed(f"the {precision} graph gives rows that are not finite on random ids")
         return model, kept
 
     def write_files(self, folder: Path, precisions: list[str]) -> None:
         """Write tokenizer and configuration."""
-        library_files.write(folder, self.run, self.content.module, precisions)
+        library_files.write(folder, self.run, self.module, precisions)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -116,6 +107,15 @@ class Writer:
         which all precisions of a student share."""
         return {**self.run.prompts.own, "space": self.space}
 
+    @cached_property
+    def space(self) -> str:
+        """The identifier of a student's embeddings: the hash of its weights and of its prompt."""
+        hashed = hashlib.sha256(self.run.prompt.encode())
+        for name, tensor in sorted(self.module.state_dict().items()):
+            hashed.update(f"{name} {tuple(tensor.shape)}".encode())
+            hashed.update(tensor.detach().cpu().double().numpy().tobytes())
+        return hashed.hexdigest()[:16]
+
     def calibration(self, opened: bundle.Bundle) -> dict[str, Any]:
         """What its embeddings in fewer bytes are made with, measured on the sample sentences."""
         found = {} if self.run.labels else measured(opened.encode_document(sample_texts.sentences()))
@@ -123,7 +123,7 @@ class Writer:
 
     def card(self, final: dict[str, Any]) -> str:
         """The model card of the final manifest."""
-        names = library_files.libraries(self.content.module, list(final["precisions"]))
+        names = library_files.libraries(self.module, list(final["precisions"]))
         return model_card.filled("encoder", final, libraries=names)
 
     def write(self, precisions: list[str]) -> tuple[dict[str, Any], dict[str, CheckFailed]]:
@@ -143,9 +143,9 @@ class Writer:
                 reasons = "; ".join(dict.fromkeys(map(str, failed.values())))
                 details = next(iter(failed.values())).details | _details(failed)
                 raise CheckFailed(f"{self.out} was not written: {reasons}", details)
-            golden = self.content.golden
-            limits = {name: golden.measure.required(PRECISIONS[name]) for name in found}
-            texts = golden_file.content(golden, self.about, self.run.max_tokens, limits)
+            required = self.golden.measure.required
+            limits = {name: required(PRECISIONS[name]) for name in found}
+            texts = golden_file.content(self.golden, self.about, self.run.max_tokens, limits)
             files.write_json(folder / "parity.json", texts, compact=True)
             final = manifest(folder, self.run, found) | self.entries
             files.write_json(folder / "manifest.json", final)
@@ -169,13 +169,12 @@ class Writer:
             self.log(f"{precision}: {len(kept)} products stay in {rest}: {', '.join(kept)}")
             entry["weights"] += f"; {len(kept)} of the products in {rest}, which lose the most in 8 bits"
         entry["weights"] += self._left_in_float32(converted, precision)
-        self.log(parity.summary(precision, entry, self.content.golden))
+        self.log(parity.summary(precision, entry, self.golden))
         return entry
 
-    def _on_random_ids(self, content: Content, model: onnx.ModelProto) -> float:
+    def _on_random_ids(self, module: Any, model: onnx.ModelProto) -> float:
         """The smallest cosine of a graph's embeddings to torch's."""
-        size = library_files.vocabulary_size(content.module)
-        return graph.compare(content.module, model, self.run.max_tokens, size)
+        return graph.compare(module, model, self.run.max_tokens, library_files.vocabulary_size(module))
 
     def _compared(self, precision: str, model: onnx.ModelProto, folder: Path) -> dict[str, Any]:
         """Write a graph, open it as the only one of the bundle, and compare it; returns its entry."""
@@ -196,12 +195,12 @@ class Writer:
         files.write_json(
             folder / "manifest.json", manifest(folder, self.run, {precision: entry}) | self.entries
         )
-        return entry | parity.compare(bundle.load(folder, precision=precision), self.content.golden)
+        return entry | parity.compare(bundle.load(folder, precision=precision), self.golden)
 
     def _left_in_float32(self, converted: onnx.ModelProto, precision: str) -> str:
         """What to add to a precision's description where some products stay in float32. Raises CheckFailed
         where nearly all of them do."""
-        left, share = graph_editor.left_in_float32(self.content.fp32, converted)
+        left, share = graph_editor.left_in_float32(self.fp32, converted)
         if precision == "fp32" or (share <= MOST_IN_FLOAT32 and not left):
             return ""
         names = [f"{layer} ({operator})" for layer, operator in left.items()]
@@ -220,15 +219,13 @@ class ClassifierWriter(Writer):
     """Writes the bundle of a classifier: labels in place of dimensions. Every graph is compared with torch on
     the golden items, alone and in one padded batch, whose texts have all lengths."""
 
-    def opened(self) -> Content:
-        classifier, read = self.run.classifier(), parity.reader(self.run)
-        golden = _logits_by_torch(self.run, classifier)
-        model = write_classifier(classifier, read.tokenizer.pad_token_id or 0)
-        ids = [row for item in golden.ids for row in item]
-        return Content(classifier, golden, model, sample_texts.samples(read, ids))
+    def opened(self) -> tuple[Any, golden_file.Golden, onnx.ModelProto]:
+        classifier, pad_id = self.run.classifier(), parity.reader(self.run).tokenizer.pad_token_id
+        golden = parity.logits_by_torch(self.run, classifier)
+        return classifier, golden, write_classifier(classifier, pad_id or 0)
 
     def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
-        return quantization.convert(self.content.fp32, precision, self.content.samples), []
+        return quantization.convert(self.fp32, precision, self.samples), []
 
     def write_files(self, folder: Path, precisions: list[str]) -> None:
         """Write tokenizer files, and a config with the labels. Other libraries cannot open the bundle
@@ -248,35 +245,11 @@ class ClassifierWriter(Writer):
 
     @property
     def entries(self) -> dict[str, Any]:
-        inputs = INPUTS[: 4 if self.content.module.pair else 2]
+        inputs = INPUTS[: 4 if self.module.pair else 2]
         return {"labels": self.run.labels, "inputs": inputs, "output": "logits"}
 
     def card(self, final: dict[str, Any]) -> str:
         return model_card.filled("classifier", final)
-
-
-def _logits_by_torch(run: Run, classifier: Classifier) -> golden_file.Golden:
-    """The golden texts, for pairs each with the next but one, and torch's logits of them. Raises as the
-    line's `parity.by_torch`."""
-    read = parity.checked_reader(run, classifier.encoder)
-    texts = read.golden_texts()
-    items = [(text, texts[(at + 2) % len(texts)])[: 1 + classifier.pair] for at, text in enumerate(texts)]
-    ids = [read.token_ids(list(item)) for item in items]
-    truncated = [any(read.is_truncated(text) for text in item) for item in items]
-    golden = golden_file.Golden(
-        PROBABILITY, items, ids, truncated, parity.rows_by_torch(classifier, ids).numpy()
-    )
-    parity.check_finite(golden)
-    return golden
-
-
-def _space(module: Any, prompt: str) -> str:
-    """The identifier of a student's embeddings: the hash of its weights and of its prompt."""
-    hashed = hashlib.sha256(prompt.encode())
-    for name, tensor in sorted(module.state_dict().items()):
-        hashed.update(f"{name} {tuple(tensor.shape)}".encode())
-        hashed.update(tensor.detach().cpu().double().numpy().tobytes())
-    return hashed.hexdigest()[:16]
 
 
 def _check_operators(model: onnx.ModelProto, student: Any) -> None:

@@ -50,13 +50,14 @@ def _cell(text: str) -> str:
 def _sources(manifest: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
     """The text files of the corpus with what was added to them, and the tuples; None where the recipe
     neither names licences nor adds texts."""
-    found = (manifest["run"].get("corpus") or {}).get("sources", [])
-    licences = (manifest["recipe"].get("corpus") or {}).get("licences") or {}
-    own = [each for each in found if each["name"] not in ADDED]  # they come before what was added to them
+    recorded, declared = manifest["run"].get("corpus") or {}, manifest["recipe"].get("corpus") or {}
+    sources, licences = recorded.get("sources", []), declared.get("licences") or {}
+    files = [source for source in sources if source["name"] not in ADDED]
+    added = sources[len(files) :]  # they come behind the files
     tuples = recipe.tuple_sources(manifest["recipe"].get("stages", []))
-    if not licences and len(own) == len(found) and not tuples:
+    if not licences and not added and not tuples:
         return None
-    if not licences and len(own) > MOST_FILES:
-        counts = [each["texts"] if "texts" in each else each["pairs"] for each in own]
-        found = [{"name": f"{len(own):,} files", "texts": sum(counts)}, *found[len(own) :]]
-    return [{**each, "licence": licences.get(each["name"])} for each in found], tuples
+    if not licences and len(files) > MOST_FILES:
+        counts = [source.get("texts", source.get("pairs")) for source in files]
+        files = [{"name": f"{len(files):,} files", "texts": sum(counts)}]
+    return [{**source, "licence": licences.get(source["name"])} for source in [*files, *added]], tuples

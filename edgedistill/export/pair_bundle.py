@@ -64,17 +64,8 @@ def export(
         side: {name: entry["size_bytes"] for name, entry in each["precisions"].items()}
         for side, each in zip(SIDES, sides, strict=True)
     }
-    log(f"{out}: {_summary(sizes)}; mean cosine of the two on {TEXTS} sentences {cosine:.3f}")
+    log(f"{out}: mean cosine of the two encoders on {TEXTS} sentences {cosine:.3f}")
     return {"name": out.name, "dims": opened[0].dims, "cosine": pair["cosine"], "precisions": sizes}
-
-
-def _summary(sizes: dict[str, dict[str, int]]) -> str:
-    """queries int8 4.31 MB, documents fp32 90.9 MB"""
-    titles = {"query": "queries", "document": "documents"}
-    return ", ".join(
-        f"{titles[side]} {' or '.join(f'{name} {size / 1e6:.2f} MB' for name, size in each.items())}"
-        for side, each in sizes.items()
-    )
 
 
 def _write_side(source: Source, precisions: list[str], folder: Path, log: Log) -> None:

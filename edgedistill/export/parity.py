@@ -14,8 +14,10 @@ from edgedistill.quantization.sample_texts import Reader
 from edgedistill.run import Run
 from edgedistill.runtime import golden_file
 from edgedistill.runtime.bundle import Bundle
+from edgedistill.runtime.classification import PROBABILITY
 from edgedistill.runtime.golden_file import Golden
-from edgedistill.runtime.similarity import COSINE, not_finite
+from edgedistill.runtime.similarity import COSINE, Measure, not_finite
+from edgedistill.students.classifier import Classifier
 from edgedistill.students.model_folder import opening
 
 SHORTEST = 1e-12  # of a length: what torch's normalize divides by at least
@@ -49,42 +51,52 @@ def by_torch(run: Run, student: Any) -> Golden:
     `checked_reader`.
     """
     read = checked_reader(run, student)
-    items = [(text, "text") for text in read.golden_texts()] + golden_file.texts_in_roles(run.prompts)
-    texts, roles = [text for text, _ in items], [role for _, role in items]
-    readers = [read._replace(prompt=run.prompts.of(role)) for role in roles]
-    pairs = list(zip(texts, readers, strict=True))
-    ids = [each.token_ids([text])[0] for text, each in pairs]
-    truncated = [each.is_truncated(text) for text, each in pairs]
-    rows = torch.nn.functional.normalize(found := rows_by_torch(student, [[row] for row in ids]), dim=-1)
-    golden = Golden(COSINE, texts, ids, truncated, rows.numpy(), roles if run.prompts.own else [])
-    check_finite(golden)
-    short = found.norm(dim=-1) <= SHORTEST
-    if short.any():
+    items = [([text], "text") for text in read.golden_texts()]
+    items += [([text], role) for text, role in golden_file.texts_in_roles(run.prompts)]
+    golden = _golden(run, read, student, COSINE, items)
+    lengths = np.linalg.norm(golden.rows, axis=1)
+    if lengths.min() <= SHORTEST:
         raise CheckFailed(
-            f"{golden.name(int(short.int().argmax()))} has an embedding of only zeros in torch too, which "
-            "has no "
+            f"{golden.name(int(lengths.argmin()))} has an embedding of only zeros in torch too, which has no "
             "direction; restore the model's weights, or choose one whose last layer cannot be all zero "
             "(behind a ReLU it can)"
         )
-    return golden
+    rows = torch.nn.functional.normalize(torch.from_numpy(golden.rows), dim=-1)
+    return golden._replace(rows=rows.numpy())
 
 
-def rows_by_torch(module: Any, items: list[list[list[int]]]) -> torch.Tensor:
-    """What a module gives for each item, the token ids of its texts, by itself: (n, d)."""
+def logits_by_torch(run: Run, classifier: Classifier) -> Golden:
+    """The golden texts, for pairs each with the next but one, and torch's logits of them. Raises as
+    `by_torch`."""
+    read = checked_reader(run, classifier.encoder)
+    texts = read.golden_texts()
+    pairs = zip(texts, [*texts[2:], *texts[:2]], strict=True)
+    items = [([*pair][: 1 + classifier.pair], "text") for pair in pairs]
+    return _golden(run, read, classifier, PROBABILITY, items)
+
+
+def _golden(
+    run: Run, read: Reader, module: Any, measure: Measure, items: list[tuple[list[str], str]]
+) -> Golden:
+    """What torch gives for items, each the texts and their role, by itself. Raises CheckFailed where that is
+    not finite."""
+    texts, roles = [item for item, _ in items], [role for _, role in items]
+    readers = [read._replace(prompt=run.prompts.of(role)) for role in roles]
+    pairs = list(zip(readers, texts, strict=True))
+    ids = [reader.token_ids(item) for reader, item in pairs]
+    truncated = [any(map(reader.is_truncated, item)) for reader, item in pairs]
     fails = opening(
         type(module).__name__, "torch cannot embed with it", "open it in transformers, and see there"
     )
     with fails, torch.inference_mode():
-        return torch.cat([module(*(each for row in item for each in _inputs(row))) for item in items])
-
-
-def check_finite(golden: Golden) -> None:
-    """Raise CheckFailed where torch itself gives a row that is not finite."""
+        rows = torch.cat([module(*(column for row in item for column in _inputs(row))) for item in ids])
+    golden = Golden(measure, texts, ids, truncated, rows.numpy(), roles if run.prompts.own else [])
     if (at := not_finite(golden.rows)) is not None:
         raise CheckFailed(
             f"{golden.name(at)} has no finite embedding in torch either, in float32: "
             "values inside the model overflow; restore its weights, or train it again"
         )
+    return golden
 
 
 def _inputs(row: list[int]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,7 +17,6 @@ __all__ = [
     "convert_except",
     "converted",
     "converter",
-    "dequantize",
     "eight_bits",
     "graph_editor",
     "int8",

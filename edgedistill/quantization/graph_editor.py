@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,27 +150,26 @@ def left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[
     Products are all operators whose weights a precision should convert, not only those that the converters
     know. The share is 1 where there are none, and no constant was converted either.
     """
-    matrices = [
-        each for each in fp32.graph.initializer if each.data_type == TensorProto.FLOAT and each.dims[1:]
-    ]
-    sizes = {each.name: math.prod(each.dims) for each in matrices}
-    operators = {name: operator for name, operator in _read(fp32) if name in sizes}
+    before, after = ({each.name: each for each in model.graph.initializer} for model in (fp32, quantized))
+    operators = {
+        name: node.op_type
+        for node in fp32.graph.node
+        if node.op_type in PRODUCTS
+        for name in node.input[:3]  # what follows are biases
+        if name in before and before[name].data_type == TensorProto.FLOAT and len(before[name].dims) > 1
+    }
     if not operators:
-        before, after = ({each.name for each in model.graph.initializer} for model in (fp32, quantized))
-        return {}, float(before == after)
-    # a matrix that was restored before it is multiplied with; those of an LSTM always are
+        return {}, float(before.keys() == after.keys())
+    # a matrix may be restored before it is multiplied with; those of a recurrence always are
     read = {
-        name if operator in RECURRENT else name.removesuffix("_float") for name, operator in _read(quantized)
+        name.removesuffix("" if node.op_type in RECURRENT else "_float")
+        for node in quantized.graph.node
+        if node.op_type in PRODUCTS
+        for name in node.input[:3]
     }
     left = {name: operator for name, operator in operators.items() if name in read}
-    return left, sum(sizes[name] for name in left) / sum(sizes[name] for name in operators)
-
-
-def _read(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
-    """What products read, and the operator of each; the inputs behind the third are biases."""
-    for node in model.graph.node:
-        if node.op_type in PRODUCTS:
-            yield from ((name, node.op_type) for name in node.input[:3])
+    sizes = {name: math.prod(before[name].dims) for name in operators}
+    return left, sum(sizes[name] for name in left) / sum(sizes.values())
 
 
 def not_finite(model: onnx.ModelProto) -> str | None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper
 
 from edgedistill import files, machine
@@ -88,7 +87,11 @@ def values_of(
     by_length: dict[int, list[int]] = {}
     for at, row in enumerate(ids):
         by_length.setdefault(len(row), []).append(at)
-    session = opened_at(model, names, threads)
+    watched = onnx.ModelProto()
+    watched.CopyFrom(model)
+    del watched.graph.output[:]
+    watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
+    session = open_in_memory(watched.SerializeToString(), threads)
     for length, texts in sorted(by_length.items()):
         size = max(1, BATCH_TOKENS // max(length, 1))
         for start in range(0, len(texts) if length else 0, size):
@@ -107,17 +110,6 @@ def activations(
     """For each batch, the values of those names as rows of their last dimension."""
     for _, values in values_of(model, names, ids):
         yield {name: value.reshape(-1, value.shape[-1]) for name, value in values.items()}
-
-
-def opened_at(
-    model: onnx.ModelProto, names: Sequence[str], threads: int = 1, optimized: bool = True
-) -> onnxruntime.InferenceSession:
-    """The graph opened with the values of those names as its outputs."""
-    watched = onnx.ModelProto()
-    watched.CopyFrom(model)
-    del watched.graph.output[:]
-    watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
-    return open_in_memory(watched.SerializeToString(), threads, optimized=optimized)
 
 
 def embeddings(model: onnx.ModelProto, ids: TokenIds) -> np.ndarray:

@@ -55,6 +55,13 @@ class Scores(Section):
         description="Instead of cosines: the columns of the scores, one for each document column.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former_keys(cls, data: Any) -> Any:
+        """The recipes in shipped bundles hold two more keys, which are not set."""
+        unset = [key for key in ("teachers", "bm25") if isinstance(data, dict) and not data.get(key, True)]
+        return {key: value for key, value in data.items() if key not in unset} if unset else data
+
     @model_validator(mode="after")
     def _one_source(self) -> Scores:
         if self.cross_encoder is not None and self.columns is not None:

@@ -9,6 +9,7 @@ __all__ = [
     "classification",
     "compact",
     "golden_file",
+    "graph_weights",
     "manifest",
     "onnx_session",
     "prompts",

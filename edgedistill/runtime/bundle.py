@@ -263,13 +263,11 @@ class Bundle:
         above `max_tokens`."""
         return self.of("text")._rows([ids], self.embedding_dim(dim), batch_tokens)
 
-    def golden_ids(self, texts: list[Any], roles: list[str]) -> list[Any]:
-        """The token ids of golden texts in their roles, as parity.json holds them."""
-        return [self.tokenize([text], role)[0].tolist() for text, role in zip(texts, roles, strict=True)]
-
-    def golden_rows(self, ids: list[Any], batch_tokens: int | None) -> np.ndarray:
-        """The rows of golden token ids, as parity.json holds them: (n, d)."""
-        return self.encode_ids([np.array(row, np.int64) for row in ids], batch_tokens=batch_tokens)
+    def item_rows(self, items: Sequence[Sequence[np.ndarray]], batch_tokens: int | None = None) -> np.ndarray:
+        """(n, d) embeddings, of a classifier (n, C) logits, of items: the token ids of each of their
+        texts."""
+        columns: list[Sequence[np.ndarray]] = [list(column) for column in zip(*items, strict=True)]
+        return self.of("text")._rows(columns, manifests.width(self.manifest), batch_tokens)
 
     def embedding_dim(self, dim: int | None = None) -> int:
         """The dimensions of an embedding for `dim`, by default the largest. Raises UserError for one that is
@@ -492,11 +490,10 @@ class ClassifierBundle(Bundle):
                 self._run([*ids], logits[start : start + len(ids[0])], batch_tokens, advance)
         return logits
 
-    def tokenize_items(self, items: Sequence[Item], first: int = 0) -> list[list[np.ndarray]]:
-        """Return the token ids of each item: those of its text, or of its two texts. Errors count from
-        `first`, the index of items[0]."""
-        columns = self._columns(listed(items, "items", 1 + self.pair), first)
-        return [list(row) for row in zip(*(self._tokenize(each, first) for each in columns), strict=True)]
+    def tokenize_items(self, items: Sequence[Item]) -> list[list[np.ndarray]]:
+        """Return the token ids of each item: those of its text, or of its two texts."""
+        columns = self._columns(listed(items, "items", 1 + self.pair), 0)
+        return [list(row) for row in zip(*(self._tokenize(texts, 0) for texts in columns), strict=True)]
 
     def _columns(self, items: list[Item], first: int) -> list[list[str]]:
         """The first texts of all items and, for pairs, the second ones."""
@@ -510,20 +507,6 @@ class ClassifierBundle(Bundle):
                 )
             rows.append(texts)
         return [[texts[column] for texts in rows] for column in range(1 + self.pair)]
-
-    def logits_ids(self, ids: Sequence[Sequence[np.ndarray]], batch_tokens: int | None = None) -> np.ndarray:
-        """(n, C) float32 of items given as token ids, as `tokenize_items` returns them."""
-        columns: list[Sequence[np.ndarray]] = [
-            [item[column] for item in ids] for column in range(1 + self.pair)
-        ]
-        return self._rows(columns, len(self.labels), batch_tokens)
-
-    def golden_ids(self, texts: list[Any], roles: list[str]) -> list[Any]:
-        return [[row.tolist() for row in item] for item in self.tokenize_items(texts)]
-
-    def golden_rows(self, ids: list[Any], batch_tokens: int | None) -> np.ndarray:
-        items = [[np.array(row, np.int64) for row in item] for item in ids]
-        return self.logits_ids(items, None if batch_tokens is None else 2 * batch_tokens)
 
 
 @border()

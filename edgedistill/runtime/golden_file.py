@@ -15,7 +15,7 @@ from edgedistill.errors import UserError, quote
 from edgedistill.runtime.bundle import Bundle, kind_of
 from edgedistill.runtime.manifest import INPUTS, LARGEST_ID, Part, problems, width
 from edgedistill.runtime.prompts import ROLES, Prompts
-from edgedistill.runtime.similarity import Measure
+from edgedistill.runtime.similarity import COSINE, Measure
 
 MOST_TEXTS = 10_000
 LONGEST_TEXT = 1_000_000  # characters
@@ -24,42 +24,44 @@ UNIT_LENGTH = 0.001  # the embeddings are stored with six digits
 
 
 class Golden(NamedTuple):
-    """What every runner must reproduce: texts, their token ids, and rows (n, d) by torch, each text by
-    itself.
+    """What every runner must reproduce: items, the token ids of their texts, and rows (n, d) by torch, each
+    item by itself. An item has one text; of a classifier of pairs two.
 
-    A classifier's texts are items, of one or two texts each, and its ids a list for each of these.
-    truncated: of each text, whether it has more tokens than its ids. roles: of each text, where the encoder
+    truncated: of each item, whether a text has more tokens than its ids. roles: of each, where the encoder
         has prompts of its own for queries or documents; otherwise empty.
     """
 
     measure: Measure
-    texts: list[Any]
-    ids: list[Any]
+    items: list[list[str]]
+    ids: list[list[list[int]]]
     truncated: list[bool]
     rows: np.ndarray
     roles: Sequence[str] = ()
 
     @property
     def all_roles(self) -> list[str]:
-        """The role of each text."""
-        return list(self.roles or [ROLES[0]] * len(self.texts))
+        """The role of each item."""
+        return list(self.roles or [ROLES[0]] * len(self.items))
 
     def name(self, at: int) -> str:
-        """A text in a message: its number from 1, and its beginning."""
-        text = self.texts[at] if isinstance(self.texts[at], str) else self.texts[at][0]
-        return f"{self.measure.item} {at + 1} of {len(self.texts)} ({quote(text)})"
+        """An item in a message: its number from 1, and the beginning of its text."""
+        return f"{self.measure.item} {at + 1} of {len(self.items)} ({quote(self.items[at][0])})"
 
 
 def content(
     golden: Golden, about: dict[str, Any], max_tokens: int, limits: dict[str, float]
 ) -> dict[str, Any]:
     """parity.json. about: dims or labels. limits: the threshold of each precision."""
+    items: list[Any] = golden.items
+    ids: list[Any] = golden.ids
+    if golden.measure is COSINE:
+        items, ids = [item[0] for item in items], [item[0] for item in ids]
     return {
         "about": golden.measure.explained.format(max_tokens),
         **about,
         golden.measure.limits: limits,
-        "texts": golden.texts,
-        "ids": golden.ids,
+        "texts": items,
+        "ids": ids,
         "truncated": golden.truncated,
         **({"roles": list(golden.roles)} if golden.roles else {}),
         golden.measure.rows: [
@@ -68,42 +70,8 @@ def content(
     }
 
 
-def read(folder: Path, manifest: dict[str, Any]) -> Golden:
-    """The golden texts of a bundle, whose files were checked by their hashes.
-
-    Raises UserError with all that is wrong: another shape than the manifest's, numbers that are not finite,
-        embeddings that are not of unit
-    length, which would make any cosine reach its threshold.
-    """
-    path = folder / "parity.json"
-    golden = files.read_json_object(path, "copy the bundle again")
-    if found := _problems(golden, manifest):
-        raise UserError(*(f"{path}: {problem}; copy the bundle again" for problem in found))
-    measure = kind_of(manifest).measure
-    rows = np.array(golden[measure.rows], np.float32)
-    truncated, roles = golden.get("truncated", []), golden.get("roles", [])
-    return Golden(measure, golden["texts"], golden["ids"], truncated, rows, roles)
-
-
-def different_ids(opened: Bundle, golden: Golden) -> Iterator[tuple[int, list[Any], list[Any]]]:
-    """(index, the bundle's token ids, the expected ones) of each text whose ids differ."""
-    found = opened.golden_ids(golden.texts, golden.all_roles)
-    for at, (ids, expected) in enumerate(zip(found, golden.ids, strict=True)):
-        if ids != expected:
-            yield at, ids, expected
-
-
-def rows(opened: Bundle, golden: Golden, together: bool = False) -> np.ndarray:
-    """(n, d) embeddings, or (n, C) logits, of the golden token ids: each text alone, or all in one padded
-    batch."""
-    if together:
-        return opened.golden_rows(golden.ids, len(golden.ids) * opened.max_tokens)
-    return np.concatenate([opened.golden_rows([each], None) for each in golden.ids])
-
-
 LongText = Annotated[str, Field(max_length=LONGEST_TEXT)]
-Id = Annotated[int, Field(ge=0, le=LARGEST_ID)]
-Ids = Annotated[list[Id], Field(min_length=1)]
+Ids = Annotated[list[Annotated[int, Field(ge=0, le=LARGEST_ID)]], Field(min_length=1)]
 
 
 class _GoldenTexts(Part):
@@ -114,46 +82,80 @@ class _GoldenTexts(Part):
 
 
 class _LabelledTexts(Part):
-    texts: list[LongText | list[LongText]] = Field(min_length=1, max_length=MOST_TEXTS)
+    texts: list[list[LongText]] = Field(min_length=1, max_length=MOST_TEXTS)
     ids: list[list[Ids]]
     truncated: list[bool] = Field([])
+    roles: list[str] = Field([], max_length=0)
 
 
-def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> list[str]:
-    labelled = bool(manifest.get("labels"))
-    if found := problems(_LabelledTexts if labelled else _GoldenTexts, golden):
-        return found
-    found = []
-    texts, most = golden["texts"], manifest["max_tokens"]
-    rows, columns = kind_of(manifest).measure.rows, len(manifest.get("inputs", INPUTS[:2])) // 2
-    ids = golden["ids"] if labelled else [[row] for row in golden["ids"]]
-    per_item = [item if isinstance(item, list) else [item] for item in texts]
-    if any(len(item) != columns for item in [*per_item, *ids]):
-        found.append(f"texts, ids: not {columns} of each item")
-    if any(len(row) > most for item in ids for row in item):
-        found.append(f"ids: above {most} for a text")
-    lists = {name: golden[name] for name in ("truncated", "roles") if golden.get(name)}
-    for name, items in {"ids": ids, **lists}.items():
-        if len(items) != len(texts):
-            found.append(f"{name}: {len(items)} for {len(texts)} texts")
-    if fact := _matrix_problem(golden.get(rows), (len(texts), width(manifest)), unit=not labelled):
-        found.append(f"{rows}: {fact}")
-    return found
+def read(folder: Path, manifest: dict[str, Any]) -> Golden:
+    """The golden texts of a bundle, whose files were checked by their hashes.
+
+    Raises UserError with all that is wrong: another shape than the manifest's, numbers that are not finite,
+        embeddings that are not of unit
+    length, which would make any cosine reach its threshold.
+    """
+    path, measure = folder / "parity.json", kind_of(manifest).measure
+    fields = files.read_json_object(path, "copy the bundle again")
+    found = problems(_GoldenTexts if measure is COSINE else _LabelledTexts, fields)
+    if not found:
+        items, ids = fields["texts"], fields["ids"]
+        if measure is COSINE:
+            items, ids = [[text] for text in items], [[row] for row in ids]
+        rows = _matrix(fields.get(measure.rows))
+        golden = Golden(measure, items, ids, fields.get("truncated", []), rows, fields.get("roles", []))
+        found = list(_problems(golden, manifest))
+    if found:
+        raise UserError(*(f"{path}: {problem}; copy the bundle again" for problem in found))
+    return golden._replace(rows=golden.rows.astype(np.float32))
 
 
-def _matrix_problem(rows: Any, shape: tuple[int, int], unit: bool) -> str | None:
-    """What is wrong with a list of rows. unit: whether these are embeddings."""
+def _matrix(rows: Any) -> np.ndarray:
+    """(n, d) float64; empty for what is none."""
     try:
-        found = np.array(rows, np.float64)
+        return np.array(rows, np.float64)
     except (OverflowError, TypeError, ValueError):
-        return "not rows of numbers"
-    if found.shape != shape:
-        return f"shape {found.shape}, not {shape}"
-    if not (np.abs(found) < LARGEST_NUMBER).all():
-        return "a number that is not finite"
-    if unit and np.abs(np.linalg.norm(found, axis=1) - 1).max() > UNIT_LENGTH:
-        return "an embedding that is not of unit length"
-    return None
+        return np.empty(0)
+
+
+def _problems(golden: Golden, manifest: dict[str, Any]) -> Iterator[str]:
+    count, most = len(golden.items), manifest["max_tokens"]
+    texts, shape = len(manifest.get("inputs", INPUTS[:2])) // 2, (count, width(manifest))
+    if {*map(len, golden.items), *map(len, golden.ids)} != {texts}:
+        yield f"texts, ids: not {texts} of each item"
+    if any(len(row) > most for item in golden.ids for row in item):
+        yield f"ids: above {most} for a text"
+    lengths = {"ids": len(golden.ids)}
+    lengths |= {name: len(values) for name in ("truncated", "roles") if (values := getattr(golden, name))}
+    for name, length in lengths.items():
+        if length != count:
+            yield f"{name}: {length} for {count} texts"
+    name, rows = golden.measure.rows, golden.rows
+    if rows.shape != shape:
+        yield f"{name}: shape {rows.shape}, not {shape}"
+    elif not (np.abs(rows) < LARGEST_NUMBER).all():
+        yield f"{name}: a number that is not finite"
+    elif golden.measure is COSINE and np.abs(np.linalg.norm(rows, axis=1) - 1).max() > UNIT_LENGTH:
+        yield f"{name}: an embedding that is not of unit length"
+
+
+def different_ids(opened: Bundle, golden: Golden) -> Iterator[tuple[int, list[Any], list[Any]]]:
+    """(index, the bundle's token ids, the expected ones) of each item whose ids differ."""
+    for at, (texts, role, expected) in enumerate(
+        zip(golden.items, golden.all_roles, golden.ids, strict=True)
+    ):
+        ids = [row.tolist() for row in opened.tokenize(texts, role)]
+        if ids != expected:
+            yield at, ids, expected
+
+
+def rows(opened: Bundle, golden: Golden, together: bool = False) -> np.ndarray:
+    """(n, d) embeddings, or (n, C) logits, of the golden token ids: each item alone, or all in one padded
+    batch."""
+    items = [[np.array(row, np.int64) for row in item] for item in golden.ids]
+    if together:
+        return opened.item_rows(items, len(items) * opened.max_tokens * (1 + opened.pair))
+    return np.concatenate([opened.item_rows([item]) for item in items])
 
 
 # Which texts

@@ -174,28 +174,17 @@ def check_device(device: str) -> None:
 
 
 def open_in_memory(
-    model: Path | bytes | str,
-    threads: int = 1,
-    settings: Mapping[str, str] = MappingProxyType({}),
-    library: str = "",
-    optimized: bool = True,
-    profile: str = "",
+    model: Path | bytes, threads: int = 1, settings: Mapping[str, str] = MappingProxyType({})
 ) -> onnxruntime.InferenceSession:
     """Open a graph, its bytes or its path, on cpu with onnxruntime's defaults but for `settings`, to measure
     and to compare with.
 
-    With 0 threads onnxruntime chooses their number. `library` is the path of custom operators, `profile`
-    the beginning of that of a profile. The session keeps denormal numbers: whether they become zero is
-    decided by a process's first session, for torch and numpy too.
+    With 0 threads onnxruntime chooses their number. The session keeps denormal numbers: whether they become
+    zero is decided by a process's first session, for torch and numpy too.
     """
-    options = _options(threads, settings)
-    if library:
-        options.register_custom_ops_library(library)
-    if not optimized:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if profile:
-        options.enable_profiling, options.profile_file_prefix = True, profile
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model, _options(threads, settings), providers=["CPUExecutionProvider"]
+    )
 
 
 def _options(threads: int, settings: Mapping[str, str]) -> onnxruntime.SessionOptions:

@@ -69,7 +69,7 @@ def verify(name: str | Path, device: str = "cpu") -> dict[str, Any]:
     return {
         "bundle": str(folder),
         "files": len(manifest["files"]),
-        "texts": len(golden.texts),
+        "texts": len(golden.items),
         "precisions": found,
     }
 

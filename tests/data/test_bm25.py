@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from math import log
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edgedistill.data import bm25, corpus
+from edgedistill.data import bm25
 from edgedistill.errors import UserError
 
 THREE = ["red apple red", "green apple", "blue stone wall house"]
@@ -54,14 +53,6 @@ def test_scores_are_those_of_the_library() -> None:
     assert scores == pytest.approx(np.stack([library.get_scores(words) for words in asked]), rel=1e-6)
     assert scores.argmax(axis=1).tolist() == [0, 1, 2]
     assert scores.tobytes() == bm25.BM25(iter(texts), "texts").scores(queries).tobytes()
-
-
-def test_blocks_take_every_query_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for cells in (1, 7, 1000):
-        monkeypatch.setattr(bm25, "CELLS", cells)
-        taken = list(bm25.blocks(4, 3))
-        assert np.concatenate([np.arange(4)[each] for each in taken]).tolist() == [0, 1, 2, 3]
-        assert max(len(np.arange(4)[each]) for each in taken) == max(1, min(4, cells // 3))
 
 
 def test_shares_of_a_query_by_hand() -> None:
@@ -120,13 +111,6 @@ def test_finds_in_chinese_and_german() -> None:
     assert german.language == "german"
     scores = german.scores(["das Haus", "katzen", "mit der"])
     assert (scores > 0).tolist() == [[True, False, False], [False, True, False], [False] * 3]
-
-
-def test_a_corpus_on_disk_is_a_collection(tmp_path: Path) -> None:
-    corpus.write(tmp_path, THREE, None, [])
-    opened = corpus.Corpus(tmp_path)
-    assert list(opened) == THREE
-    assert bm25.BM25(opened, "corpus").scores(["stone"]).argmax() == 2
 
 
 @pytest.mark.parametrize("texts", [[], ["", "?!"], ["the and of", "is it"]])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from edgedistill import files, recipe
-from edgedistill.data import corpus, deduplicate
+from edgedistill import recipe
+from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.runtime.sentences import sentences
 from edgedistill.session import QUIET, Session
@@ -34,40 +32,6 @@ def build(folder: Path, *texts: str, **options: Any) -> corpus.Corpus:
 
 def all_of(made: corpus.Corpus) -> list[str]:
     return [text for chunk in made.chunks(3) for text in chunk]
-
-
-def write(path: Path, kind: str) -> None:
-    if kind in ("txt", "md", "rst"):
-        path.write_text(("\n" if kind == "txt" else "\n\n").join(TEXTS) + "\n", encoding="utf-8")
-    elif kind == "tsv":
-        path.write_text("id\ttext\n" + "".join(f"{i}\t{t}\n" for i, t in enumerate(TEXTS)), encoding="utf-8")
-    elif kind == "csv":
-        with path.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([["id", "text"], *enumerate(TEXTS)])
-    elif kind == "json":
-        path.write_text(
-            json.dumps([{"id": i, "text": t} for i, t in enumerate(TEXTS)], indent=1), encoding="utf-8"
-        )
-    elif kind in ("jsonl", "ndjson"):
-        path.write_text(
-            "".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in enumerate(TEXTS)), encoding="utf-8"
-        )
-    else:
-        pa = pytest.importorskip("pyarrow")
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.table({"id": list(range(5)), "text": TEXTS}), path)
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-@pytest.mark.parametrize("kind", ["txt", "md", "rst", "tsv", "csv", "jsonl", "ndjson", "json", "parquet"])
-def test_every_file_type_gives_the_same_texts(tmp_path: Path, kind: str, packed: bool) -> None:
-    path = tmp_path / f"x.{kind}"
-    write(path, kind)
-    if packed:
-        path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
-        path.unlink()
-    assert all_of(build(tmp_path, "x.*")) == TEXTS
 
 
 MARKDOWN = """---
@@ -268,11 +232,6 @@ def test_words_of_paragraphs_must_ascend() -> None:
         recipe.Paragraphs(texts=1, words=(9, 8))
 
 
-def test_words_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\none two\none two three\n", encoding="utf-8")
-    assert all_of(build(tmp_path, "a.txt", min_words=2, max_words=2)) == ["one two"]
-
-
 def test_excluded_texts_are_left_out_whatever_their_column(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     (tmp_path / "test.tsv").write_text("sentence1\tsentence2\nFIRST  text.\tfifth\n", encoding="utf-8")
@@ -293,12 +252,6 @@ def test_the_same_corpus_is_built_once(tmp_path: Path) -> None:
     assert all_of(build(tmp_path, "a.txt")) == ["a", "c"]
 
 
-def test_rows_and_chunks_agree(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("\n".join(f"{i} é" * (i % 7 + 1) for i in range(50)), encoding="utf-8")
-    made = build(tmp_path, "a.txt", held_out=7)
-    assert all_of(made) == [made[row] for row in range(len(made))] == made.texts(np.arange(len(made)))
-
-
 BAD = [
     ("a.txt", b"good\n\xff\xfe bad\n", "a.txt: line 2: byte 0xff is not UTF-8; convert the file"),
     ("a.txt", b"x" * 1_000_000 + b"\n", "line 1 is over 400,000 bytes; split the file into lines"),
@@ -310,16 +263,8 @@ BAD = [
         "a.md: line 3 is a text of 139,999 characters, the limit is 100,000",
     ),
     ("a.md", b"---\nonly: front matter\n---\n", "nothing to train on: 0 of 0 texts"),
-    ("a.doc", b"x", "no file type '.doc'"),
     ("a.tsv", b"id\tcount\n1\t2\n", "a.tsv: no column with words"),
-    ("a.tsv", b"id\ttext\n1\tx\ty\n", "line 2 has 3 columns, the header 2"),
     ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2: not JSON"),
-    ("a.jsonl", b'{"count": 3}\n', "a.jsonl: no column with words"),
-    ("a.jsonl", b'["x"]\n', "line 1: a JSON list"),
-    ("a.csv", b"id;text\n1;x\n", "divided by ';'"),
-    ("a.txt.gz", gzip.compress(b"hello\n" * 50, mtime=0)[:-12], "line 2: damaged"),
-    ("a.txt.gz", b"not gzip", "ends in .gz and is not a gzip file"),
-    ("a.parquet", b"PAR1 no", "a.parquet: at its start: damaged"),
 ]
 
 
@@ -344,31 +289,10 @@ def test_bad_files_are_named_and_nothing_is_left(
     ],
 )
 def test_bad_files_of_leaks_are_named_too(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    write(tmp_path / "a.txt", "txt")
+    (tmp_path / "a.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         build(tmp_path, "a.txt", exclude=["leak.*"])
-
-
-def test_distinct_rows_are_sampled_evenly_by_source(tmp_path: Path) -> None:
-    """Three sources of 501 texts: every fifth is excluded, and those from 450 on repeat earlier ones."""
-    texts = [
-        [f"text {number % 450}" for number in span] for span in (range(100), range(100, 103), range(103, 501))
-    ]
-    excluded = {deduplicate.key(f"TEXT {number}") for number in range(0, 450, 5)}
-    rows = (((text,) for text in source) for source in texts)
-    spool = deduplicate.gather(rows, lambda row: row[0] != "text 7", excluded, tmp_path / "spool")
-    wanted: list[str] = []
-    for source in texts:
-        here = [each for each in dict.fromkeys(source) if int(each[5:]) % 5 and each != "text 7"]
-        here = [
-            each for each in here if each not in wanted and (source is not texts[2] or int(each[5:]) >= 103)
-        ]
-        wanted += [here[at * len(here) // 40] for at in range(40)] if len(here) > 40 else here
-    lines = spool.sample([40, 40, 40], None)
-    assert [line.decode() for line in spool.lines(lines)] == wanted
-    assert spool.counts(lines) == [40, 2, 40] and (spool.read, spool.leaked) == (501, 101)
-    assert spool.sample([40, None, 40], 7).tolist() == lines[np.arange(7) * 82 // 7].tolist()
 
 
 def test_where_the_data_is_not(tmp_path: Path) -> None:
@@ -391,37 +315,6 @@ def test_hub_data_sets_come_through_datasets(tmp_path: Path) -> None:
         corpus.build(
             recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main", column="body"), QUIET, 0
         )
-
-
-def test_disk_full_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import errno
-
-    (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
-
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(files, "_flush", full)
-    with pytest.raises(UserError, match="no space left on the device; free some"):
-        build(tmp_path, "a.txt")
-    assert not list((tmp_path / "cache").rglob("*.*"))
-
-
-def test_several_columns_are_texts_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every text of the columns once; a .txt file beside them is read as ever."""
-    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "a.tsv").write_text("one\ttwo\tthree\na b\tc d\te f\na b\tg h\tc d\n", encoding="utf-8")
-    (tmp_path / "b.txt").write_text("i j\n", encoding="utf-8")
-
-    def texts(column: Any) -> list[str]:
-        built = corpus.build(recipe.Files(texts=["a.tsv", "b.txt"], column=column), Session(data=tmp_path), 0)
-        return sorted(built.texts(np.arange(len(built))))
-
-    assert texts(["one", "two"]) == ["a b", "c d", "g h", "i j"]
-    assert texts(["one", "two", "three"]) == ["a b", "c d", "e f", "g h", "i j"]
-    assert texts("one") == texts(["one"]) == ["a b", "i j"]
-    with pytest.raises(UserError, match="no column 'four'"):
-        texts(["one", "four"])
 
 
 def test_of_several_columns_each_file_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from edgedistill import files, recipe
@@ -300,12 +299,3 @@ def test_a_hub_data_set_by_nested_column(monkeypatch: pytest.MonkeyPatch) -> Non
         spec = hub(monkeypatch, lambda *asked, odd=odd, **options: [*rows, {"translation": odd}])
         with pytest.raises(UserError, match=message):
             training_rows.build_pairs(spec, Session(), odd.get("de", 1))
-
-
-def test_splits_agree_with_a_plain_reading() -> None:
-    """Texts are numbered by first occurrence, held-out ones behind."""
-    texts = np.array([7, 4, 7, 9, 4, 1], np.uint64)
-    _, first, text_of = np.unique(texts, return_index=True, return_inverse=True)
-    side = training_rows._numbered(first, text_of, np.arange(4) == 1)  # 4 is held out
-    assert side.rows.tolist() == [0, 3, 0, 1, 3, 2] and side.first.tolist() == [0, 3, 5, 1]
-    assert side.training_count == 3

@@ -59,29 +59,3 @@ def test_the_table_of_processors_has_the_worst_cosine_and_the_reasons() -> None:
 
 
 # tables
-
-
-def test_the_tables_of_mteb_and_of_training() -> None:
-    tables = script("measured_tables")
-    task = {"main_score": 0.78123, "measure": "cosine_spearman"}
-    rows = [{"bundle": "nano:int8", "tasks": {"STS12": task}}]
-    rows += [{"bundle": "teacher:fp32", "tasks": {"STS12": {**task, "main_score": 2 * task["main_score"]}}}]
-    text = tables.mteb({"mteb": "2.1", "rows": rows})
-    assert "| nano:int8 | 78.1 (50.0%) |" in text and "mteb 2.1 · cosine_spearman" in text
-    assert "| **teacher:fp32** | 156.2 |" in text
-    shared = {"machine": {"cpu": "EPYC"}, "threads": 1, "made_at": "2026-11-27T08"}
-    rates = {"sentence-transformers": 100.0, "int8": 484.0}
-    train = {**shared, "batch": 256, "ratio": 6.1, "texts_s": {**rates, "edgedistill": 610.0}}
-    text = tables.training(
-        train, {**shared, "texts_s": rates, "ratio": {"sentence-transformers": 1, "int8": 4.84}}
-    )
-    assert "| edgedistill | 610 | 6.10 |" in text and "| edgedistill, int8 | 484 | 4.84 |" in text
-
-
-def test_the_table_of_embeddings_in_fewer_bytes() -> None:
-    scores = {"float32": (1536, {"sts7": 0.5, "SciFact": 0.25}), "binary": (48, {"SciFact": 0.125})}
-    found = {name: {"bytes": size, "scores": each} for name, (size, each) in scores.items()}
-    text = script("measured_tables").embedding_bytes({"rows": [{"bundle": "nano:int8", "embeddings": found}]})
-    assert text.splitlines()[2] == "| `nano` | float32 | 1,536 | 50.0 | 25.0 |"
-    assert text.splitlines()[3].startswith("|  | binary, the 100 nearest by Hamming distance")
-    assert text.splitlines()[3].endswith(" | 48 |  | 12.5 |") and "<sub>" not in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,19 +104,6 @@ def test_equal_embeddings_are_scored_once(run: Any, bench: Any) -> None:
     assert twin["same_as"] == run.BASELINE and twin["quality"] == {"sts7": 0.123}
 
 
-def test_queries_are_embedded_as_queries(run: Any, bench: Any) -> None:
-    bench.make(run.BASELINE)
-    process = bench.opened(run.BASELINE)
-    try:
-        assert process.answer()["size_bytes"] == 4
-        remote = run.Remote(process, bench.work / "kept")
-        query, document = (remote.role(role)(["abc"])[0, 0] for role in ("query", "document"))
-        assert (query, document) == (-3.0, 3.0)
-    finally:
-        process.close()
-    assert remote.role("query")(["abc"])[0, 0] == -3.0  # kept, so nobody is asked
-
-
 def test_what_fails_is_a_row_with_its_error_in_a_line(run: Any, bench: Any) -> None:
     (bench.environments / "no-such-environment").mkdir(parents=True, exist_ok=True)
     log = bench.environments / "no-such-environment" / "install.log"
@@ -141,42 +127,6 @@ def test_rounds_compare_with_the_baseline_of_the_same_round(run: Any) -> None:
     assert (found["p50_ms"], found["texts_s"], found["peak_rss_bytes"]) == (2.0, 150.0, 7)
 
 
-def test_timing_takes_turns_and_says_what_could_not_start(run: Any, bench: Any) -> None:
-    bench.make(run.BASELINE)
-    options = argparse.Namespace(rounds=2, seconds=0.01, limit_minutes=1)
-    found = run.timed(bench, [run.BASELINE, "bad"], options)
-    assert found["rounds"] == 2 and list(found["peers"]) == [run.BASELINE, run.AGAIN]
-    assert found["failed"] == {"bad": "ValueError: no model"}
-    run.PEERS["unmade"] = run.PEERS[run.BASELINE]
-    with pytest.raises(run.PeerFailed, match="unmade is not made yet; run without --time"):
-        bench.opened("unmade")
-    assert found["peers"][run.BASELINE]["times_as_fast"] == {"single": 1.0, "batch": 1.0}
-    assert found["peers"][run.AGAIN]["p50_ms"] > 0
-    failed, baseline = {"name": "bad", "error": "x", "time": {}}, {"name": run.BASELINE}
-    baseline |= {"quality": {"sts7": 0.5}}
-    before = {"rows": [failed, baseline, {"name": "nowhere", "time": {"p50_ms": 3}}]}
-    timed = run.timed_report(before, found, 1)
-    rows = {each["name"]: each for each in timed["rows"]}
-    assert list(rows) == [run.BASELINE, "bad", "nowhere"] and "time" not in rows["bad"]
-    assert rows["nowhere"]["time"] == {"p50_ms": 3}  # was not asked for
-    assert rows[run.BASELINE]["time"]["timed_at"] == timed["timing"]["timed_at"]
-    assert rows[run.BASELINE]["quality"] == {"sts7": 0.5} and rows[run.BASELINE]["size_bytes"] == 4
-
-
-def test_a_row_keeps_its_times_while_its_weights_are_as_large(run: Any) -> None:
-    before = {"rows": [{"name": run.BASELINE, "size_bytes": 4, "time": {"p50_ms": 3}}]}
-    for size, kept in ((4, True), (5, False)):
-        (row,) = run.merged(before, [{"name": run.BASELINE, "size_bytes": size}])
-        assert ("time" in row) == kept
-
-
-def test_one_report_has_one_number_of_minutes(run: Any, tmp_path: Path) -> None:
-    (tmp_path / "peers.json").write_text('{"minutes": 5, "rows": []}')
-    given = argparse.Namespace(only=[], again=[], out=tmp_path / "peers.json", minutes=10.0)
-    with pytest.raises(UserError, match="had 5 minutes in its rows; leave --minutes out"):
-        run.asked(given)
-
-
 def test_an_unknown_peer_is_refused_by_name(run: Any) -> None:
     with pytest.raises(UserError, match="no peer 'model2vek'; did you mean 'model2vec'"):
         run.asked(argparse.Namespace(only=["model2vek"], again=[]))
@@ -188,35 +138,3 @@ def test_every_peer_has_its_functions_and_its_environment(run: Any) -> None:
         source = (PEERS / "libraries" / f"{peer.library}.py").read_text(encoding="utf-8")
         assert f"open_{peer.variant}" in source, name
         assert peer.ours or f"$(ENVIRONMENTS)/{peer.environment}/installed: PACKAGES" in made, name
-
-
-def test_the_table_marks_the_best_of_each_part_ours_or_not() -> None:
-    import peer_table
-
-    def row(name: str, ours: bool, sts7: float, **more: Any) -> dict[str, Any]:
-        about = {"version": f"{name} 1", "how": "by hand", "group": "student", "ours": ours, "minutes": 2.0}
-        quality = {"sts7": sts7, "SciFact": 0.5, "Cranfield": 0.3}
-        sizes = {"size_bytes": 4_000_000, "parameters": None, "drift": 1e-7}
-        return {"name": name, **about, **sizes, "quality": quality, **more}
-
-    report = {
-        "minutes": 5,
-        "machine": {"cpu": "X"},
-        "rows": [
-            row("nano", True, 0.78),
-            row("model2vec", False, 0.79, made={"texts": 5000}),
-            {
-                "name": "tokenlearn",
-                "group": "student",
-                "ours": False,
-                "how": "as its README says",
-                "error": "E: x",
-            },
-        ],
-    }
-    shown = peer_table.table(report)
-    assert "| `nano` | **4.00** | 78.0 | **50.0** | **30.0** | **0** | 2.0 |" in shown
-    assert "| model2vec | **4.00** | **79.0** |" in shown and "5,000 texts" in shown
-    assert "* tokenlearn: as its README says; **failed**: E: x." in shown
-    assert "not timed yet" in shown and "p50" not in shown
-    assert json.loads(json.dumps(report)) == report

@@ -46,24 +46,6 @@ def test_the_table_has_a_row_for_each_precision_and_names_what_was_not_run() -> 
     assert "Not run: fastembed." in text and "Failed: export/node: SyntaxError: x." in text
 
 
-def test_a_report_keeps_what_was_not_measured_again() -> None:
-    before = [row(cosine_min=0.1), row(runner="optimum", cosine_min=0.2), row(kind="static", cosine_min=0.3)]
-    now = [row(cosine_min=0.4), row(runner="optimum", precision=None, not_run="no environment")]
-    assert [each["cosine_min"] for each in ecosystems().merged(before, now)] == [0.2, 0.3, 0.4]
-
-
-def test_a_runner_without_its_environment_is_not_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = ecosystems()
-    monkeypatch.setenv("EDGEDISTILL_ENVIRONMENTS", str(tmp_path))
-    environments = bench.Environments.found()
-    assert environments.command(bench.RUNNERS["fastembed"]) == "no environment: --python fastembed=PATH"
-    assert (
-        bench.Environments.found({"fastembed": "/bin/sh"}).command(bench.RUNNERS["fastembed"])[0][0]
-        == "/bin/sh"
-    )
-    assert isinstance(bench.Environments.found().command(bench.RUNNERS["edgedistill"]), tuple)
-
-
 def test_environments_are_where_make_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EDGEDISTILL_ENVIRONMENTS", raising=False)
     found = ecosystems().Environments.found()

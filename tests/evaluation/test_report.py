@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 import re
 import shutil
 import struct
 import subprocess
-import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import readme_plot
 import readme_tables
 import report_files
 
@@ -25,7 +22,6 @@ from edgedistill.evaluation import bootstrap, page, report, tables
 
 node = pytest.mark.skipif(shutil.which("node") is None, reason="no Node on the path")
 chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium on the path")
-SVG = "{http://www.w3.org/2000/svg}"
 LONG = "bilstm-128-256-max-readout-with-an-exceptionally-long-name-<&>-that-someone-typed"
 
 
@@ -105,40 +101,28 @@ def test_every_key_of_the_contract_is_asked_for(tmp_path: Path) -> None:
     assert report_files.missing_keys(made("x", "bert", "w8", 4, 1, 0.7)) == []
     for key, parts in report_files.KEYS.items():
         broken = made("x", "bert", "w8", 4, 1, 0.7)
+        for part in parts:
+            broken[key] = {other: value for other, value in broken[key].items() if other != part}
+            assert f"{key}.{part}" in report_files.missing_keys(broken)
         del broken[key]
         assert report_files.missing_keys(broken) == [key]
-        for part in parts:
-            broken = made("x", "bert", "w8", 4, 1, 0.7)
-            del broken[key][part]
-            assert report_files.missing_keys(broken) == [f"{key}.{part}"]
-    broken = made("x", "bert", "w8", 4, 1, 0.7)
-    del broken["kept"]
     (tmp_path / "x.json").write_text(json.dumps(broken), encoding="utf-8")
-    with pytest.raises(
-        UserError, match=r"x.json: reports\[0\]: no `kept`; write it again with edgedistill bench"
-    ):
-        report_files.read(tmp_path / "x.json")
-
-
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_newer_schema_is_refused(tmp_path: Path, inside: bool) -> None:
-    newer = {**made("x", "bert", "w8", 4, 1, 0.7), "schema": 2}
-    (tmp_path / "x.json").write_text(
-        json.dumps({"schema": 1, "reports": [newer]} if inside else newer), encoding="utf-8"
-    )
-    with pytest.raises(
-        UserError, match=r"x.json: schema 2, this edgedistill reads up to 1; upgrade edgedistill"
-    ):
+    with pytest.raises(UserError, match=rf"x.json: reports\[0\]: no `{key}`"):
         report_files.read(tmp_path / "x.json")
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("{", "not JSON"), ("{}", "not a report"), ("[]", "not a report"), ('{"schema": "1"}', "not a report")],
+    [
+        ("{", "not JSON"),
+        ("[]", "not a report"),
+        ('{"schema": "1"}', "not a report"),
+        ('{"schema": 2}', "schema 2"),
+    ],
 )
 def test_what_is_no_report(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "x.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=f"x.json: .*{says}"):
         report_files.read(tmp_path / "x.json")
     with pytest.raises(UserError, match=r"none.json: no such file"):
         report_files.read(tmp_path / "none.json")
@@ -171,16 +155,6 @@ def test_the_table_fits_a_hundred_columns_and_cuts_no_number(count: int, suites:
     assert "80.0" in text  # the teacher's average × 100
     if count > 1:
         assert "95.0%" in text  # 0.76 of 0.80
-
-
-def test_the_reference_has_no_retained_share() -> None:
-    teacher = made("t", "teacher", "fp32", 90, 3.5, 0.8)
-    small = made("t", "teacher", "w8", 25, 1.5, 0.799)
-    assert report.retained(teacher, "sts7") is None
-    assert report.retained(small, "sts7") == pytest.approx(0.99875)
-    assert readme_plot.reference([small, teacher]) is teacher
-    assert readme_plot.reference([small]) is small
-    assert readme_plot.reference([made("s", "bert", "w8", 4, 1, 0.7)]) is None
 
 
 def test_a_noisy_machine_is_marked() -> None:
@@ -305,55 +279,6 @@ def test_the_page_is_whole_and_needs_nothing(tmp_path: Path, count: int, suites:
     )
 
 
-def plot(count: int) -> ElementTree.Element:
-    """The accuracy plot of that many reports, as the README has it."""
-    return ElementTree.fromstring(readme_plot.svg(readme_plot.of_reports(reports(count), "sts7"), "light"))
-
-
-@node
-def test_the_area_of_a_point_is_the_size_and_better_is_higher() -> None:
-    drawn = plot(3)
-    found = [dot[0] for dot in drawn.iter(f"{SVG}g")]
-    x, y, radius = ([float(circle.get(key, 0)) for circle in found] for key in ("cx", "cy", "r"))
-    assert (radius[0] / radius[2]) ** 2 == pytest.approx(90.4 / 4, rel=0.03)  # the teacher and student-0
-    assert y[0] == min(y) and x[0] == max(x)
-    assert len(found) == 3
-
-
-@node
-@pytest.mark.parametrize("count", [3, 8])
-def test_labels_lie_on_no_other_label_and_in_the_drawing(count: int) -> None:
-    boxes = []
-    for label in (text for text in plot(count).iter(f"{SVG}text") if text.get("class") == "label"):
-        x, y, wide = float(label.get("x", 0)), float(label.get("y", 0)), 6.5 * len("".join(label.itertext()))
-        left = x - wide if label.get("text-anchor") == "end" else x
-        boxes.append((left, y - 11, left + wide, y + 16))
-    assert len(boxes) == count
-    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if overlap(a, b)]
-    assert all(box[0] > 0 and box[2] < 880 and box[1] > 0 and box[3] < 480 for box in boxes)
-
-
-def overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return max(a[0], b[0]) < min(a[2], b[2]) and max(a[1], b[1]) < min(a[3], b[3])
-
-
-@node
-def test_the_readmes_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:
-    shown = [made("t", "teacher", "fp32", 90, 4.0, 0.8), made("<good>", "bert", "w8", 4.5, 0.5, 0.77)]
-    drawing = readme_plot.of_reports(shown, "sts7")
-    assert readme_plot.write(tmp_path, "accuracy-latency", drawing)
-    assert not readme_plot.write(tmp_path, "accuracy-latency", drawing)
-    drawings = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
-    assert sorted(drawings) == ["accuracy-latency-dark.svg", "accuracy-latency-light.svg"]
-    for text in drawings.values():
-        root = ElementTree.fromstring(text)
-        radii = {each.get("class"): float(each[0].get("r", 0)) for each in root.iter(f"{SVG}g")}
-        assert (radii["dot teacher"] / radii["dot"]) ** 2 == pytest.approx(90 / 4.5, rel=0.03)
-        assert "&#60;good&#62;" in text and "href" not in text and "var(" not in text
-    light, dark = drawings["accuracy-latency-light.svg"], drawings["accuracy-latency-dark.svg"]
-    assert light.split("</style>")[1] == dark.split("</style>")[1] and light != dark
-
-
 def test_the_gpu_is_named_in_the_conditions() -> None:
     found: dict[str, Any] = {
         "device": "cuda",
@@ -399,18 +324,9 @@ def test_a_browser_draws_the_page(tmp_path: Path) -> None:
         "How to reproduce",
     ]
     assert text.count("<tr") == 4 + 2 * 4 and 'd="M' in text and "NaN" not in text
-    assert (
-        text.count("data-tip") == text.count('role="img" aria-label="') - 1 == 2 * 3
-    )  # and the distributions
-    assert '<a href="#scores-by-task">Tasks</a>' in text and '<section id="scores-by-task"' in text
     assert "student-0 · w8\nSpearman 75.0, 93.8% of the teacher's\np50 0." in text
-    assert re.search(r"\n  95% interval of p50 0\.\d+ to 0\.\d+ ms\n", text)
-    assert (
-        "edgedistill bench the-teacher:fp32 'bilstm-" in text
-        and "--suite sts7 --suite more --data DIR --threads 2</pre>" in text
-    )
-    assert "192 single texts after 10 warm-up calls" in text
-    assert "<b>Machine</b> cpu Some(R) Processor CPU @ 2.00GHz, flags avx2 avx512_vnni, cores 2" in text
+    assert "edgedistill bench the-teacher:fp32 'bilstm-" in text
+    assert "--suite sts7 --suite more --data DIR --threads 2</pre>" in text
 
 
 @chromium
@@ -438,32 +354,6 @@ def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_pa
     assert "On 10 held-out &lt;texts&gt;." in measured
     row = measured.split("<tbody>")[1].split("</tbody>")[0]
     assert re.findall(r"<td[^>]*><span>(.*?)</span></td>", row) == ["0.910", "–", "0.500"]
-
-
-@chromium
-def test_the_page_without_a_student_at_95_percent_leads_with_the_fastest_of_the_best(tmp_path: Path) -> None:
-    """Of those whose score is at most half a point below the best; the others' speed does not count."""
-    teacher = made("t", "teacher", "fp32", 90, 4.0, 0.8)
-    students = [("w8", 0.8, 0.701), ("int8", 0.5, 0.700), ("w4", 0.2, 0.69)]
-    shown = [teacher, *(made("x", "bert", precision, 4, p50, score) for precision, p50, score in students)]
-    text = drawn_page(tmp_path, shown)
-    assert heading(text) == "x in int8 retains 87.5% of its teacher’s score on sts7"
-
-
-@chromium
-def test_the_page_shows_the_key_columns_first_and_none_of_zeros(tmp_path: Path) -> None:
-    shown = reports(3, ("mini", "sts7"))
-    for each in shown:
-        each["peak_rss_bytes"] = None
-    text = drawn_page(tmp_path, shown)
-    heads = re.findall(r"<th scope=\"col\"><button>(.*?)</button>", text)
-    assert heads[:6] == ["bundle", "sts7", "p50 ms", "MB", "p99 ms", "mini"]  # mini comes last
-    assert "RSS MB" not in heads
-    assert text.count('<small class="share">93.8%</small>') == 2  # in the cells of student-0's scores
-    mini = "<dt>mini</dt> <dd>Spearman × 100, mean of A, B; sentence similarity: "
-    assert mini in text and "; a small English suite that ships with edgedistill" in text
-    shown[1]["peak_rss_bytes"] = 90_000_000
-    assert "<button>RSS MB</button>" in drawn_page(tmp_path, shown)
 
 
 @chromium
@@ -545,114 +435,6 @@ def test_the_page_without_a_teacher_leads_with_the_fastest_beside_the_best(
     assert heading(drawn_page(tmp_path, [b, a])) == says
 
 
-@chromium
-def test_the_heading_of_three_bundles_is_about_all(tmp_path: Path) -> None:
-    shown = [made(name, "bert", "w8", 4, p50, score) for name, p50, score in (("a", 3, 0.7), ("b", 1, 0.6))]
-    shown.append(made("c", "bert", "w8", 4, 2, 0.65))
-    for each, p50 in zip(shown, (3, 1, 2), strict=True):
-        each["single"]["p50_ms"] = p50
-    assert heading(drawn_page(tmp_path, shown)) == (
-        "b is the fastest of 3 bundles, and 10.0 points behind a, the best on sts7"
-    )
-
-
-CHOOSE = """<script>document.getElementById('s1').click();
-const texts = ['h1', '.tiles'].map((each) => document.querySelector(each).textContent);
-document.title = texts.join(' ');</script>"""
-
-
-@chromium
-def test_the_heading_is_about_the_suite_with_the_narrowest_intervals_and_then_the_chosen_one(
-    tmp_path: Path,
-) -> None:
-    shown = [made(name, "bert", "w8", 4, 1, 0.7, ("mini", "wide", "narrow")) for name in ("a", "b")]
-    for each in shown:
-        for suite, half in (("mini", 0.001), ("wide", 0.05), ("narrow", 0.01)):
-            each["quality"][suite]["interval95"] = [0.7 - half, 0.7 + half]
-    text = drawn_page(tmp_path, shown, CHOOSE)
-    assert (
-        re.findall('<input type="radio" name="suite" id="s.">', text) and "95% interval 65.0 to 75.0" in text
-    )
-    (chosen,) = re.findall("<title>(.*?)</title>", text)[:1]
-    assert "level with it on wide" in chosen and "a on wide" in chosen and "narrow" not in chosen
-    assert "level with it on narrow" in heading(drawn_page(tmp_path, shown))
-
-
-@chromium
-def test_what_a_run_cannot_resolve_is_not_told_to_more_digits(tmp_path: Path) -> None:
-    """Under the banner no interval of a time, times to two digits, and factors roughly."""
-    a, b = made("a", "bert", "w8", 4, 0.0812, 0.7), made("b", "bert", "w8", 4, 1, 0.7)
-    a["single"]["p50_ms"], b["single"]["p50_ms"], a["noise"]["resolution"] = 0.0804, 0.97, 0.35
-    text = drawn_page(tmp_path, [a, b])
-    assert "a is about 12× faster than b" in heading(text)
-    assert tiles(text)[1] == "a per text, p50 (median): ~0.080 ms b: ~0.97 ms"
-    assert "interval" not in " ".join(tiles(drawn_page(tmp_path, [a]))[1:])
-    a["noise"]["resolution"] = 0.0
-    assert "a per text, p50 (median): 0.080 ms 95% interval 0.0" in tiles(drawn_page(tmp_path, [a]))[1]
-
-
-@chromium
-def test_the_page_says_what_the_suites_do_not_measure(tmp_path: Path) -> None:
-    a, b = (made(name, "bert", "w8", 4, 1, 0.7, ("sts7", "senteval")) for name in ("a", "b"))
-    for each in (a, b):
-        senteval = each["quality"]["senteval"]
-        senteval |= {"kind": "transfer", "tasks": {"MR": {"accuracy": 0.7}}}
-    a["bundle"]["languages"] = ["en", "de"]
-    text = drawn_page(tmp_path, [a, b])
-    assert "<dt>languages</dt> <dd>a was trained on en, de; the suites here test English only<" in text
-    assert '<span title="a en de">' in text and '<span title="b">' in text
-    assert "; no interval, since it is the accuracy of a classifier<" in text
-    assert "<dt>· %</dt>" in text
-    a["quality"]["sts7"]["tasks"]["en-de"], a["kept"], b["kept"] = {"all": 0.7}, {}, {}
-    text = drawn_page(tmp_path, [a, b])
-    assert "sentence similarity." in text and " a was trained on en, de.</p>" in text  # below the heading
-    assert "a was trained on en, de</dd>" in text and "<dt>· %</dt>" not in text  # no term without a share
-
-
-CLICKS = """<script>const page = document.querySelector('table');
-for (const head of ['p50 ms', 'MB', 'sts7']) {
-  [...page.querySelectorAll('button')].find(({textContent}) => textContent === head).click();
-  document.title += ` ${head}: ${[...page.tBodies[0].rows].map((row) => row.cells[0].dataset.v)}`;
-}</script>"""
-
-
-@chromium
-def test_the_first_click_on_a_head_brings_the_best_to_the_top(tmp_path: Path) -> None:
-    found = [made("b", "bert", "w8", 2, 3.1, 0.6), made("a", "bert", "w8", 4, 1, 0.7)]
-    assert "p50 ms: a,b MB: b,a sts7: a,b</title>" in drawn_page(tmp_path, found, CLICKS)
-
-
-@chromium
-def test_the_page_of_many_bundles_folds_values_on_a_phone_and_tells_precisions_and_twins_apart(
-    tmp_path: Path,
-) -> None:
-    shown = [made(name, "bert", "w8", 4, 1, 0.7) for name in ("a", "b", "c", "d", "pair")]
-    shown[1]["bundle"]["precision"], shown[2]["bundle"]["precision"] = "int8", "fp32"
-    for at, each in enumerate(shown):
-        each["bundle"]["sha256"] = f"{min(at, 3)}" * 64  # the last two are one graph
-    other = {"name": "big", "precision": "w8", "sha256": "9" * 64, "size_bytes": 22_900_000}
-    shown[4]["bundle"]["documents"] = other
-    text = drawn_page(tmp_path, shown, CLICKS.replace("'sts7'", "'p99 ms'"))
-    folded = re.findall(r'<td data-v="[^"]*" data-head="([^"]*)" class="more( by)?"', text)
-    assert len(folded) == 5 * 4 and {head for head, by in folded if by} == {"p99 ms"}
-    assert text.count("<summary>all values</summary>") == 5
-    fills = re.findall(r'<g class="dot filled".*?</g>', text.split("</svg>")[0], re.DOTALL)
-    solid = [each.count('class="solid"') for each in fills]
-    assert solid.count(0) == 1 and len(fills) == 5  # hollow: fp32
-    (whole,) = (each for each in fills if '<circle class="solid"' in each)  # int8
-    assert len(set(re.findall(r'cx="[^"]*" cy="[^"]*"', whole))) == 1, "the disc lies in its ring"
-    assert re.findall(r'<i class="filled" style="--f:(\S+)turn"></i>(\w+)', text)[:3] == [
-        ("0", "fp32"),
-        ("0.5", "w8"),
-        ("1", "int8"),
-    ]
-    twins = "<dt>d, pair</dt> <dd>the same graph; pair is a pair, its documents embedded by big w8, 22.9 MB<"
-    assert twins in text and "parameters\ndocuments embedded by big w8, 22.9 MB" in text
-    text = drawn_page(tmp_path, [shown[4], made("t", "teacher", "fp32", 90, 20, 0.8)])
-    assert re.search(r"embedded by pair, [\d.]+ MB; documents embedded by big w8, 22.9 MB. ?</?", text)
-    assert "pair query graph" in tiles(text)[2] and "pair query texts/s" in tiles(text)[3]
-
-
 FILTER = """<script>{ const box = document.getElementById('runner node');
 const at = () => document.activeElement;
 const press = (key) => at().dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
@@ -703,32 +485,6 @@ def test_all_of_the_page_is_printed(tmp_path: Path, width: int) -> None:
     assert len(re.findall(rb"/Type /Page\b", printed)) == 5
 
 
-@chromium
-def test_ticks_keep_their_distance(tmp_path: Path) -> None:
-    """In the distributions of latencies from 0.02 to 40 ms: those of 1, 2 and 5 times the powers of ten."""
-    text = drawn_page(tmp_path, [made("a", "bert", "w8", 4, 0.02, 0.7), made("b", "bert", "w8", 4, 40, 0.7)])
-    plot = text.split("Latency distributions</h2>")[1]
-    places = [
-        float(x) for x in re.findall(r'<text class="tick" x="([\d.]+)" y="[\d.]+" text-anchor="middle"', plot)
-    ]
-    assert len(places) > 3 and min(b - a for a, b in itertools.pairwise(places)) >= 34
-
-
-@chromium
-def test_the_page_of_one_bundle_without_a_teacher(tmp_path: Path) -> None:
-    alone = made("x", "bert", "w8", 4, 2, 0.7)
-    alone["kept"] = {"sts7": None}
-    alone["machine"] = {"gpu": {"name": "NVIDIA L4", "memory": "24 GiB"}, "cores": 1024, "flags": []}
-    alone["machine"]["memory_bytes"] = 25_325_268_992
-    del alone["single"]["samples_ms"]
-    text = drawn_page(tmp_path, [alone])
-    p50_ms = alone["single"]["p50_ms"]
-    assert heading(text) == f"x in w8 embeds a text in {p50_ms:.2f} ms and scores 70.0 on sts7"
-    assert "<b>Machine</b> gpu NVIDIA L4 24 GiB, cores 1,024, memory 25 GB</p>" in text
-    assert "Accuracy against latency</h2>" not in text  # a plot of one point says nothing
-    assert "Agreement with the teacher" not in text
-
-
 def whole(name: str, precision: str, runner: str, p50: float) -> dict[str, Any]:
     """A report of everything that bench measures, of a student that is worse than its teacher."""
     found = made(name, "bert", precision, 4, p50, 0.7)
@@ -768,45 +524,19 @@ def test_ties_and_what_disturbed_the_machine_stand_below_the_table() -> None:
 
 @chromium
 def test_the_page_shows_all_that_was_measured(tmp_path: Path) -> None:
-    on_a_phone = "document.querySelector('#latency-by-length .narrow .label').textContent"
-    text = drawn_page(tmp_path, everything(), f"<script>document.title = {on_a_phone}</script>")
+    text = drawn_page(tmp_path, everything())
     more = ["Latency by length", "Start and memory"]
     assert {*more, "Where student and teacher differ most", "How to reproduce"} <= set(sections(text))
-    assert '<th scope="col">best batches</th>' not in text  # nothing is told of them
-    tip = "64 tokens: ~4.1 ms\n  rounds 3.9 to 4.3 ms\n  tokenization 0.10\n  graph 4.0, 0.010 of it"
-    assert f"{tip} pooling\n  tied with nano int8 [node]" in text
     cells = re.findall(r'data-head="≤ 64"><span>(.*?)</span> <small>(.*?)</small>', text)
     assert cells == [("~4.1", "(3.9–4.3)"), ("~4.2", "(4.0–4.4)")]
-    assert "can tell: nano int8 = nano int8 [node] at 8, 16, 32, 64 tokens<" in text
-    assert text.count("<span>~450</span>") == 2
-    assert "<title>nano int8 [node], nano int8</title>" in text  # two lines that end together
     (pair,) = set(re.findall(r"<div>&lt;first&gt; text</div><div>second</div>.*?</tr>", text))
     assert re.findall(r"<td [^>]*><span>([\d.]+)</span></td>", pair) == ["4.5", "0.9", "0.123"]
-    assert len(re.findall(r"<b>nano int8</b> on sts7", text)) == 1  # of the graph, not of each runner
-    assert re.findall(r'data-head="(\w+)"', pair) == ["gold", "teacher", "student"]
     assert "tied at p50 with nano:int8 [node]" in text and "ties: nano:int8 = nano:int8 [node]" in text
-    assert (
-        re.findall(r'<nav class="filters".*?</nav>', text)[0].count('type="checkbox"') == 4
-    )  # precisions, runners
     assert "--runner python --runner node" in text
     (noise,) = re.findall(r'<p class="noise">(.*?)</p>', text)
     assert "other guests of the host" in noise and "from 3.1% on" in noise
-    timed = r'data-head="(p50 ms|p99 ms|texts/s|start ms|≤ \d+)">'
-    times = re.findall(timed + r"<span>(~?)[\d.,]+<", text)
-    assert len(times) == 9 + 2 + 8 and all(mark for _, mark in times)
     score = '<span>70.0 <small class="share">87.5%</small></span> <small>(66–74)</small>'
     assert text.count(f'<td data-v="0.7" data-head="sts7">{score}') == 2
-    assert text.count('class="interval"') == 3 + 2 + 8  # of p50, of scores that have one, of each length
-
-
-@chromium
-def test_the_axis_of_latencies_ends_behind_the_largest_p99(tmp_path: Path) -> None:
-    found = made("a", "bert", "w8", 4, 1, 0.7)
-    found["single"]["samples_ms"] = [[*each, 5000.0] for each in found["single"]["samples_ms"]]
-    plot = drawn_page(tmp_path, [found]).split("Latency distributions</h2>")[1].split("</section>")[0]
-    ticks = re.findall(r'text-anchor="middle">([\d.]+) ms<', plot)
-    assert len(ticks) > 2 and max(map(float, ticks)) < 5
-    assert "The slowest text of all took 5,000 ms, in a w8." in plot
 
 
 PHONE = """<script>onload = () => { const page = document.documentElement;

@@ -62,27 +62,6 @@ def test_intervals_hold_the_value_and_narrow_with_samples() -> None:
     assert many["p50_ms"][1] > 0.98
 
 
-def test_intervals_widen_when_rounds_disagree() -> None:
-    steady = np.tile(np.linspace(1, 2, 200), (3, 1))
-    _, narrow = bootstrap.quantiles([*steady], 200)
-    _, wide = bootstrap.quantiles([*steady * np.array([[1.0], [1.5], [2.0]])], 200)
-    assert wide["p50_ms"][1] - wide["p50_ms"][0] > 5 * (narrow["p50_ms"][1] - narrow["p50_ms"][0])
-
-
-def test_noise_is_the_same_bundle_against_itself() -> None:
-    assert bootstrap.noise([*np.full((3, 10), 2.0)]) == 0
-    assert bootstrap.noise([np.ones(4), np.full(6, 1.2)]) == pytest.approx(0.2)
-
-
-def test_the_machine_and_versions_can_be_written_as_json() -> None:
-    found = machine.here()
-    assert found["cpu"]
-    assert found["cores"] >= found["usable_cores"] >= 1
-    assert set(found["flags"]) <= set(machine.FLAGS)
-    assert {"python", "numpy", "onnxruntime", "tokenizers"} <= set(machine.versions())
-    json.dumps([found, machine.versions()], allow_nan=False)
-
-
 @pytest.mark.parametrize(
     ("value", "expected"), [("3", 3), ("4,2", 4), ("0", None), ("", None), ("many", None)]
 )
@@ -107,17 +86,6 @@ def test_rates_count_texts_and_leave_the_first_call_out() -> None:
     calls.clear()
     speed_child._rate(lambda batch: calls.append(len(batch)), ["x"] * 5, 2, 0.001)
     assert calls[:7] == [2, 2, 2, 1, 2, 2, 1]
-
-
-def test_measuring_needs_no_torch_and_no_scipy() -> None:
-    code = "import sys; from edgedistill.evaluation import speed, speed_child; "
-    code += "print(sorted({'torch', 'transformers', 'onnx', 'scipy'} & set(sys.modules)))"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        == "[]"
-    )
 
 
 def test_a_difference_between_rankings_is_paired_and_agrees_with_scipy() -> None:
@@ -189,6 +157,10 @@ def asked_of(command: str, timeout_s: float = 60) -> speed.Round:
 ANSWER = {"single_ms": [1.5, 2.0], "texts_s": {"32": 100.0}}
 
 
+def answered(**changes: Any) -> str:
+    return f"echo '{json.dumps(ANSWER | changes)}'"
+
+
 def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
     found = asked_of(f"read request; echo loading; echo '{json.dumps(ANSWER)}'")
     assert found.answer.single_ms == ANSWER["single_ms"] and found.answer.texts_s == ANSWER["texts_s"]
@@ -200,38 +172,15 @@ def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
 @pytest.mark.parametrize(
     ("command", "problem"),
     [
-        (
-            "echo hello",
-            'its last line is "hello", not {"single_ms": [ms, …], "texts_s": {"32": rate}}; see bench',
-        ),
-        ("true", 'its last line is "", not {"single_ms"'),
-        ("echo '[1]'", 'its last line is "[1]", not {"single_ms"'),
-        ("echo broken >&2; exit 3", "ended with 3: broken; run it by itself"),
-        ("sleep 60", "no answer within 0.2 s; run it by itself, or leave it out"),
-        (
-            f"echo '{json.dumps(ANSWER | {'single_ms': [1.0, -3.2]})}'",
-            "its answer's single_ms.1: ",
-        ),
-        (
-            f"echo '{json.dumps(ANSWER | {'texts_s': {'1': 0}})}'",
-            "its answer's texts_s.1: ",
-        ),
-        (
-            f"echo '{json.dumps(ANSWER | {'single_ms': []})}'",
-            "its answer's single_ms: ",
-        ),
-        (
-            f"echo '{json.dumps(ANSWER | {'by_length': {'8': {'tokens': 'x'}}})}'",
-            "its answer's by_length.8.tokens: ",
-        ),
-        (
-            f"echo '{json.dumps(ANSWER | {'by_length': {'8': {'tokens': 8, 'graph_ms': 1}}})}'",
-            "its answer's by_length.8.tokenize_ms: missing",
-        ),
-        (
-            f"echo '{json.dumps(ANSWER | {'single_ms': [1.0, float('inf')]})}'",
-            "its answer's single_ms.1: ",
-        ),
+        ("echo hello", 'its last line is "hello"'),
+        ("echo '[1]'", 'its last line is "[1]"'),
+        ("echo broken >&2; exit 3", "ended with 3: broken"),
+        ("sleep 60", "no answer within 0.2 s"),
+        (answered(single_ms=[1.0, -3.2]), "its answer's single_ms.1: "),
+        (answered(single_ms=[1.0, float("inf")]), "its answer's single_ms.1: "),
+        (answered(single_ms=[]), "its answer's single_ms: "),
+        (answered(by_length={"8": {"tokens": "x"}}), "its answer's by_length.8.tokens: "),
+        (answered(by_length={"8": {"tokens": 8, "graph_ms": 1}}), "its answer's by_length.8.tokenize_ms: "),
     ],
 )
 def test_a_runner_that_answers_otherwise_is_refused_by_name(command: str, problem: str) -> None:
@@ -254,11 +203,8 @@ def test_a_runner_that_measures_something_else_in_a_later_round_is_refused(tmp_p
 def test_a_runner_that_is_not_there_is_refused_by_name() -> None:
     with pytest.raises(UserError, match="--runner node 'x: not a command line"):
         speed.Runner.named("node 'x")
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match="--runner: .*'noed'; did you mean 'node'?"):
         speed.Runner.named("noed")
-    assert str(refused.value) == (
-        "--runner: no runner or program 'noed'; did you mean 'node'? (node, python, web)"
-    )
 
 
 # products

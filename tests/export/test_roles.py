@@ -64,36 +64,12 @@ def test_each_role_has_its_prompt(folder: Path) -> None:
         opened.encode([], role="querry")
 
 
-def test_without_prompts_of_roles_all_texts_are_read_alike() -> None:
-    nano = bundle.load("nano", threads=1)
-    assert nano.prompts == ("", "", "")
-    assert np.array_equal(nano.encode_query(TEXTS), nano.encode(TEXTS))
-    assert np.array_equal(nano.encode_document(TEXTS), nano.encode(TEXTS))
-
-
 def test_sentence_transformers_gives_the_same(folder: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     library, opened = SentenceTransformer(str(folder), device="cpu"), bundle.load(folder, "fp32")
     for name in ("encode", "encode_query", "encode_document"):
         assert np.abs(getattr(library, name)(TEXTS) - getattr(opened, name)(TEXTS)).max() < 1e-5, name
-
-
-def test_a_prompt_for_all_texts_is_that_of_queries_and_documents_too(tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    source = make_run(tmp_path / "run", "static", prompt=QUERY, document_prompt="")
-    bundle_writer.export(source, ["fp32"], tmp_path / "b", quiet)
-    library, opened = SentenceTransformer(str(tmp_path / "b"), device="cpu"), bundle.load(tmp_path / "b")
-    assert opened.prompts == (QUERY, QUERY, "")
-    for name in ("encode", "encode_query", "encode_document"):
-        assert np.abs(getattr(library, name)(TEXTS) - getattr(opened, name)(TEXTS)).max() < 1e-5, name
-
-
-def test_the_card_names_the_prompts(folder: Path) -> None:
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    for role, prompt in (("query", QUERY), ("document", DOCUMENT)):
-        assert f" Before a {role}, `encode_{role}` puts `{prompt}`." in card
 
 
 def test_golden_texts_notice_a_lost_prompt(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,11 +24,36 @@ from edgedistill.runtime import bundle, golden_file, manifest
 from edgedistill.runtime.manifest import digest
 from edgedistill.students import sentence_transformer
 from tests.data.test_input_files import ALL_READERS, FUZZED
-from tests.runtime.test_trust import JSON, PLACES, changed
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 REFUSALS = (UserError, CheckFailed)
 LONGEST_S = 120.0  # of one input
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_subnormal=False)
+    | st.text(max_size=8)
+    | st.sampled_from(["../x", "w8", "Sequence", "Regex"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=6) | st.sampled_from(["type", "file"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+PLACES = st.lists(st.integers(0, 40), min_size=1, max_size=5)
+
+
+def changed(value: Any, place: list[int], new: Any) -> Any:
+    """A copy of a JSON value with one value inside replaced, or removed where it is a key's; place: which one
+    on each level."""
+    if not place or not isinstance(value, dict | list) or not value:
+        return new
+    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    key = keys[place[0] % len(keys)]
+    copied = dict(value) if isinstance(value, dict) else list(value)
+    copied[key] = changed(value[key], place[1:], new)
+    return copied
 
 
 @dataclass(frozen=True)

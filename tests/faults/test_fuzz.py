@@ -82,7 +82,7 @@ def test_any_file_is_read_or_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = set()
-    quick = settings(max_examples=8, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
+    quick = settings(max_examples=20, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
     quick = settings(quick, suppress_health_check=list(HealthCheck))
     one = given(st.data())(
         lambda data: found.add(attempt(TARGETS[name], source(name, *good), tmp_path / "x", data.draw))

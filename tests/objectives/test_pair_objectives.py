@@ -63,20 +63,6 @@ def test_the_teacher_is_the_optimum_of_mcl() -> None:
     assert source.grad.norm().item() < 1e-9
 
 
-def test_other_formulas_for_the_same() -> None:
-    one, other, teacher = drawn(5, 4), drawn(5, 4, seed=1), drawn(5, 7, seed=2)
-    total = 0.0
-    for i in range(5):
-        for j in range(5):
-            t = torch.cosine_similarity(teacher[i], teacher[j], dim=0)
-            s = torch.cosine_similarity(one[i], other[j], dim=0)
-            total += float((t - s) ** 2)
-    assert mcl(one, other, teacher).item() == pytest.approx(total / 25)
-    targets = to(*drawn(2, 5, 4, seed=3))
-    expected = mse_loss(one, targets.embeddings[0]) + mse_loss(other, targets.embeddings[1])
-    assert objectives.build(spec(MSE), 4)([one, other], targets).item() == pytest.approx(expected.item())
-
-
 def test_gradients() -> None:
     """Against differences; a translation turned towards its text lowers the loss."""
     one, other, teacher = (
@@ -116,19 +102,6 @@ def test_each_side_has_a_memory_of_its_own() -> None:
     sides = [part.part.queue.vectors.flip(0) for part in both.parts]  # type: ignore[union-attr]
     for at, held in enumerate(sides):
         assert torch.allclose(held, normalize(targets.embeddings[at].flip(0), dim=1))
-
-
-def test_matryoshka_cuts_both_sides() -> None:
-    inner = {"kind": "matryoshka", "dims": [2, 4], "objective": MSE}
-    one, other = drawn(3, 4), drawn(3, 4, seed=1)
-    targets = to(*drawn(2, 3, 4, seed=2))
-    found = objectives.build(spec(inner), 4)([one, other], targets)
-    expected = sum(
-        mse_loss(view[:, :cut], targets.embeddings[at][:, :cut])
-        for at, view in enumerate((one, other))
-        for cut in (2, 4)
-    )
-    assert found.item() == pytest.approx(float(expected))
 
 
 def test_widths_that_do_not_fit() -> None:

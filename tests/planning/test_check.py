@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,37 +183,6 @@ def test_the_time_of_fine_tuning_is_not_estimated(world: World, quick: None) -> 
     [found], _ = checked(spec(world, stages=[stage(), last]), data=world.data)
     assert found["estimated_seconds"]["student"] > 0
     assert cost.table(found).endswith("), without the fine-tuning")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "less than 1 s"),
-        (0.9, "less than 1 s"),
-        (42.4, "42 s"),
-        (89, "89 s"),
-        (600, "10 min"),
-        (7_200, "2.0 h"),
-    ],
-)
-def test_durations_are_rounded(seconds: float, text: str) -> None:
-    assert cost.duration(seconds) == text
-
-
-def test_the_latency_of_a_slow_graph_is_measured_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are always ROUNDS medians, of fewer calls where the limit leaves no time for more."""
-    now, seen = [0.0], list[float]()
-    monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-
-    def call(seconds: float) -> None:
-        seen.append(seconds)
-        now[0] += seconds * (2 if len(seen) <= 3 else 1)  # the first round is slower
-
-    assert cost.medians_ms(call, [1.0, 2.0, 3.0]) == [4_000, *[2_000] * (cost.ROUNDS - 1)]
-    assert seen == cost.ROUNDS * [1.0, 2.0, 3.0]
-    seen.clear()
-    assert cost.medians_ms(call, [1.0, 2.0], 1.5) == [2_000] * 3 + [1_000] * (cost.ROUNDS - 3)
-    assert seen == cost.ROUNDS * [1.0]
 
 
 @pytest.mark.parametrize(

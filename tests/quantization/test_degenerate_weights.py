@@ -9,10 +9,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill.errors import CheckFailed
-from edgedistill.quantization import convert, dequantize, graph_editor, int8, w4
+from edgedistill.quantization import convert, graph_editor, int8, w4
 from edgedistill.quantization.eight_bits import quantize_rows
+from edgedistill.runtime.graph_weights import GraphWeights
 from edgedistill.students import graph
-from tests.quantization.test_w4 import cosines, product_alone
+from tests.quantization.conftest import cosines, product_alone
 from tests.students.test_graph import make_bert, make_bilstm, make_other, make_static, run, some_ids
 
 
@@ -100,7 +101,7 @@ def test_small_constants_are_not_rounded_away(precision: str) -> None:
     fp32, inputs = graph.build(student), some_ids(6, 12)
     made = convert(fp32, precision)
     assert cosines(run(made, *inputs), run(fp32, *inputs)).min() > (0.8 if precision == "w4" else 0.99)
-    kept = dequantize.constants(made)
+    kept = GraphWeights(made.SerializeToString(), "x").constants()
     for constant in fp32.graph.initializer:
         if (
             len(constant.dims) == 1 and constant.dims[0] >= 128 and precision != "fp16"

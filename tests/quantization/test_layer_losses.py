@@ -3,7 +3,6 @@ does."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import layer_losses
@@ -14,13 +13,13 @@ from onnx import numpy_helper
 
 from edgedistill.errors import UserError
 from edgedistill.quantization import sample_texts
-from edgedistill.quantization.conversion import convert_except, converted
+from edgedistill.quantization.conversion import converted
 from edgedistill.run import open_run
 from edgedistill.session import QUIET, Session, rate
 from edgedistill.students import graph
 from tests.export.test_export import make_run
 from tests.quantization.test_conversion import converter
-from tests.students.test_graph import make_bert, run
+from tests.students.test_graph import make_bert
 
 
 @pytest.fixture(scope="module")
@@ -69,21 +68,6 @@ def test_the_layer_made_bad_comes_first(bert: onnx.ModelProto, ids: list[list[in
     assert whole["cosine_mean"] < alone[name]["cosine_mean"] + 1e-3
 
 
-def test_a_layers_cost_is_that_of_converting_it_alone(bert: onnx.ModelProto, ids: list[list[int]]) -> None:
-    name = "model.encoder.layer.0.attention.self.value.weight.T"
-    layer = layer_losses.costs(bert, converter("w4"), ids)[1][name]
-    others = [each for each in converted(bert, converter("w4")(bert)) if each != name]
-    made = convert_except(converter("w4"), bert, others)
-    rows = [
-        [run(model, np.array([row]), np.ones((1, len(row)), np.int64))[0] for row in ids]
-        for model in (made, bert)
-    ]
-    mean, least = sample_texts.cosines(*(np.array(each, np.float64) for each in rows))
-    assert (layer["cosine_mean"], layer["cosine_min"]) == pytest.approx((mean, least), abs=1e-6)
-    assert 0.9 < layer["cosine_min"] < 0.9999
-    assert layer["saved_bytes"] == bert.ByteSize() - made.ByteSize() > 1000
-
-
 def test_explain_a_run(tmp_path: Path) -> None:
     opened, lines = open_run(make_run(tmp_path / "run")), list[str]()
     found = layer_losses.explain(opened, "w4", Session(log=lines.append))
@@ -102,18 +86,6 @@ def test_explain_a_run(tmp_path: Path) -> None:
     assert lines == [
         f"w4: quantizing each layer alone, on {found['texts']} texts; this takes minutes for six layers"
     ]
-
-
-def test_explain_shows_how_far_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
-    opened = open_run(make_run(tmp_path / "run", "static"))
-    layers = len(layer_losses.explain(opened, "int8", Session())["layers"])
-    assert capsys.readouterr().err == ""
-    layer_losses.explain(opened, "int8", Session(progress=True))
-    shown = capsys.readouterr().err
-    assert "quantizing" in shown and f"{layers}/{layers}" in shown and re.search(r"\d layers/(s|min)", shown)
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,6 @@ def with_outliers(layers: list[int]) -> onnx.ModelProto:
     return graph.build(student)
 
 
-def test_a_graph_that_int8_keeps_is_int8(ids: list[list[int]]) -> None:
-    model = with_outliers([1])
-    made, kept = mixed_precision.converted(model, "int8", ids, ids)
-    assert kept == [] and made == quantization.convert(model, "int8", ids)
-    assert sample_texts.agreement(made, sample_texts.embeddings(model, ids), ids)[1] >= REQUIRED
-
-
 @pytest.mark.parametrize(("layers", "in_w8"), [([1, 3], 1), ([0, 1, 2], 2), ([0, 1, 2, 3], 2)])
 def test_the_products_that_lose_most_stay_in_w8(ids: list[list[int]], layers: list[int], in_w8: int) -> None:
     """As few as it takes."""

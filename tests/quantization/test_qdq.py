@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 from edgedistill.quantization import convert
 from edgedistill.quantization.sample_texts import cosines, embeddings
 from edgedistill.students import graph
-from tests.quantization.test_w4 import MAKE
+from tests.quantization.conftest import MAKE
 
 PORTABLE = ("fp32", "fp16", "qdq")
 RANDOM = np.random.default_rng(0)

@@ -11,113 +11,18 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill.quantization import convert, w4
-from edgedistill.quantization.graph_editor import GraphFacts
 from edgedistill.runtime.batching import pad
-from edgedistill.runtime.trust.operators import ALLOWED
 from edgedistill.students import graph
+from tests.quantization.conftest import arrays, cosines
 from tests.students.test_graph import (
     make_bert,
-    make_bilstm,
-    make_other,
-    make_recurrent,
-    make_static,
     run,
     session,
-    some_ids,
 )
-
-MAKE: dict[str, Any] = {
-    "bert": make_bert,
-    "bert bottleneck": lambda: make_bert(bottleneck=24),
-    "bert codes": lambda: make_bert(codes=16),
-    "recurrent": lambda: make_recurrent(bottleneck=24),
-    "bilstm": make_bilstm,
-    "bilstm of two layers": lambda: make_bilstm("max", layers=2),
-    "static": make_static,
-    "static codes": lambda: make_static(codes=8),
-    "static with a head": lambda: make_static(48),
-    "traced": lambda: make_other("electra", embedding_size=32, num_hidden_layers=1),
-}
-
-
-@pytest.fixture(scope="module")
-def graphs() -> dict[str, onnx.ModelProto]:
-    return {name: graph.build(make()) for name, make in MAKE.items()}
 
 
 def converted(model: onnx.ModelProto, samples: Any = ()) -> onnx.ModelProto:
     return convert(model, "w4", samples)
-
-
-def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return (a.astype(np.float64) * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-
-
-def arrays(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    return {constant.name: numpy_helper.to_array(constant) for constant in model.graph.initializer}
-
-
-def product_alone(weight: np.ndarray) -> onnx.ModelProto:
-    inputs, outputs = weight.shape
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", d])
-        for name, d in (("x", inputs), ("y", outputs))
-    ]
-    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="p")
-    plain = helper.make_graph([node], "g", values[:1], values[1:], [numpy_helper.from_array(weight, "w")])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(plain, opset_imports=opsets, ir_version=8)
-
-
-def restored(model: onnx.ModelProto, inputs: int, name: str = "w") -> np.ndarray:
-    """(K, N): the weights that a MatMulNBits' constants stand for."""
-    found = arrays(model)
-    bits = found[f"{name}_w4"]
-    values = np.stack([bits & 15, bits >> 4], -1).reshape(*bits.shape[:-1], -1).astype(np.float64) - 8
-    scale = found[f"{name}_w4_scale"].reshape(*bits.shape[:-1], 1).astype(np.float64)
-    return (values * scale).reshape(len(bits), -1)[:, :inputs].T
-
-
-@pytest.mark.parametrize("name", MAKE)
-def test_close_to_fp32_with_the_same_inputs_and_outputs(
-    graphs: dict[str, onnx.ModelProto], name: str
-) -> None:
-    fp32 = graphs[name]
-    before = fp32.SerializeToString()
-    made = converted(fp32)
-    inputs = some_ids(8, 20)
-    assert cosines(run(made, *inputs), run(fp32, *inputs)).min() > 0.96
-    assert not np.array_equal(run(made, *inputs), run(fp32, *inputs))
-    assert list(made.graph.input) == list(fp32.graph.input)
-    assert list(made.graph.output) == list(fp32.graph.output)
-    assert {(node.domain, node.op_type) for node in made.graph.node} <= ALLOWED
-    assert made.ir_version == fp32.ir_version and fp32.opset_import[0] in made.opset_import
-    assert fp32.SerializeToString() == before
-    assert converted(fp32).SerializeToString() == made.SerializeToString()
-
-
-@pytest.mark.parametrize("name", MAKE)
-def test_a_text_does_not_see_its_batch_or_padding(graphs: dict[str, onnx.ModelProto], name: str) -> None:
-    made = converted(graphs[name])
-    ids, mask = some_ids(8, 20)
-    alone = np.concatenate([run(made, ids[i : i + 1, : i + 1], mask[i : i + 1, : i + 1]) for i in range(8)])
-    assert cosines(alone, run(made, ids, mask)).min() > 0.99999
-    if name not in ("traced", "recurrent"):  # these count positions by the padding id
-        assert np.allclose(
-            run(made, np.where(mask == 1, ids, 3), mask),
-            run(made, np.where(mask == 1, ids, 4), mask),
-            atol=1e-5,
-        )
-
-
-@pytest.mark.parametrize("name", MAKE)
-def test_one_token_and_rows_of_padding_are_finite(graphs: dict[str, onnx.ModelProto], name: str) -> None:
-    made = converted(graphs[name])
-    assert np.isfinite(run(made, np.array([[5]]), np.array([[1]]))).all()
-    ids = np.array([[5, 7, 2], [0, 0, 0]])
-    together = run(made, ids, np.array([[1, 1, 1], [0, 0, 0]]))
-    assert np.isfinite(together).all()
-    assert cosines(together[:1], run(made, ids[:1], np.ones((1, 3), np.int64))).min() > 0.99999
 
 
 @pytest.mark.parametrize(
@@ -140,18 +45,6 @@ def test_bytes_per_parameter(codes: int | None, bottleneck: int | None, bound: f
     parameters = sum(array.size for array in arrays(fp32).values())
     made, left = converted(fp32), 8000 * (codes or 0)
     assert 0.5 < (made.ByteSize() - left) / (parameters - left) < bound
-
-
-def test_weights_are_groups_of_four_bits(graphs: dict[str, onnx.ModelProto]) -> None:
-    made = converted(graphs["bert"])
-    products = [node for node in made.graph.node if node.op_type == "MatMulNBits"]
-    assert len(products) == len(GraphFacts(graphs["bert"]).products)
-    for node in products:
-        attributes = {a.name: a.i for a in node.attribute}
-        assert (attributes["bits"], attributes["block_size"], attributes["accuracy_level"]) == (4, 32, 4)
-    assert max(array.size for name, array in arrays(made).items() if array.dtype == np.float32) < 128
-    table = next(constant for constant in made.graph.initializer if constant.data_type == TensorProto.INT4)
-    assert list(table.dims) == [90, 32] and len(table.raw_data) == 90 * 16
 
 
 def test_an_lstm_is_stored_in_8_bits_and_restored_once(
@@ -203,20 +96,6 @@ def test_the_scale_clips_where_that_is_better() -> None:
     assert error < 0.9 * ((np.rint(groups / largest) * largest - groups) ** 2).sum()
 
 
-@pytest.mark.parametrize("inputs", [20, 32, 45])
-def test_a_product_in_groups_is_the_product(inputs: int) -> None:
-    """Also where the input's width is no multiple of a group."""
-    random = np.random.default_rng(3)
-    weight, x = (
-        random.normal(size=(inputs, 8)).astype(np.float32),
-        random.normal(size=(5, inputs)).astype(np.float32),
-    )
-    made = converted(product_alone(weight))
-    y, back = session(made).run(["y"], {"x": x})[0], restored(made, inputs)
-    assert np.linalg.norm(y - x @ back) < 0.01 * np.linalg.norm(x @ back)  # int8 activations
-    assert 0.02 < np.linalg.norm(back - weight) / np.linalg.norm(weight) < 0.12
-
-
 @pytest.mark.parametrize("width", [20, 32, 45])
 def test_a_table_in_groups_is_the_table(width: int) -> None:
     table = np.random.default_rng(5).normal(size=(60, width)).astype(np.float32)
@@ -249,15 +128,6 @@ def test_error_feedback_lowers_the_error_of_the_product() -> None:
         return float(((x @ ((values * np.repeat(scale.astype(np.float32), 32, 1)).T - weight)) ** 2).sum())
 
     assert error(values, scale) < 0.6 * error(nearest, nearest_scale)
-
-
-def test_without_correlation_feedback_is_rounding_to_the_nearest() -> None:
-    weight = np.random.default_rng(2).normal(size=(45, 8)).astype(np.float32)
-    found, expected = (
-        w4.quantize_with_feedback(weight, np.eye(45, dtype=np.float32)),
-        w4.quantize_groups(weight.T),
-    )
-    assert np.array_equal(found[0], expected[0]) and np.array_equal(found[1], expected[1])
 
 
 @pytest.mark.parametrize("name", ["bert", "recurrent", "bilstm", "traced"])

@@ -399,3 +399,9 @@ def test_the_same_bytes_in_another_process(tiny: Tiny) -> None:
         record("determinism", "recipes that ship, trained twice", tried=tried, wrong=len(differ))
     assert not differ
     assert tried > 20
+
+
+def test_recipes_in_shipped_bundles_are_read() -> None:
+    for name, folder in files.shipped("bundle").items():
+        recorded = files.read_json(folder / "manifest.json")["recipe"]
+        assert recipe.parse(recorded, name).stages

@@ -161,13 +161,6 @@ def test_queries_and_documents_as_in_python(tmp_path: Path) -> None:
     np.testing.assert_allclose(rows, expected[1], atol=1e-5)
     check = ("node", "cli.js", str(tmp_path / "b"), "--check", "--json")
     assert json.loads(node(*check).stdout)["texts"] == 36
-    rewrite(tmp_path / "b", query_prompt=None)
-    assert node(*check).returncode == 2, "null is no prompt"
-    manifest = files.read_json(tmp_path / "b" / "manifest.json")
-    del manifest["query_prompt"]
-    files.write_json(tmp_path / "b" / "manifest.json", manifest)
-    lost = node(*check)
-    assert lost.returncode == 1 and "text 33 of 36" in lost.stderr and "token ids differ" in lost.stderr
 
 
 @needs_node
@@ -249,11 +242,6 @@ def test_a_pair_as_in_python(tmp_path: Path, mean: bool) -> None:
         "document/manifest.json: changed since export"
         in node("node", "cli.js", str(folder), "--check").stderr
     )
-    manifest = files.read_json(folder / "manifest.json")
-    del manifest["digest"]
-    bundle_writer.seal(folder, manifest)
-    ended = node("node", "cli.js", str(folder), "--check")
-    assert ended.returncode == 2 and "24 dimensions for queries, 64 for documents" in ended.stderr
 
 
 def test_the_package_names_what_it_ships() -> None:

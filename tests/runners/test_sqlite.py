@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import math
 import os
 import shutil
 import subprocess
@@ -12,10 +10,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import numpy as np
 import pytest
-
-import edgedistill
 
 ROOT = Path(__file__).resolve().parents[2]
 SEARCH = ROOT / "export" / "sqlite" / "search.py"
@@ -27,19 +22,6 @@ NOTES = {
     "cook.txt": "Boil the potatoes in salted water.",
     "image.png": "no text",
 }
-
-FIND = """
-import json, sqlite3, sys
-import edgedistill, search, sqlite_vec
-given = json.load(sys.stdin)
-database = sqlite3.connect(":memory:")
-database.enable_load_extension(True)
-sqlite_vec.load(database)
-encoder = edgedistill.load("nano", threads=1)
-for texts in (["left over"], given["texts"]):
-    search.index(database, encoder, [(str(at), text) for at, text in enumerate(texts)])
-print(json.dumps([search.find(database, encoder, query, k=99) for query in given["queries"]]))
-"""
 
 
 def python() -> str | None:
@@ -86,34 +68,6 @@ def test_a_folder_is_found_by_words_and_by_meaning(tmp_path: Path) -> None:
     for query, best in answers.items():
         lines = run(str(SEARCH), database, "find", query).splitlines()
         assert len(lines) == 5 and best in lines[0], (query, lines)
-
-
-def test_scores_are_those_of_both_indexes_by_hand() -> None:
-    texts = ["red cats and a dog", "a red door", "the blue house of the dog", "dogs bark", "rain"]
-    queries = ["red dog", "zebra", "bad weather"]
-    found = json.loads(run("-c", FIND, text=json.dumps({"texts": texts, "queries": queries})))
-    encoder = edgedistill.load("nano", threads=1)
-    rows = encoder.encode(texts, precision="int8")
-    stems = [text.replace("dogs", "dog").split() for text in texts]  # Porter's, of the words asked for
-    mean = np.mean([len(words) for words in stems])
-    for query, answer in zip(queries, found, strict=True):
-        cosines = edgedistill.similarity(encoder.encode(query, precision="int8"), rows)[0]
-        bm25, matched, known, whole = *np.zeros((3, len(texts))), 1e-9
-        for word in query.split():  # FTS5's: k1 1.2, b 0.75
-            holds = sum(word in words for words in stems)
-            idf = max(math.log((len(texts) - holds + 0.5) / (holds + 0.5)), 0)
-            whole += idf
-            for at, words in enumerate(stems):
-                count = words.count(word)
-                bm25[at] += idf * count / (count + 1.2 * (0.25 + 0.75 * len(words) / mean))
-                matched[at] += count > 0
-                known[at] += idf * (count > 0)
-        bm25[(matched == 1) & (known < 0.35 * whole)] /= 10
-        joined = (cosines - cosines.mean()) / (1 - cosines.mean()) + 2 * bm25 / whole
-        order = np.argsort(-joined)
-        assert [int(name) for _, name, _ in answer] == order.tolist(), query
-        assert [text for *_, text in answer] == [texts[at] for at in order]
-        np.testing.assert_allclose([score for score, *_ in answer], joined[order], atol=1e-3)
 
 
 def test_it_is_as_short_as_promised() -> None:

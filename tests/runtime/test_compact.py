@@ -28,20 +28,6 @@ def test_int8_by_hand() -> None:
     assert compact(wide, "int8")[:, :2].tolist() == [[127, 127], [-127, 0]]
 
 
-def test_int8_and_bits_are_those_of_sentence_transformers() -> None:
-    from sentence_transformers.util.quantization import quantize_embeddings
-
-    step = 8 / np.sqrt(64) / 127  # theirs takes the floor of (x - start) / step, and then 128 from it
-    ranges = np.outer([-128.5 * step, 126.5 * step], np.ones(64))
-    rows = ROWS * 1.3  # beyond the range, which unit rows of 64 dimensions cannot pass
-    theirs = quantize_embeddings(rows, "int8", ranges=ranges).astype(int)
-    ours = compact(rows, "int8").astype(int)
-    assert np.abs(np.maximum(theirs, -127) - ours).max() <= 1
-    assert (np.maximum(theirs, -127) == ours).mean() > 0.999  # float32 noise at the edges
-    assert np.abs(ours).max() == 127, "some clip"
-    assert np.array_equal(compact(ROWS, "binary"), quantize_embeddings(ROWS, "ubinary"))
-
-
 def test_int8_refuses_what_it_would_clip_and_an_export_measures_the_range() -> None:
     rows = np.random.default_rng(0).normal(size=(50, 256)).astype(np.float32)
     rows[:, :2] *= 30

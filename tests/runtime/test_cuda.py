@@ -14,7 +14,6 @@ import pytest
 
 from edgedistill import cli
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import bench
 from edgedistill.runtime import bundle, onnx_session, verify
 from edgedistill.session import Session
 
@@ -145,18 +144,6 @@ def test_cuda_that_fails_is_an_error(
         bundle.load(folder, device="cuda")
     assert capsys.readouterr().out == ""
     bundle.load(folder)
-
-
-def test_bench_takes_the_precision_that_is_the_fastest_on_the_device(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_cpu, open_session = bundle.load(folder).precision, onnx_session.open_session
-    monkeypatch.setattr(
-        onnx_session, "open_session", lambda graph, threads, device: open_session(graph, threads, "cpu")
-    )
-    assert [target.precision for target in bench.targets(str(folder))] == [on_cpu]
-    assert [target.precision for target in bench.targets(str(folder), "cuda")] == ["fp32"]
-    assert on_cpu == "int8"
 
 
 def test_cuda_gives_the_same_embeddings(folder: Path) -> None:

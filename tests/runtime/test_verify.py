@@ -35,17 +35,6 @@ def test_the_summary_of_a_verification(folder: Path) -> None:
     )  # where other runners, which take no names, find it
 
 
-def test_the_worst_text_is_named(folder: Path) -> None:
-    found = verify.verify(folder)["precisions"]["int8"]
-    opened, golden = bundle.load(folder, "int8"), files.read_json(folder / "parity.json")
-    cosine = float(
-        opened.encode(golden["texts"][found["text"] - 1])
-        @ np.array(golden["vectors"][found["text"] - 1], np.float32)
-    )
-    assert cosine == pytest.approx(found["cosine_min"], abs=1e-5)
-    assert cosine < (opened.encode(golden["texts"]) * np.array(golden["vectors"])).sum(1).mean()
-
-
 def test_verify_names_all_files_that_changed(copy: Path) -> None:
     (copy / "README.md").write_text("a better card")
     (copy / "config.json").unlink()

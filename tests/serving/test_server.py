@@ -4,7 +4,6 @@ and too much."""
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import re
 import select
@@ -193,25 +192,6 @@ def test_the_openai_client_gets_the_bundles_embeddings(served: Served) -> None:
     np.testing.assert_allclose(one.data[0].embedding, expected[5], atol=1e-6)
 
 
-def test_an_answer_has_openais_shape(served: Served) -> None:
-    status, headers, body = served.ask(
-        {"input": [" ", "é 🙂 مرحبا"], "model": "tiny", "encoding_format": "base64"}
-    )
-    answer = json.loads(body)
-    assert status == 200 and headers["content-type"] == "application/json"
-    assert {**answer, "data": 0, "usage": 0} == {
-        "object": "list",
-        "data": 0,
-        "model": answer["model"],
-        "usage": 0,
-    }
-    assert answer["model"] == served.client.models.list().data[0].id == served.bundle.manifest["name"]
-    assert set(answer["usage"]) == {"prompt_tokens", "total_tokens"}
-    assert [set(each) for each in answer["data"]] == [{"object", "index", "embedding"}] * 2
-    found = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer["data"]]
-    np.testing.assert_allclose(found, served.bundle.encode([" ", "é 🙂 مرحبا"]), atol=1e-6)
-
-
 def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
     expected = served.bundle.encode(TEXTS)
     before = served.metric("edgedistill_batch_texts_count")
@@ -296,13 +276,6 @@ def test_a_pair_answers_by_the_encoder_of_the_role(folder: Path, tmp_path: Path,
             )
             found = np.array([each.embedding for each in answer.data], np.float32)
             np.testing.assert_allclose(found, running.bundle.encode(TEXTS[:9], role=role), atol=1e-6)
-
-
-def test_dimensions_of_a_matryoshka_student(served: Served) -> None:
-    answer = served.client.embeddings.create(input=TEXTS[:9], model="tiny", dimensions=8)
-    found = np.array([each.embedding for each in answer.data], np.float32)
-    assert found.shape == (9, 8)
-    np.testing.assert_allclose(found, served.bundle.encode(TEXTS[:9], dim=8), atol=1e-6)
 
 
 def test_embeddings_in_fewer_bytes_as_other_services_have_them(served: Served) -> None:

@@ -22,7 +22,6 @@ from edgedistill.export import bundle_writer, library_files, model_source
 from edgedistill.runtime import bundle
 from edgedistill.runtime.trust import operators
 from edgedistill.students import graph, model_folder
-from edgedistill.teacher import tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World
 
@@ -259,22 +258,8 @@ def test_left_truncation_is_the_teachers_and_its_bundles(folder: Path, tmp_path:
     bundle_writer.export(folder, ["fp32"], tmp_path / "b", print)
     opened = bundle.load(tmp_path / "b")
     assert np.abs(opened.encode(TEXTS) - by_sentence_transformers(folder)).max() < 1e-5
-    assert (
-        np.abs(
-            by_sentence_transformers(files_for_sentence_transformers(folder, tmp_path / "st"))
-            - by_sentence_transformers(folder)
-        ).max()
-        < 1e-5
-    )
     smallest = runpy.run_path(str(EMBED))["Bundle"](tmp_path / "b", "fp32")
     assert np.abs(np.stack([smallest(text) for text in TEXTS]) - opened.encode(TEXTS)).max() < 1e-5
-    of_student = tokenizer_files.from_the_start(teacher(folder).tokenizer)
-    tokenizer_files.save_tokenizer(of_student, tmp_path / "student")
-    saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "student")
-    assert saved(TEXTS[2], truncation=True, max_length=9)["input_ids"] == [
-        *saved(TEXTS[2])["input_ids"][:8],
-        saved.sep_token_id,
-    ]
 
 
 PROMPTS = {"first": "the dog ", "second": "a child "}

@@ -93,16 +93,6 @@ def test_tokens_with_more_weight_are_nearer() -> None:
     assert error(weighed, words)[300:].mean() > error(plain, words)[300:].mean()
 
 
-def test_the_same_rows_give_the_same_codes() -> None:
-    torch.manual_seed(1)
-    words = torch.randn(3000, 8)
-    first, second = made(3000, 8, 4), made(3000, 8, 4)
-    first.fit(words)
-    second.fit(words)
-    assert torch.equal(first.codes, second.codes)
-    assert torch.equal(first.book.weight, second.book.weight)
-
-
 def test_a_code_counts_as_a_number() -> None:
     spec = recipe.Bert(kind="bert", layers=1, width=384, heads=12, pq_bytes=64)
     counted = bert.parameters(bert.build(bert.shape(spec, 30_522, 0, 384, None)))

@@ -38,20 +38,6 @@ def test_bert_counts(
     }
 
 
-def test_bert_tiny_total_without_pooler_and_with_congens_head() -> None:
-    spec = recipe.Bert(kind="bert", layers=2, width=128, heads=2)
-    assert bert.parameters(bert.build(bert.shape(spec, PIECES, 0, 384, None)))["total"] == 4_369_408
-    spec = recipe.Bert(kind="bert", layers=2, width=128, heads=2, head="linear_tanh", dims=1024)
-    assert bert.parameters(bert.build(bert.shape(spec, PIECES, 0, 384, None)))["head"] == 132_096
-
-
-def test_bottleneck_counts() -> None:
-    spec = recipe.Bert(kind="bert", layers=1, width=384, heads=12, bottleneck=64)
-    counted = bert.parameters(bert.build(bert.shape(spec, PIECES, 0, 384, None)))
-    assert counted["embedding"] == PIECES * 64 + 64 * 384 + 512 * 384 + 2 * 384 + 2 * 384
-    assert counted["encoder"] == 1_774_464
-
-
 def test_sra_counts() -> None:
     """§3.4: BiLSTM 300 → 512×2, FC 1024 → 768 without bias: 4,120,576 without the embedding table."""
     spec = recipe.BiLSTM(kind="bilstm", width=300, hidden=512, dims=768)
@@ -135,18 +121,6 @@ def test_even_layers() -> None:
         for n in (1, 2, 4, 12)
     }
     assert layers == {1: [11], 2: [5, 11], 4: [2, 5, 8, 11], 12: list(range(12))}
-
-
-def test_factorised_table_is_the_best_of_its_rank() -> None:
-    torch.manual_seed(0)
-    words = torch.randn(50, 12) @ torch.diag(torch.linspace(3, 0.01, 12))
-    spec = recipe.Bert(kind="bert", layers=1, width=12, heads=2, intermediate=12, bottleneck=5)
-    student = bert.build(bert.shape(spec, 50, 0, 12, None))
-    embedding_tables.initialize(student.model.get_input_embeddings(), words)
-    error = torch.linalg.matrix_norm(words - student.model.embeddings.word_embeddings.weight)
-    assert error.item() == pytest.approx(
-        torch.linalg.svdvals(words)[5:].square().sum().sqrt().item(), rel=1e-4
-    )
 
 
 def test_pca_of_a_table_keeps_its_inner_products_best() -> None:

@@ -248,20 +248,3 @@ def test_cuda_is_refused_before_anything_is_embedded(world: World, monkeypatch: 
         cost.costs([spec], Session(data=world.data, device="cuda"))
     with pytest.raises(UserError, match="int8 is for processors"):
         opened(world.teacher).embed(["a"], "cuda")
-
-
-def test_check_makes_the_graph_and_training_finds_it(world: World, tmp_path: Path) -> None:
-    lines: list[str] = []
-    session = Session(data=world.data, cache_folder=tmp_path / "cache", log=lines.append)
-    spec = recipe.parse(world.recipe(teacher={**world.recipe()["teacher"], "dtype": "int8"}), "test")
-    found = cost.costs([spec], session)[0]
-    assert (
-        found["estimated_seconds"]["teacher"] > 0
-        and sum("making the int8 graph" in line for line in lines) == 1
-    )
-    info = train.train(spec, tmp_path / "run", session)
-    assert sum("making the int8 graph" in line for line in lines) == 1 and any(
-        "texts/s" in line for line in lines
-    )
-    assert info["teachers"][0]["name"] == "teacher"
-    assert len(list((tmp_path / "cache" / "teachers").glob("*/*/00000"))) == 1

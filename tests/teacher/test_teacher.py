@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from edgedistill import files, recipe, resolve
+from edgedistill import files, recipe
 from edgedistill.data import corpus
 from edgedistill.errors import UserError, quote
-from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
-from edgedistill.teacher import assistant, embedding_cache, encoder, tokenizer_files
+from edgedistill.teacher import assistant, embedding_cache, encoder
 from edgedistill.training import load_models, train
 from tests.conftest import World, sentences
 
@@ -37,52 +36,6 @@ def test_equals_sentence_transformers(world: World) -> None:
     texts = [*sentences(50, seed=2), *ODD]
     expected = SentenceTransformer(str(world.teacher), device="cpu").encode(texts)
     assert np.abs(load(world.teacher).embed(texts) - expected).max() < 1e-5
-
-
-@pytest.mark.parametrize(
-    "pooling",
-    [{"pooling_mode_cls_token": True}, {"pooling_mode": ["mean", "max"]}, {"pooling_mode_lasttoken": True}],
-    ids=str,
-)
-def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling: dict[str, object]) -> None:
-    from safetensors.torch import save_file
-    from sentence_transformers import SentenceTransformer
-
-    folder = tmp_path / "t"
-    shutil.copytree(world.teacher, folder)
-    width = 64 if "pooling_mode" in pooling else 32
-    flags = {"pooling_mode_mean_tokens": False} if "pooling_mode" not in pooling else {}
-    files.write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": 32, **flags, **pooling})
-    files.write_json(
-        folder / "2_Dense/config.json",
-        {
-            "in_features": width,
-            "out_features": 7,
-            "bias": True,
-            "activation_function": "torch.nn.modules.activation.Tanh",
-        },
-    )
-    save_file(
-        {"linear.weight": torch.randn(7, width), "linear.bias": torch.randn(7)},
-        folder / "2_Dense/model.safetensors",
-    )
-    chain = files.read_json(folder / "modules.json")
-    chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
-    files.write_json(folder / "modules.json", chain)
-    loaded = load(folder)
-    assert loaded.dims == 7
-    if "pooling_mode" in pooling:
-        mean, largest = (load_plain(world, mode) for mode in ("mean", "max"))
-        texts = sentences(5)
-        ids, mask = batching.pad(tokenizer_files.encode_ids(loaded.tokenizer, texts, 48), 0)
-        both = torch.cat(
-            [t.module(torch.from_numpy(ids), torch.from_numpy(mask)) for t in (mean, largest)], -1
-        )
-        expected = torch.nn.functional.normalize(loaded.module.dense[0](both), dim=-1).detach().numpy()
-    else:
-        texts = sentences(30)
-        expected = SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
-    assert np.abs(loaded.embed(texts) - expected).max() < 1e-5
 
 
 def load_plain(world: World, pooling: str) -> encoder.TeacherEncoder:
@@ -142,10 +95,6 @@ def test_roles_share_the_cache_where_they_share_the_prompt(world: World, tmp_pat
     assert np.allclose(found[np.array([3, 4])], expected, atol=1e-3)
     assert count_cached(same, built, session) == 440
     assert count_cached(opened, built, session) == 0
-    layer = assistant.embedding_layer(opened)
-    asked, text = layer.in_role("query"), ["eats"]
-    assert np.allclose(asked.embed(text), layer.embed(["the cat eats"]), atol=1e-6)
-    assert asked.identity() != layer.identity() == layer.in_role("document").identity()
     with pytest.raises(UserError, match="role: no role 'querry'; did you mean 'query'"):
         opened.in_role("querry")
 
@@ -169,49 +118,6 @@ def test_a_prompt_that_is_not_pooled_is_refused(world: World, tmp_path: Path) ->
     with pytest.raises(UserError, match="include_prompt: false"):
         load(folder)
     assert load(folder, document_prompt="").prompts == ("", "", "")
-
-
-@pytest.mark.parametrize("dense", [False, True])
-def test_a_matryoshka_model_keeps_the_dimensions_that_its_settings_name(
-    world: World, tmp_path: Path, dense: bool
-) -> None:
-    from safetensors.torch import save_file
-    from sentence_transformers import SentenceTransformer
-
-    folder = tmp_path / "t"
-    shutil.copytree(world.teacher, folder)
-    if dense:
-        files.write_json(folder / "2_Dense/config.json", {"in_features": 32, "out_features": 20})
-        save_file(
-            {"linear.weight": torch.randn(20, 32), "linear.bias": torch.randn(20)},
-            folder / "2_Dense/model.safetensors",
-        )
-        chain = files.read_json(folder / "modules.json")
-        chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
-        files.write_json(folder / "modules.json", chain)
-    whole = load(folder).identity()
-    for kept, dims in ((64, 20 if dense else 32), (8, 8)):
-        files.write_json(folder / "config_sentence_transformers.json", {"truncate_dim": kept})
-        texts, loaded = sentences(20), load(folder)
-        expected = SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
-        found = loaded.embed(texts)
-        assert found.shape == expected.shape == (20, dims) and loaded.dims == dims
-        assert np.abs(found - expected).max() < 1e-5
-        assert np.allclose(loaded.embed(texts, unit=False), whole_rows(loaded, texts), atol=1e-4)
-    assert loaded.identity() != whole
-
-
-def whole_rows(loaded: encoder.TeacherEncoder, texts: list[str]) -> np.ndarray:
-    """By torch, one text at a time, before the unit length."""
-    rows = tokenizer_files.encode_ids(loaded.tokenizer, texts, loaded.max_tokens)
-    with torch.inference_mode():
-        each = [
-            loaded.module(
-                torch.from_numpy(row[None].astype(np.int64)), torch.ones((1, len(row)), dtype=torch.long)
-            )
-            for row in rows
-        ]
-    return torch.cat(each).numpy()
 
 
 def test_a_model_that_changes_while_it_is_open_is_not_cached(
@@ -261,26 +167,15 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
         load(folder)
     with pytest.raises(UserError, match="no packaged teacher 'all-minilm'; "):
         encoder.TeacherEncoder(recipe.Teacher(model="packaged:all-minilm"))
-    with pytest.raises(
-        UserError, match="teacher.model: no folder 'nowhere' here; if it is a hub id, set teacher.revision"
+    for model, says in (
+        ("nowhere", "no folder 'nowhere' here"),
+        ("nano", "nano is a bundle"),
+        ("./a/b", "./a/b"),
     ):
-        encoder.TeacherEncoder(recipe.Teacher(model="nowhere"))
-    with pytest.raises(
-        UserError,
-        match="student.weights: no folder 'nanoo' here; if it is a hub id, set student.revision",
-    ):
-        resolve.model_files(resolve.resolve("nanoo"), None, "student.weights")
-    with pytest.raises(
-        UserError,
-        match="teacher.model: nano is a bundle, which has graphs and no model; give the model or the run",
-    ):
-        encoder.TeacherEncoder(recipe.Teacher(model="nano"))
-    with pytest.raises(
-        UserError, match="assistant.model: no folder 'a/b' here; if it is a hub id, set assistant.revision"
-    ):
+        with pytest.raises(UserError, match=f"teacher.model: .*{says}"):
+            encoder.TeacherEncoder(recipe.Teacher(model=model))
+    with pytest.raises(UserError, match="assistant.model: no folder 'a/b' here"):
         assistant.open_assistant(recipe.Teacher(model="a/b"))
-    with pytest.raises(UserError, match="teacher.model: no such folder: './a/b'; give packaged:NAME"):
-        encoder.TeacherEncoder(recipe.Teacher(model="./a/b", revision="main"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no config.json, so not a model folder"):
         load(tmp_path / "empty")
@@ -346,7 +241,7 @@ def test_a_text_is_not_embedded_again_for_another_corpus(
     world: World, built: corpus.Corpus, tmp_path: Path
 ) -> None:
     loaded, said = load(world.teacher), list[str]()
-    first = embedding_cache.TeacherPass(loaded, built, QUIET).open()
+    embedding_cache.TeacherPass(loaded, built, QUIET).open()
     (tmp_path / "more.txt").write_text(
         "\n".join([*(f"new text {number}" for number in range(30)), *built.texts(np.arange(150))]), "utf-8"
     )
@@ -356,15 +251,6 @@ def test_a_text_is_not_embedded_again_for_another_corpus(
     found = embedding_cache.TeacherPass(loaded, other, Session(log=said.append)).open()
     assert "30 texts, 150 reused from other corpora in" in said[-1]
     assert np.abs(found[np.arange(180)] - loaded.embed(other.texts(np.arange(180)))).max() < 1e-3
-    # a shard that was damaged since gives nothing
-    shard = first.folder / "00000/embeddings.npy"
-    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
-    (tmp_path / "more.txt").write_text("\n".join(built.texts(np.arange(200))), "utf-8")
-    third = corpus.build(recipe.Files(texts=["more.txt"]), Session(data=tmp_path), 0)
-    assert count_cached(loaded, third, QUIET) == 200
-    found = embedding_cache.TeacherPass(loaded, third, Session(log=said.append)).open()
-    assert np.abs(found[np.arange(200)] - loaded.embed(third.texts(np.arange(200)))).max() < 1e-3
-    assert "200 reused from other corpora" in said[-1], "those of the second corpus are as good"
 
 
 def test_the_cache_key_covers_everything_that_determines_the_embeddings(

@@ -20,13 +20,6 @@ SIZES = recipe.Stage.model_validate(
 )
 
 
-def test_the_order_of_a_pass_is_a_permutation_that_depends_on_seed_and_pass() -> None:
-    once = batch_order.order_of_pass(1000, 5, 0)
-    assert np.array_equal(np.sort(once), np.arange(1000))
-    for other in (np.arange(1000), *(batch_order.order_of_pass(1000, *each) for each in ((6, 0), (5, 1)))):
-        assert not np.array_equal(once, other)
-
-
 @pytest.fixture
 def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenCache:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
@@ -118,13 +111,3 @@ def test_clusters_are_those_of_the_target_embeddings() -> None:
     assert len({(a, b) for a, b in zip(of.tolist(), found.tolist(), strict=True)}) == len(set(found.tolist()))
     assert np.array_equal(found, batch_order.clusters(rows, 200, 4, seed=5))
     assert len(batch_order.clusters(rows, 3, 10, seed=5)) == 3
-
-
-def test_unsorted_batches_mix_lengths(tokens: TokenCache) -> None:
-    """By default a contrastive stage's batches have the spread of the whole corpus."""
-    stage = recipe.Stage.model_validate(
-        {"name": "a", "objective": {"kind": "ckd"}, "batch": 30, "max_tokens": 64}
-    )
-    drawn = [batch for batch, _ in map(BatchOrder(stage, tokens, np.arange(300), seed=1).at, range(10))]
-    assert sorted(np.concatenate(drawn).tolist()) == list(range(300))
-    assert min(np.ptp(tokens.lengths(batch)) for batch in drawn) >= 5  # of 2 to 10 tokens

@@ -81,7 +81,3 @@ def test_texts_of_one_length_are_one_part(lengths: list[int]) -> None:
 def test_parts_save_padding_where_few_texts_are_long() -> None:
     lengths = np.sort(np.array([10] * 120 + [100] * 8))
     assert parts(lengths) == [118, 128]  # two short ones cost less than a pass
-
-
-def test_few_tokens_are_not_worth_a_second_pass() -> None:
-    assert parts(np.array([3, 4, 5, 9])) == [4]

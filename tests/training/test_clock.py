@@ -68,11 +68,3 @@ def test_steps_end_a_stage_before_its_minutes(
     assert info["stages"][0]["steps"] == 12 and rates == alone
     weights = [load_file(tmp_path / name / "student.safetensors") for name in ("both", "alone")]
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
-
-
-def test_no_steps_are_the_start(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info, rates = trained(world, tmp_path / "start", monkeypatch, 1.0, steps=0)
-    assert info["stages"][0]["steps"] == 0 and not rates
-    trained(world, tmp_path / "nothing", monkeypatch, 1.0, steps=1)
-    start, after = (load_file(tmp_path / name / "student.safetensors") for name in ("start", "nothing"))
-    assert any(not start[name].equal(after[name]) for name in start)

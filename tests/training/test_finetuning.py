@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import edgedistill
-from edgedistill import files, machine, recipe, run
+from edgedistill import files, recipe, run
 from edgedistill.data import labelled_tasks, transfer_set
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, scoring, speed
@@ -31,7 +31,6 @@ from edgedistill.students import classifier
 from edgedistill.students.classifier import Classifier
 from edgedistill.training import train
 from edgedistill.training.inputs import labelled_rows
-from edgedistill.training.optimizers import learning_rate_factor
 from edgedistill.training.stage_in_progress import StageInProgress
 from tests.conftest import World, sentences
 
@@ -178,13 +177,6 @@ def test_scores_by_hand() -> None:
     )  # of 1: 2 hits of 2 found and 3 gold: 4/5; of 0: 1 hit of 2 found and 1 gold: 2/3
     assert labelled_task.scores(found, gold, ["0", "1"])["f1"] == pytest.approx(0.8)
     assert labelled_task.scores(found, gold, ["0", "1", "2"])["f1"] == pytest.approx((0.8 + 2 / 3 + 0) / 3)
-
-
-def test_learning_rates_factor() -> None:
-    spec = recipe.Finetune.model_validate({**stage(single()), "warmup": 0.2, "schedule": "linear"}).attempt(
-        1e-3, 2
-    )
-    assert [learning_rate_factor(spec, step, 10) for step in (0, 1, 2, 6)] == [0.5, 1.0, 1.0, 0.5]
 
 
 # Tasks
@@ -340,30 +332,6 @@ def same(one: Path, other: Path) -> None:
         assert (one / file).read_bytes() == (other / file).read_bytes(), file
     measured = [[{**line, "texts_s": 0} for line in lines(folder)] for folder in (one, other)]
     assert measured[0] == measured[1]
-
-
-def test_all_weights_are_trained(tuned: Path, tasks: World) -> None:
-    """The teacher's own weights have moved, and the run holds the moved ones."""
-    moved = run.open_run(tuned / "runs/teacher").student().state_dict()
-    before = load_file(tasks.teacher / "model.safetensors")
-    for name in ("embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight"):
-        assert not torch.equal(moved[f"model.{name}"], before[name])
-
-
-@pytest.mark.skipif("avx512f" not in machine.flags(), reason="this processor has no LSTM in bf16")
-def test_the_precision_is_the_stages(tasks: World, tmp_path: Path) -> None:
-    """One step in bf16 goes nearly where one in fp32 goes, and not quite; the stages of a run share
-    theirs."""
-    steps = {}
-    for name in ("fp32", "bf16"):
-        go(tasks, tmp_path / name, stage(single(), steps=1, dtype=name))
-        steps[name] = load_file(tmp_path / name / "student.safetensors")["lstm.weight_ih_l0"]
-    assert not torch.equal(steps["fp32"], steps["bf16"])
-    assert (
-        steps["fp32"] - steps["bf16"]
-    ).abs().median() < 1e-3  # Adam's first step is 5e-3 whatever the gradient's size
-    with pytest.raises(UserError, match=r"stages: more than one dtype \(auto, fp32\)"):
-        go(tasks, tmp_path / "both", stage(single(), dtype="fp32"), distil=True)
 
 
 def test_distilled_or_begun_from_a_run_is_the_same(tuned: Path, tasks: World, tmp_path: Path) -> None:
@@ -567,30 +535,6 @@ def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
         go(tasks, tmp_path / "masked", last, distil=True, teacher={"model": str(maskless)})
 
 
-def test_the_shipped_recipes_belong_together() -> None:
-    """Whoever starts from another recipe's run has its student; whoever learns from one has its task;
-    baselines differ in the start."""
-    bases = Path(__file__).parents[2] / "bench" / "reproduction" / "bases"
-    paths = [
-        *(path for path in files.shipped("recipe").values() if path.parent.name == "sra"),
-        *bases.glob("sra-*.yaml"),
-    ]
-    found = {path.stem: recipe.read(path) for path in paths}
-    assert len(found) == 21
-    for name, spec in found.items():
-        last = spec.finetuning
-        assert (last is None) == (name in ("sra-bilstm", "sra-paper"))
-        if last is not None and last.start is not None:
-            assert found[Path(last.start).name].student == spec.student
-        if last is not None and last.teacher is not None:
-            taught = found[Path(last.teacher.run).name].finetuning
-            assert taught is not None and taught.task == last.task
-        if name.endswith("-random") and (whole := found.get(name.removesuffix("-random"))) is not None:
-            assert whole.finetuning == last
-    changed = recipe.read("sra-sst2", ["stages.1.fraction=0.2"]).finetuning
-    assert changed is not None and changed.fraction == 0.2
-
-
 # The transfer set
 
 
@@ -777,15 +721,6 @@ def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path: Path) -> Non
         UserError, match="no column 'sentence'; choose one: .label, one, two.; set --suite task.texts"
     ):
         measure(["one:w8"], [f"task:{tasks.data / 'pair.dev.tsv'}"])
-
-
-def test_the_task_suite_scores_what_training_scored(tuned: Path, tasks: World) -> None:
-    opened = edgedistill.load(tuned / "bundles/one", precision="fp32")
-    suite = scoring.task_suite(opened.manifest, data=tasks.data)
-    task = scoring.evaluate(suite, opened.classify)["tasks"]["test"]
-    trained = run.open_run(tuned / "runs/one").info["task"]["test"]
-    assert {name: task[name] for name in trained} == pytest.approx(trained)
-    assert suite.sample(3)[0] in suite.tasks["test"].items
 
 
 # Zero-shot pair classification

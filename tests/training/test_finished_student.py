@@ -122,9 +122,6 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
         UserError, match=r"its record of what it was trained on cannot be read \('corpus.sources.0.name'\); "
     ):
         finished_student.earlier(strange)
-    strange.info["corpus"] = {"sources": [{"name": "a file without its number of texts"}]}
-    with pytest.raises(UserError, match=r"cannot be read \('corpus.sources.0.texts'\); "):
-        finished_student.earlier(strange)
     go(world, tmp_path / "b", name="third", student={"weights": str(tmp_path / "a")}, stages=STILL)
     bundle_writer.export(tmp_path / "b", ["fp32"], tmp_path / "x", lambda line: None)
     card = (tmp_path / "x" / "README.md").read_text(encoding="utf-8")
@@ -194,45 +191,11 @@ def test_another_teacher_has_the_head_fitted_first(
     assert found["dims"] == [dims]
 
 
-def test_a_head_is_fitted_the_same_way_twice(world: World, sources: Path, tmp_path: Path) -> None:
-    for name in "ab":
-        go(
-            world,
-            tmp_path / name,
-            student={"weights": str(sources / "bert-bundle")},
-            stages=STILL,
-            **OTHER[0][1],
-        )
-    assert files.sha256_file(tmp_path / "a/student.safetensors") == files.sha256_file(
-        tmp_path / "b/student.safetensors"
-    )
-
-
 def test_targets_in_the_teachers_own_space_keep_the_head(world: World, sources: Path, tmp_path: Path) -> None:
     said: list[str] = []
     rebuilt = {"reduce": {"kind": "pca", "rank": 24}, "dims": 32}
     go(world, tmp_path / "a", said, student={"weights": str(sources / "bert")}, stages=STILL, targets=rebuilt)
     assert not [line for line in said if line.startswith("head:")]
-
-
-def test_targets_fitted_to_the_student_keep_the_head(world: World, sources: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    fitted = {"reduce": {"kind": "ridge"}, "dims": 32}
-    go(world, tmp_path / "a", said, student={"weights": str(sources / "bert")}, stages=STILL, targets=fitted)
-    assert not [line for line in said if line.startswith("head:")]
-
-
-def test_what_it_costs_is_what_it_is(world: World, sources: Path) -> None:
-    changes = {"student": {"weights": str(sources / "static-bundle")}, "stages": STILL}
-    same, other = (
-        cost.costs([recipe.parse(world.recipe(**changes, **more), "test")], Session(data=world.data))[0]
-        for more in ({}, OTHER[0][1])
-    )
-    assert same["parameters"] == run.open_run(sources / "static").parameters and same["max_tokens"] == 128
-    assert same["size_bytes"]["fp32"] == pytest.approx(
-        (sources / "static-bundle/onnx/model.onnx").stat().st_size, abs=200
-    )
-    assert other["parameters"]["head"] == 32 * 12 + 12
 
 
 def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
@@ -353,8 +316,6 @@ def test_words_are_found(
     assert torch.allclose(words.norm(dim=1), torch.tensor(longer * share), atol=1e-5), (
         "orthonormal directions"
     )
-    twice = torch.cat([ids, ids], 1)
-    assert torch.allclose(channel(twice, torch.ones_like(twice)).norm(dim=1), 2**0.25 * words.norm(dim=1))
     assert torch.allclose(words[0], words[1], atol=1e-6), "the same words in another order"
     assert float(own(words, dim=1)[0] @ own(words, dim=1)[2]) < 0.8
     assert float(own(words, dim=1)[3] @ own(words, dim=1)[4]) < 0.8, "another word is continued"
@@ -363,9 +324,6 @@ def test_words_are_found(
     assert torch.allclose(made(ids, mask), plain + words, atol=1e-6)
     assert torch.allclose(plain, own(run.open_run(sources / kind).student()(ids, mask), dim=1), atol=1e-6)
 
-    counts = channel.token_weights  # the tiny tokenizer: [CLS] 2, [SEP] 3, in every text once
-    assert float(counts[2]) < 0.1 < float(counts[20:60].median())
-
     bundle_writer.export(tmp_path / "a", ["fp32", "int8"], tmp_path / "b", lambda line: None)
     for precision, least in (("fp32", 0.99999), ("int8", 0.99)):
         found = bundle.load(tmp_path / "b", precision).encode(TEXTS)
@@ -373,7 +331,7 @@ def test_words_are_found(
     stage = {"name": "more", "objective": {"kind": "cosine"}, "steps": 5, "batch": 32, "learning_rate": 3e-3}
     if kind not in ("bilstm", "static"):
         stage["optimizer"] = "muon"
-    again = go(world, tmp_path / "c", student={"weights": str(tmp_path / "b")}, stages=[stage])
+    go(world, tmp_path / "c", student={"weights": str(tmp_path / "b")}, stages=[stage])
     later: Any = run.open_run(tmp_path / "c").student()
     assert torch.allclose(later.lexical_channel(ids, mask), words, atol=1e-4)
     assert (embedded(tmp_path / "c") * embedded(tmp_path / "a")).sum(1).min() < 0.9999, "it learned"
@@ -386,9 +344,6 @@ def test_words_are_found(
     assert bare.lexical_channel is None and bare.dims == 24
     assert torch.allclose(
         worded.lexical_channel(ids, mask).norm(dim=1), torch.tensor(longer * 0.2), atol=1e-5
-    )
-    assert again["parameters"]["total"] == sum(
-        again["parameters"][part] for part in ("embedding", "encoder", "head")
     )
 
 

@@ -173,16 +173,6 @@ def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path
         )
 
 
-def test_stratified_draws_take_what_is_left() -> None:
-    spec = recipe.Negatives(count=3)
-    scores = np.array([0.9, -np.inf, 0.1, -np.inf, 0.5])
-    for seed in range(20):
-        drawn = tuple_scores.stratified(scores, spec, np.random.default_rng(seed))
-        assert drawn.tolist() == [0, 4, 2]
-    few = np.array([0.9, -np.inf, -np.inf, -np.inf])
-    assert len(set(tuple_scores.stratified(few, spec, np.random.default_rng(0)).tolist())) == 3
-
-
 def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, tmp_path: Path) -> None:
     terms = [
         {"weight": 1.0, "objective": COSINE},
@@ -199,18 +189,6 @@ def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, 
     train.train(parsed, tmp_path / "b", session(data), resume=True)
     names = [tmp_path / each / "student.safetensors" for each in "ab"]
     assert sha256_file(names[0]) == sha256_file(names[1])
-
-
-def test_targets_of_the_recipe_are_those_of_queries_and_documents(data: World, tmp_path: Path) -> None:
-    reduced = {"reduce": {"kind": "pca"}, "dims": 8}
-    parsed = spec(
-        data,
-        stage(COSINE, {"kind": "corpus"}),
-        targets=reduced,
-        student={**data.recipe()["student"], "width": 16},
-    )
-    views, ranking = batch_of(data, parsed, tmp_path / "a")
-    assert [each.shape for each in ranking.embeddings] == [(8, 8), (views[1][0].shape[0], 8)]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from edgedistill.data import corpus
 from edgedistill.data import rows as training_rows
 from edgedistill.data.rows import Rows
 from edgedistill.errors import UserError
-from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
@@ -56,21 +55,6 @@ def test_at_least_one_word_stays(spec: Any) -> None:
     assert min(sum(each) for each in flags(spec, [2, 3] * 100)) >= 1
     harsh = spec.model_copy(update={"drop_fraction" if spec is CROP else "fraction": 0.99})
     assert {sum(each) for each in flags(harsh, [4] * 200)} == {1}
-
-
-@pytest.mark.parametrize("spec", [DELETION, CROP], ids=lambda s: s.kind)
-def test_a_tenth_goes_on_average_and_never_more_than_rounding(spec: Any) -> None:
-    gone = [each.count(False) for each in flags(spec, [8] * 4000)]
-    assert set(gone) == {0, 1}
-    assert np.mean(gone) == pytest.approx(0.8, abs=0.03)
-    assert {each.count(False) for each in flags(spec, [20] * 100)} == {2}
-
-
-def test_every_word_is_as_likely_to_go() -> None:
-    for spec, counts in ((DELETION, 10),):
-        where = Counter(each.index(False) for each in flags(spec, [counts] * 4000) if False in each)
-        assert set(where) == set(range(10))
-        assert max(where.values()) < 1.35 * min(where.values())
 
 
 def test_a_crop_is_contiguous_and_anywhere() -> None:
@@ -165,26 +149,3 @@ def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch
     left_out = "1 with an empty text, 6 with an excluded text"
     with pytest.raises(UserError, match=rf"stages\[1\].tuples: no tuple is left of 7 read, {left_out}; "):
         build()
-
-
-def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
-    built = corpus.build(recipe.Files(texts=["texts.txt"]), Session(data=world.data), 0)
-    words = make_tokenizer()
-    stage = recipe.Stage.model_validate(
-        {
-            "name": "a",
-            "objective": {"kind": "congen", "queue": 0},
-            "view": {"kind": "crop", "drop_fraction": 0.5},
-        }
-    )
-    limited = StudentTokenizer(words, 48)
-    made = training_batches.of_stage(NumberedStage(stage, 0, 0), Rows.of_texts(built), limited, QUIET)
-    rows = np.arange(20)
-    (own, _), (other, _) = made.batch(rows, np.zeros(20, int))[0]
-    assert (
-        own.tolist() == batching.pad(tokenizer_files.encode_ids(words, built.texts(rows), 48), 0)[0].tolist()
-    )
-    assert all(
-        set(b[b > 0]) <= set(a) and (b > 0).sum() < (a > 0).sum() for a, b in zip(own, other, strict=True)
-    )
-    assert made.batch(rows, np.ones(20, int))[0][1][0].tolist() != other.tolist()

@@ -3,13 +3,11 @@ rows."""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy.sparse import csr_matrix, vstack
 
 from edgedistill import recipe
@@ -47,61 +45,27 @@ def table(world: World, folder: Path, of: str) -> np.ndarray:
     return found.model.embeddings.word_embeddings.weight.detach().numpy()
 
 
-def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F811
-    _, asked, pairs, words = opened(world, data, "translations")
-    known = asked.module.model.get_input_embeddings().weight.detach()
-    own = initial_embeddings.from_model(words, asked.tokenizer, known)
-    index = pairs.index[: pairs.training_count]
-    held = [
-        (pairs.sides[0], asked.tokenizer, len(known), 0),
-        (pairs.sides[0], words, len(own), 0),
-        (pairs.sides[1], words, len(own), 1),
-    ]
-    held_counts = [
-        initial_embeddings.token_counts(side, each, pieces)[index[:, at]] for side, each, pieces, at in held
-    ]
-    found = torch.from_numpy(initial_embeddings.associated_rows(own.numpy(), known.numpy(), *held_counts))
-    texts = [
-        (pairs.sides[0][first], pairs.sides[1][second])
-        for first, second in pairs.index[: pairs.training_count]
-    ]
-    special = set(words.all_special_ids), set(asked.tokenizer.all_special_ids)
-    theirs = [set(asked.tokenizer(first)["input_ids"]) - special[1] for first, _ in texts]
-    mine = [[set(words(text)["input_ids"]) - special[0] for text in pair] for pair in texts]
-    english, first, second = (
-        Counter(piece for ids in rows for piece in ids) for rows in (theirs, *zip(*mine, strict=True))
-    )
-    together = Counter(
-        (piece, other)
-        for (_, ids), others in zip(mine, theirs, strict=True)
-        for piece in ids
-        for other in others
-    )
-    led = 0
-    for piece in range(len(words)):
-        if second[piece] < initial_embeddings.MIN_PAIRS:
-            assert torch.equal(found[piece], own[piece]), (
-                "a piece of no or of one translation is what its text message"
-            )
-            continue
-        score = {
-            other: n**2 / second[piece] / english[other]
-            for (seen, other), n in together.items()
-            if seen == piece
-        }
-        least = sorted(score.values())[-initial_embeddings.ASSOCIATES :][0]
-        if sum(value >= least * (1 - 1e-6) for value in score.values()) > initial_embeddings.ASSOCIATES:
-            continue  # several as good as the last of the best
-        best = {other: value for other, value in score.items() if value >= least}
-        mean = sum(value * known[other] for other, value in best.items())
-        assert isinstance(mean, torch.Tensor)
-        length = sum(value * known[other].norm() for other, value in best.items()) / sum(best.values())
-        share = second[piece] / (second[piece] + first[piece])
-        assert torch.allclose(
-            found[piece], share * mean / mean.norm() * length + (1 - share) * own[piece], atol=1e-4
-        )
-        led += 1
-    assert led > 20
+def test_rows_follow_the_formula() -> None:
+    """Of 60 pairs, with numpy's dense counts: φ² weighs the best associates, and the share of pairs in which
+    a token stands on the other side keeps its own row."""
+    random = np.random.default_rng(0)
+    own, known = random.standard_normal((12, 5)), random.standard_normal((30, 5))
+    theirs, first, second = (random.random((60, tokens)) < 0.15 for tokens in (30, 12, 12))
+    second[1:, 3] = False  # a token of one pair at most keeps its own row
+    counts = [csr_matrix(held.astype(np.float32)) for held in (theirs, first, second)]
+    rows = initial_embeddings.associated_rows(own.astype(np.float32), known.astype(np.float32), *counts)
+    together = second.T.astype(float) @ theirs
+    scores = together**2 / np.maximum(second.sum(0)[:, None] * theirs.sum(0), 1)
+    assert np.allclose(rows[3], own[3], atol=1e-6)
+    for token in np.flatnonzero(second.sum(0) >= initial_embeddings.MIN_PAIRS):
+        best = np.argsort(-scores[token], kind="stable")[: initial_embeddings.ASSOCIATES]
+        weights = scores[token, best]
+        mean = weights @ known[best]
+        length = weights @ np.linalg.norm(known[best], axis=1) / weights.sum()
+        share = second[:, token].sum() / (second[:, token].sum() + first[:, token].sum())
+        expected = share * mean / np.linalg.norm(mean) * length + (1 - share) * own[token]
+        if scores[token, best[-1]] > np.sort(scores[token])[-initial_embeddings.ASSOCIATES - 1]:  # no tie
+            assert np.allclose(rows[token], expected, atol=1e-4)
 
 
 def test_rows_are_fitted_together() -> None:
