@@ -8,7 +8,7 @@ import pytest
 import report_files
 import yaml
 
-from edgedistill import demo, recipe, run
+from edgedistill import demo, run
 from edgedistill.data import corpus
 from edgedistill.evaluation import speed
 from edgedistill.session import QUIET, Session
