@@ -19,6 +19,7 @@ from edgedistill.data import bm25
 from edgedistill.errors import CheckFailed, UserError, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
 from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, cosines
+from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.evaluation.suites.retrieval import Collection
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.runtime import bundle_location
@@ -51,9 +52,9 @@ class Measured(speed.Target):
 
     manifest: dict[str, Any] = field(default_factory=dict)  # of a pair: that of its encoder of queries
     documents: dict[str, Any] | None = None  # of a pair: what embeds its documents
-    quality: dict[str, dict[str, Any]] = field(default_factory=dict)
-    speed: dict[str, Any] = field(default_factory=dict)
-    agreement: dict[str, Any] | None = None
+    quality: dict[str, Measures] = field(default_factory=dict)
+    speed: Measures = field(default_factory=dict)
+    agreement: Measures | None = None
 
     @property
     def is_teacher(self) -> bool:
@@ -74,7 +75,7 @@ def bench(
     search: scoring.Search = BY_COSINE,
     runners: Sequence[str] = (speed.OWN,),
     show: Log | None = None,
-) -> dict[str, Any]:
+) -> Measures:
     """Measure bundles ("path", "path:w8", "path:*") on suites, show the table (by default in the log), write
     the outputs, check the recipes' requirements. `search` adds to suites of kind retrieval; `runners` are
     timed, and accuracy is that of the graph in edgedistill's own.
@@ -159,7 +160,7 @@ def reference(measured: list[Measured]) -> Measured | None:
 
 def assemble(
     target: Measured, measured: list[Measured], suite_of_texts: str, described: dict[str, Any]
-) -> dict[str, Any]:
+) -> Measures:
     """Return the report of one bundle, with every key of KEYS in evaluation/report.py.
 
     `suite_of_texts` is the suite whose texts were timed, `described` the machine.
@@ -226,7 +227,7 @@ def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> N
         )
 
 
-def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, Any]:
+def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> Measures:
     """Count what the vocabulary lacks of a suite. Returns {texts: with unknown tokens, tokens: their share of
     all, first: text or None}."""
     ids = opened.tokenize(suite.texts, "query" if suite.kind == "retrieval" else "text")
@@ -367,9 +368,7 @@ def _accuracy(
             target.agreement = {**teacher_agreement.agreement(embeddings, expected), "source": source}
 
 
-def _scores(
-    opened: bundles_.Bundle, suite: scoring.Suite, search: scoring.Search
-) -> dict[str, dict[str, Any]]:
+def _scores(opened: bundles_.Bundle, suite: scoring.Suite, search: scoring.Search) -> dict[str, Measures]:
     """Score a bundle on a suite: {name of a ranking, or of the suite: its quality}."""
     if suite.kind == "retrieval":
         scored = scoring.evaluate_search(suite, opened, search)
@@ -414,7 +413,7 @@ class Resampled(NamedTuple):
 
     draws: bootstrap.Floats
     score: float
-    place: dict[str, Any]
+    place: Measures
 
 
 def _resampled(target: Measured, plan: speed.MeasurementPlan) -> dict[tuple[str, str], Resampled]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgedistill.evaluation.suites.cosines import places, rank_correlation
+from edgedistill.evaluation.suites.cosines import Measures, places, rank_correlation
 
 Floats = npt.NDArray[np.float64]
 Rounds = Sequence[Floats]
@@ -51,7 +50,7 @@ def _two_stage(rounds: Rounds, levels: list[float], resamples: int, seed: int) -
     return np.array(draws)
 
 
-def ratio(ours: Rounds, theirs: Rounds, queries: int, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
+def ratio(ours: Rounds, theirs: Rounds, queries: int, resamples: int = 1000, seed: int = 0) -> Measures:
     """Estimate how many times as long a query takes in `ours` as in `theirs`, query by query.
 
     Both have the same rounds of `queries` queries in the same order; of several passes a query's median
@@ -68,13 +67,13 @@ def _by_query(times: Floats, queries: int) -> Floats:
     return np.median(passes, axis=0)
 
 
-def resolution(same: dict[str, Any]) -> float:
+def resolution(same: Measures) -> float:
     """Return the smallest relative difference that a run can resolve, given the ratio of a bundle to itself
     (A/A test): the end of its interval that is further from 1."""
     return round(float(np.exp(np.abs(np.log([same["ratio"], *same["interval95"]])).max()) - 1), 4)
 
 
-def scores(name: str, samples: dict[str, Any], resamples: int = 1000, seed: int = 0) -> Floats:
+def scores(name: str, samples: Measures, resamples: int = 1000, seed: int = 0) -> Floats:
     """Resample the score of a task: (resamples,). Of encoders on the same items the same items are drawn, so
     that differences are paired (Sakai 2006).
 
@@ -92,7 +91,7 @@ def scores(name: str, samples: dict[str, Any], resamples: int = 1000, seed: int 
     return np.array([rank_correlation(x[rows], y[rows]) or 0.0 for rows in draws])
 
 
-def of_suite(tasks: dict[str, Any], resamples: int = 1000, seed: int = 0) -> dict[str, Floats]:
+def of_suite(tasks: dict[str, Measures], resamples: int = 1000, seed: int = 0) -> dict[str, Floats]:
     """Resample the scores of a suite's tasks by their names and, where all have samples, as "" their mean."""
     draws = {}
     for name, task in tasks.items():

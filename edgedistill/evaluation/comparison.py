@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from edgedistill.errors import UserError, raise_failed
 from edgedistill.evaluation import bootstrap, page, tables
 from edgedistill.evaluation.report import Report, read, resolution, title
+from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.session import Log
 
 TOLERANCE = (
@@ -54,7 +55,7 @@ class Change(NamedTuple):
 
 def compare(
     before: Path, after: Path, show: Log, html: Path | None = None, png: Path | None = None
-) -> dict[str, Any]:
+) -> Measures:
     """Compare the reports of two files bundle by bundle, show the table, and draw both on a page.
 
     Reports are matched by title, and two that are alone in their files whatever their names. Returns
@@ -109,7 +110,7 @@ def changes(name: str, before: Report, after: Report) -> list[Change]:
     return compared
 
 
-def _score(name: str, suite: str, before: dict[str, Any], after: dict[str, Any]) -> Change:
+def _score(name: str, suite: str, before: Measures, after: Measures) -> Change:
     """Compare the averages on a suite: by the paired bootstrap where both reports have the scores of the same
     items, otherwise by TOLERANCE."""
     averages = 100 * before["average"], 100 * after["average"]
@@ -121,7 +122,7 @@ def _score(name: str, suite: str, before: dict[str, Any], after: dict[str, Any])
     return Change(name, suite, *averages, interval, 0.0)
 
 
-def _items(quality: dict[str, Any]) -> list[Any]:
+def _items(quality: Measures) -> list[Any]:
     """Of each task what tells whether two reports have the same items: gold scores, or how many there are."""
     samples = [task.get("samples", {}) for task in quality["tasks"].values()]
     return [sample.get("gold", len(sample.get("scores", ()))) for sample in samples]

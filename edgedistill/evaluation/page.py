@@ -23,6 +23,7 @@ from edgedistill.evaluation.report import (
     without_samples,
 )
 from edgedistill.evaluation.suites import FAMILIES
+from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.precisions import PRECISIONS
 
 TEMPLATES = Path(__file__).with_name("html")
@@ -92,7 +93,7 @@ def filled(template: Path, data: Any) -> str:
     return page.replace("/*DATA*/", text.replace("<", "\\u003c"))  # so that no text of it ends the script
 
 
-def data(reports: list[Report], changes: list[list[str]] | None = None) -> dict[str, Any]:
+def data(reports: list[Report], changes: list[list[str]] | None = None) -> Measures:
     """Return what page.js draws: the reports themselves and, of each, the cells of its row in every table.
 
     `suites` holds each suite's name and kind, the measure of a task that it averages, and the title of that;

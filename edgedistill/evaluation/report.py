@@ -13,6 +13,7 @@ from edgedistill import files
 from edgedistill.errors import UserError, raise_failed
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.speed import OWN, titled
+from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.session import Log
 
 SCHEMA = 1
@@ -140,7 +141,7 @@ def without_samples(part: Any) -> Any:
     return {key: without_samples(value) for key, value in part.items() if "samples" not in key}
 
 
-def check_requirements(manifest: dict[str, Any], report: Report) -> list[dict[str, Any]]:
+def check_requirements(manifest: dict[str, Any], report: Report) -> list[Measures]:
     """Compare a report with the `requirements` of the manifest's recipe.
 
     `sts` and `sts_kept` apply to the named suite, else to every measured suite of kind sts; `size_mb` to the
@@ -167,7 +168,7 @@ def check_requirements(manifest: dict[str, Any], report: Report) -> list[dict[st
     return checks
 
 
-def conclude(checks: list[dict[str, Any]], result: dict[str, Any], log: Log) -> None:
+def conclude(checks: list[Measures], result: Measures, log: Log) -> None:
     """Log the requirements that were not checked. Raises CheckFailed with `result` when one is not met."""
     failed = list[str]()
     for check in checks:

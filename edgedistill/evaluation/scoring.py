@@ -17,7 +17,7 @@ from pydantic import Field
 from edgedistill import files, recipe
 from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, labelled_task
-from edgedistill.evaluation.suites.cosines import Encode, Encoder, Remembered, unit
+from edgedistill.evaluation.suites.cosines import Encode, Encoder, Measures, Remembered, unit
 from edgedistill.evaluation.suites.mteb_task import MtebTask
 from edgedistill.evaluation.suites.retrieval import Documents, Search, rankings
 from edgedistill.evaluation.suites.suite_files import Task, TaskData, locate
@@ -116,9 +116,7 @@ def languages(name: str | Path) -> set[str]:
     return codes
 
 
-def evaluate(
-    suite: Suite, encode: Any, precisions: Sequence[str] = (), samples: bool = False
-) -> dict[str, Any]:
+def evaluate(suite: Suite, encode: Any, precisions: Sequence[str] = (), samples: bool = False) -> Measures:
     """Score an encoder on a suite. Returns {kind, average, tasks: {name: measures}}; `average` is the mean
     over tasks of the measure that the family averages.
 
@@ -148,11 +146,11 @@ def _in_precision(encoder: Encoder, precision: str, texts: list[str]) -> Any:
     return expanded(compact(unit(encoder.text(texts)), precision, encoder.calibration))
 
 
-def evaluate_search(suite: Suite, encode: Any, search: Search) -> dict[str, dict[str, Any]]:
+def evaluate_search(suite: Suite, encode: Any, search: Search) -> dict[str, Measures]:
     """Score an encoder, as `evaluate` takes it, on a suite of kind retrieval, alone and beside what `search`
     names. Returns, by the suite's name and the title of each ranking, what `evaluate` returns; of one with
     BM25 also its `weight` and the average of `bm25` alone."""
-    encoder, by_title = finite(encode, f"suite {suite.name}"), dict[str, dict[str, Any]]()
+    encoder, by_title = finite(encode, f"suite {suite.name}"), dict[str, Measures]()
     collections: dict[str, Any] = suite.tasks
     for name, task in collections.items():
         for title, measures in rankings(task, encoder, search).items():
@@ -167,7 +165,7 @@ def evaluate_search(suite: Suite, encode: Any, search: Search) -> dict[str, dict
     return qualities
 
 
-def _averaged(suite: Suite, tasks: dict[str, Any]) -> dict[str, Any]:
+def _averaged(suite: Suite, tasks: dict[str, Measures]) -> Measures:
     measure = FAMILIES[suite.kind].averaged
     average = float(np.mean([measures[measure] for measures in tasks.values()]))
     quality = {"kind": suite.kind, "average": average, "tasks": tasks}

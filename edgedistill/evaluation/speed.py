@@ -29,6 +29,7 @@ from pydantic import Field
 from edgedistill import files, machine
 from edgedistill.errors import UserError, first_line, quote, unknown_name
 from edgedistill.evaluation import bootstrap
+from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.runtime.manifest import Part, problems
 from edgedistill.session import Session
 
@@ -157,7 +158,7 @@ class Round(NamedTuple):
 
 def measure(
     targets: Sequence[Target], texts: list[str], session: Session, plan: MeasurementPlan
-) -> list[dict[str, Any]]:
+) -> list[Measures]:
     """Measure bundles in alternation. Returns, for each, {single, offline, load, peak_rss_bytes,
     memory, noise, against, threads, device, runner}.
 
@@ -193,7 +194,7 @@ def measure(
 
 def compare(
     titles: list[str],
-    summaries: list[dict[str, Any]],
+    summaries: list[Measures],
     timed: list[list[Round]],
     again: list[Round],
     plan: MeasurementPlan,
@@ -259,7 +260,7 @@ def _answer(place: str, line: str) -> Answer:
     return Answer(**value)
 
 
-def summary(rounds: list[Round], plan: MeasurementPlan) -> dict[str, Any]:
+def summary(rounds: list[Round], plan: MeasurementPlan) -> Measures:
     """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts
     per second; null for what its runner does not tell."""
     answers, single = [one.answer for one in rounds], [one.single_ms for one in rounds]
@@ -300,7 +301,7 @@ def summary(rounds: list[Round], plan: MeasurementPlan) -> dict[str, Any]:
     }
 
 
-def _of_length(rounds: list[Length]) -> dict[str, Any]:
+def _of_length(rounds: list[Length]) -> Measures:
     """The medians over rounds of what was timed at one length, and as `range_ms` the whole time of the
     fastest and of the slowest round."""
     medians = {}

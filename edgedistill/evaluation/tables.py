@@ -8,7 +8,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -25,6 +25,7 @@ from edgedistill.evaluation.report import (
     ties,
     title,
 )
+from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.evaluation.suites.retrieval import by_cosine
 
 WIDTH = 100  # columns at most
@@ -95,9 +96,9 @@ def embeddings(reports: list[Report]) -> list[Row]:
     return rows
 
 
-def _by_precision(report: Report) -> dict[str, dict[str, Any]]:
+def _by_precision(report: Report) -> dict[str, Measures]:
     """{precision: {suite: {average, bytes}}} of the embeddings of a report."""
-    scored = dict[str, dict[str, Any]]()
+    scored = dict[str, Measures]()
     for name, quality in report["quality"].items():
         for precision, score in quality.get("embeddings", {}).items():
             scored.setdefault(precision, {})[name] = score

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from edgedistill.evaluation.scoring import Suite
-from edgedistill.evaluation.suites.cosines import Floats, dot, places, spearman, unit
+from edgedistill.evaluation.suites.cosines import Floats, Measures, dot, places, spearman, unit
 from edgedistill.runtime.similarity import search
 
 # Mean cosine of a text's embeddings by two encoders, below which they have not learned the same space. Of
@@ -18,7 +16,7 @@ NEAREST = 10
 FURTHEST = 20  # items of a suite
 
 
-def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> dict[str, Any]:
+def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> Measures:
     """Compare two sets of embeddings of the same texts, student (n, d) and teacher (n, e).
 
     Returns the number of `texts`; `spearman`, the rank correlation of the cosines of `pairs` random pairs;
@@ -62,11 +60,11 @@ def space(queries: Floats, expected: Floats) -> tuple[float, str | None]:
     return cosine, None if cosine >= SAME_SPACE else f"{fact}, so they are not in one space"
 
 
-def furthest(suite: Suite, student: dict[str, Any], teacher: dict[str, Any]) -> list[dict[str, Any]]:
+def furthest(suite: Suite, student: Measures, teacher: Measures) -> list[Measures]:
     """The items of a suite on which a student is furthest from its teacher: {task, texts, gold, student,
     teacher}. Of pairs these are the ones whose cosines are furthest apart in rank within a task, of queries
     those whose scores are. None of suites whose items are no texts."""
-    ranked = list[tuple[float, dict[str, Any]]]()
+    ranked = list[tuple[float, Measures]]()
     for name, task in suite.tasks.items():
         if not task.examples:
             continue

@@ -22,6 +22,7 @@ from edgedistill.students import classifier, graph, kinds
 from edgedistill.training import teacher_cache
 from edgedistill.training.open_recipe import Opened, open_recipe
 
+Cost = dict[str, Any]  # of a recipe, as the JSON of `check` has it
 ROUNDS = 5  # the least of their medians counts: other work on the machine only ever adds
 QUERIES = 60  # of a round of each precision
 MOST_SECONDS = 0.15  # for each precision, but for a call in each round; a check answers at once
@@ -29,7 +30,7 @@ SAMPLES = 8  # texts that activations are measured on: what they hold changes no
 TOKENS = 16  # of the timed query: about the median of a search query or a short sentence
 
 
-def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
+def costs(specs: list[recipe.Recipe], session: Session) -> list[Cost]:
     """The costs of several recipes. Warnings go to the log.
 
     The corpora are built and cached; nothing is embedded or trained. `size_bytes` and `p50_ms` are of the
@@ -50,9 +51,9 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
     return [_cost(opened, session) for opened in whole]
 
 
-def _cost(opened: Opened, session: Session) -> dict[str, Any]:
+def _cost(opened: Opened, session: Session) -> Cost:
     spec, student, corpus, labelled = opened.spec, opened.student.module, opened.texts, opened.labelled
-    estimate: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
+    estimate: Cost = {"name": spec.name, "parameters": kinds.parameters(student)}
     estimate["max_tokens"] = opened.student.max_tokens
     measured = training_time.is_measured(student)
     if measured:
@@ -141,7 +142,7 @@ def medians_ms(call: Callable[[Any], object], items: Sequence[Any], limit: float
     return medians
 
 
-def table(costs: dict[str, Any]) -> str:
+def table(costs: Cost) -> str:
     """The cost of a recipe as a table."""
     sheet = Table(title=costs["name"], title_justify="left", show_header=False)
     for label, value in _rows(costs).items():
@@ -157,7 +158,7 @@ def table(costs: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _rows(costs: dict[str, Any]) -> dict[str, str]:
+def _rows(costs: Cost) -> dict[str, str]:
     """What the table shows, by its label; empty where there is none of it."""
     parameters, texts, labelled = costs["parameters"], costs.get("texts"), costs.get("labelled")
     shares = " + ".join(f"{parameters[name]:,} {name}" for name in ("embedding", "encoder", "head"))

@@ -4,13 +4,12 @@ Tatoeba)."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encoder, Floats, unit
+from edgedistill.evaluation.suites.cosines import Encoder, Floats, Measures, unit
 from edgedistill.evaluation.suites.suite_files import Find, Task, TaskData, columns
 from edgedistill.runtime.similarity import search
 
@@ -42,7 +41,7 @@ class Bitext(TaskData):
     def texts(self) -> list[str]:
         return self.first + self.second
 
-    def score(self, encoder: Encoder) -> dict[str, Any]:
+    def score(self, encoder: Encoder) -> Measures:
         """`forward` (second found for first), `backward`, their mean `accuracy`, and `pairs`."""
         first, second = unit(encoder.text(self.first)), unit(encoder.text(self.second))
         forward, backward = _hits(first, second, self.second), _hits(second, first, self.first)

@@ -18,6 +18,7 @@ from edgedistill.runtime.similarity import unit_rows
 Encode = Callable[[list[str]], npt.NDArray[np.float32]]
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
+Measures = dict[str, Any]  # what is measured, by the keys of reports
 
 
 class Encoder(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from edgedistill import recipe
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encoder
+from edgedistill.evaluation.suites.cosines import Encoder, Measures
 from edgedistill.evaluation.suites.suite_files import Task, TaskData
 from edgedistill.recipe import recorded
 
@@ -32,7 +32,7 @@ class ClassifiedRows(TaskData):
     def timed(self) -> list[Any]:
         return self.items
 
-    def score(self, encoder: Encoder) -> dict[str, Any]:
+    def score(self, encoder: Encoder) -> Measures:
         """`accuracy`, `f1`, and the number of `rows` and `labels`."""
         classify: Any = encoder.text
         predicted, _ = classify(self.items)

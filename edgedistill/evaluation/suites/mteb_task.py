@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from edgedistill.errors import UserError, quote, require
-from edgedistill.evaluation.suites.cosines import Encoder, Floats
+from edgedistill.evaluation.suites.cosines import Encoder, Floats, Measures
 from edgedistill.evaluation.suites.suite_files import Find, Task, TaskData
 
 SAMPLED = 1_000  # rows of each table of a task whose texts are the suite's, which are timed
@@ -72,7 +72,7 @@ class MtebData(TaskData):
         """Of the first SAMPLED rows of each table."""
         return list(_texts(self.task.dataset))
 
-    def score(self, encoder: Encoder) -> dict[str, Any]:
+    def score(self, encoder: Encoder) -> Measures:
         """`main_score`, mteb's mean over the task's splits and languages, and the `measure` that it is."""
         mteb = require("mteb", COMMAND, "mteb")
         options = {"cache": None, "co2_tracker": False, "show_progress_bar": False}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ from pydantic import Field
 
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encoder, Floats
+from edgedistill.evaluation.suites.cosines import Encoder, Floats, Measures
 from edgedistill.evaluation.suites.sts import ScoredPairs
 from edgedistill.evaluation.suites.suite_files import Find, Task, TaskData
 
@@ -61,7 +60,7 @@ class PairSplits(TaskData):
     def examples(self) -> list[tuple[str, ...]]:
         return self.test.examples
 
-    def score(self, encoder: Encoder) -> dict[str, Any]:
+    def score(self, encoder: Encoder) -> Measures:
         """`accuracy` on test at the `threshold` that was best on dev, and the number of `pairs`."""
         least = threshold(self.dev.cosines(encoder.text), self.dev.gold == 1)
         right = (self.test.cosines(encoder.text) >= least) == (self.test.gold == 1)

@@ -15,7 +15,7 @@ from pydantic import Field
 from edgedistill.data.bm25 import BM25, blocks, joined
 from edgedistill.data.readers import normalize
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, Ints, encoded, unit
+from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, Ints, Measures, encoded, unit
 from edgedistill.evaluation.suites.suite_files import (
     Find,
     Task,
@@ -103,7 +103,7 @@ class Collection(TaskData):
         """BM25 over the texts, whose index is kept in memory."""
         return BM25((text for _, texts in self.chunks() for text in texts), str(self.corpus))
 
-    def score(self, encoder: Encoder) -> dict[str, Any]:
+    def score(self, encoder: Encoder) -> Measures:
         """`ndcg_at_10`, and the number of `queries` and `texts`."""
         return rankings(self, encoder, Search())[""]
 
@@ -153,7 +153,7 @@ def _gain(grades: list[int]) -> float:
     return float(gains @ (1 / np.log2(np.arange(2, 2 + len(gains)))))
 
 
-def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[str, dict[str, Any]]:
+def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[str, Measures]:
     """Return the measures of each ranking by its title: of "" by cosine, of ", documents of NAME" by the
     cosines with that encoder's texts and, with a weight, of each " + BM25" by both, which also has those of
     `bm25` alone. `samples` has the nDCG@10 of every query."""
@@ -161,7 +161,7 @@ def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[s
     indexes = {"": indexed(collection, encoder.document)}
     if search.documents is not None:
         indexes[f"{DOCUMENTS}{search.documents.name}"] = search.documents.index(collection)
-    by_title = dict[str, dict[str, Any]]()
+    by_title = dict[str, Measures]()
     counts = {"queries": len(queries), "texts": len(indexes[""].names)}
     for title, index in indexes.items():
         by_title[title] = {**measures(ranked(collection, queries, index), collection), **counts}
@@ -250,7 +250,7 @@ def _sorted(scores: Floats, kept: Ints, names: list[str]) -> list[Ranking]:
     ]
 
 
-def measures(ranking: list[Ranking], collection: Collection) -> dict[str, Any]:
+def measures(ranking: list[Ranking], collection: Collection) -> Measures:
     """Return nDCG@10, the mean over the queries, and as `samples` that of each."""
     scores = _ndcg(ranking, collection)
     return {"ndcg_at_10": float(np.mean(scores)), "samples": {"scores": scores}}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, dot, spearman, unit
+from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, Measures, dot, spearman, unit
 from edgedistill.evaluation.suites.suite_files import Find, Task, TaskData, columns
 
 
@@ -72,7 +72,7 @@ class ScoredPairs(TaskData):
         embeddings = unit(encode(self.texts))
         return dot(embeddings[::2], embeddings[1::2])
 
-    def score(self, encoder: Encoder) -> dict[str, Any]:
+    def score(self, encoder: Encoder) -> Measures:
         """`all`, one Spearman correlation over all `pairs`."""
         cosines = self.cosines(encoder.text)
         return {

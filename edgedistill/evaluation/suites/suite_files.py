@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encoder
+from edgedistill.evaluation.suites.cosines import Encoder, Measures
 from edgedistill.recipe import Section
 
 Find = Callable[[str], Path]  # a name in suite.yaml -> its path
@@ -36,7 +36,7 @@ class TaskData:
         """What latencies may be measured on."""
         return self.texts
 
-    def score(self, encoder: Encoder) -> dict[str, Any]:
+    def score(self, encoder: Encoder) -> Measures:
         raise NotImplementedError
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError, require
-from edgedistill.evaluation.suites.cosines import Encoder, Floats, Ints, unit
+from edgedistill.evaluation.suites.cosines import Encoder, Floats, Ints, Measures, unit
 from edgedistill.evaluation.suites.suite_files import Find, Task, TaskData, columns, either
 
 # C, the inverse of the L2 penalty. SentEval's 2⁻² to 2³ hardly penalise: on our students' embeddings all six
@@ -83,7 +83,7 @@ class Labelled(TaskData):
     def texts(self) -> list[str]:
         return [text for side in self.sides for text in side]
 
-    def score(self, encoder: Encoder) -> dict[str, Any]:
+    def score(self, encoder: Encoder) -> Measures:
         """`accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation also each
         fold's accuracy in `folds`."""
         x, labels = features([encoder.text(side) for side in self.sides]), self.labels
