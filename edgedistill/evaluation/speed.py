@@ -69,13 +69,14 @@ class Runner(NamedTuple):
 
 PYTHON = Runner.named(OWN)
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # of a steady clock
+Count = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Length(Part):
     """What is timed of a text of so many tokens."""
 
-    tokens: NotNegative
+    tokens: Count
     tokenize_ms: NotNegative
     graph_ms: NotNegative
     pooling_ms: NotNegative | None = None
@@ -88,10 +89,10 @@ class Answer(Part):
     texts_s: dict[str, Positive] = Field(min_length=1)
     by_length: dict[str, Length] = Field({})
     embeddings: list[list[float]] | None = None
-    peak_rss_bytes: Positive | None = None
-    loaded_rss_bytes: Positive | None = None
+    peak_rss_bytes: Count | None = None
+    loaded_rss_bytes: Count | None = None
     tokens_mean: Positive | None = None
-    threads: Positive | None = None
+    threads: Count | None = None
     version: str | None = None
     start_ms: Positive | None = None
     device: str = "cpu"

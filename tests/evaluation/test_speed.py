@@ -28,7 +28,7 @@ def round_of(single: list[float], rate: float = 100.0) -> speed.Round:
         "texts_s": {"1": rate / 4, "8": rate / 2, "32": rate, "budget": rate * 2},
         "start_ms": 800.0,
         "by_length": {"8": {"tokens": 8, "tokenize_ms": 0.1, "graph_ms": rate, "pooling_ms": 0.01}},
-        "peak_rss_bytes": rate,
+        "peak_rss_bytes": int(rate),
     }
     return speed.Round(speed.Answer(**answer), {"steal": 0.0})
 
