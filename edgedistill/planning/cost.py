@@ -52,41 +52,48 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[Cost]:
 
 
 def _cost(opened: Opened, session: Session) -> Cost:
-    spec, student, corpus, labelled = opened.spec, opened.student.module, opened.texts, opened.labelled
-    estimate: Cost = {"name": spec.name, "parameters": kinds.parameters(student)}
-    estimate["max_tokens"] = opened.student.max_tokens
-    measured = training_time.is_measured(student)
-    if measured:
-        random, tokens = np.random.default_rng(0), len(opened.student.tokenizer)
-        samples = random.integers(0, tokens, (SAMPLES, TOKENS)).tolist()
-        queries = random.integers(0, min(100, tokens), (QUERIES, TOKENS)).tolist()
-        estimate["size_bytes"], rounds = size_and_latency(
-            student, PRECISIONS, samples, queries, 0, MOST_SECONDS
-        )
-        estimate["p50_ms"] = {name: round(min(medians), 3) for name, medians in rounds.items()}
-    else:
-        total = estimate["parameters"]["total"]
-        estimate["size_bytes"] = {
-            name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()
-        }
-        estimate["p50_ms"] = {}
-    if labelled is not None:
-        head = labelled.new_classifier(student)
-        estimate["parameters"] = classifier.parameters(estimate["parameters"], head)
-        task = labelled.task
-        estimate["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
-        if labelled.tagger is not None:  # the most that the transfer set can hold
-            estimate["labelled"]["transfer"] = labelled.rows
+    """The cost of one recipe."""
+    student, corpus, labelled = opened.student.module, opened.texts, opened.labelled
     missing = teacher_cache.passes(opened, session)
+    samples = training_time.training_samples(opened)
+    cost: Cost = {
+        "name": opened.spec.name,
+        "parameters": kinds.parameters(student),
+        "max_tokens": opened.student.max_tokens,
+        **_of_graphs(opened),
+    }
+    if labelled is not None:
+        head, task = labelled.new_classifier(student), labelled.task
+        samples += labelled.samples
+        cost["parameters"] = classifier.parameters(cost["parameters"], head)
+        cost["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
+        if labelled.tagger is not None:  # the most that the transfer set can hold
+            cost["labelled"]["transfer"] = labelled.rows
     if corpus is not None:
-        estimate["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
-        estimate["teacher_texts"] = sum(texts.missing for texts in missing)
-    samples = training_time.training_samples(opened) + (labelled.samples if labelled is not None else 0)
+        cost["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
+        cost["teacher_texts"] = sum(texts.missing for texts in missing)
     if samples:
-        estimate["training_samples"] = samples
-    if measured and (spec.distilling or missing):
-        estimate["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
-    return estimate | {"warnings": opened.warnings}
+        cost["training_samples"] = samples
+    if training_time.is_measured(student) and (opened.spec.distilling or missing):
+        cost["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
+    return cost | {"warnings": opened.warnings}
+
+
+def _of_graphs(opened: Opened) -> Cost:
+    """Size and latency of the initial student's graphs; of a large or deep one only a computed size."""
+    student, tokens = opened.student.module, len(opened.student.tokenizer)
+    if not training_time.is_measured(student):
+        total = kinds.parameters(student)["total"]
+        sizes = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
+        return {"size_bytes": sizes, "p50_ms": {}}
+    random = np.random.default_rng(0)
+    samples = random.integers(0, tokens, (SAMPLES, TOKENS)).tolist()
+    queries = random.integers(0, min(100, tokens), (QUERIES, TOKENS)).tolist()
+    sizes, rounds = size_and_latency(student, PRECISIONS, samples, queries, 0, MOST_SECONDS)
+    return {
+        "size_bytes": sizes,
+        "p50_ms": {name: round(min(medians), 3) for name, medians in rounds.items()},
+    }
 
 
 def size_and_latency(

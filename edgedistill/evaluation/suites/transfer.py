@@ -61,12 +61,9 @@ class TransferFolder(Task):
                 raise UserError(f"{path}: no rows; give --data DIR with the whole set")
             cells += table
             split += [number] * len(table)
-            if self.folds is None:
-                trained = [label for label, *_ in cells[: split.count(0)]]
-                _check_labels(path, [label for label, *_ in table], trained)
         labels, *sides = map(list, zip(*cells, strict=True))
-        if self.folds is not None:
-            _check_folds(folder, labels, self.folds)
+        trained = labels[: split.count(0)] if self.folds is None else labels
+        _check_labels(folder, labels, trained, self.folds or 1)
         return Labelled(sides, np.array(labels), np.array(split), self)
 
 
@@ -98,22 +95,14 @@ class Labelled(TaskData):
         return {"accuracy": float(np.mean(accuracies)), "C": strengths, **counts, "folds": accuracies}
 
 
-def _check_labels(path: Path, labels: list[str], trained: list[str]) -> None:
-    known = labelled_tasks.ordered_labels(trained, str(path))
-    unknown = sorted(set(labels) - set(known))
-    if unknown:
-        raise UserError(
-            f"{path}: label {unknown[0]!r} is not among those of train ({', '.join(known)}); fix the set"
-        )
-
-
-def _check_folds(folder: Path, labels: list[str], folds: int) -> None:
-    labelled_tasks.ordered_labels(labels, str(folder))
-    rare, count = Counter(labels).most_common()[-1]
-    if count < folds:
-        raise UserError(
-            f"{folder}: label {rare!r} has {count} rows, {folds} folds need one each; give fewer folds"
-        )
+def _check_labels(folder: Path, labels: list[str], trained: list[str], least: int) -> None:
+    """Raises UserError where a label has fewer rows than that to train on."""
+    labelled_tasks.ordered_labels(trained, str(folder))
+    counts = Counter(trained)
+    rare = min(labels, key=lambda label: counts[label])
+    if counts[rare] < least:
+        fact = f"label {rare!r} has {counts[rare]} rows to train on, {least} are needed"
+        raise UserError(f"{folder}: {fact}; fix the set, or give fewer folds")
 
 
 def features(sides: list[Floats]) -> Floats:
