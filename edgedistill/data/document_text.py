@@ -203,13 +203,16 @@ def markdown(document: str) -> Passages:
 
 
 def _closed(block: str) -> str:
-    """The HTML of a Markdown block, in which a tag of _ENCLOSING that has no end is text."""
+    """The HTML of a Markdown block, in which a tag of _ENCLOSING that has no end is text, and a component of
+    MDX such as `<Select>` is no element of HTML."""
     tags = _ENCLOSING.finditer(block)
     ends = {tag[2].lower(): tag.start() for tag in tags if tag[1]}
 
     def checked(tag: re.Match[str]) -> str:
         if tag[3]:  # <iframe src="x"/>, as JSX has it, is empty
             return ""
+        if tag[2][0].isupper() and not tag[2].isupper():
+            return f"<{tag[1]}div>"
         is_open = not tag[1] and ends.get(tag[2].lower(), -1) < tag.start()
         return tag[0].replace("<", "&lt;") if is_open else tag[0]
 
@@ -318,7 +321,7 @@ def portable(file: IO[bytes], name: str, most: int, empty: Callable[[int], None]
         if reader.is_encrypted and not reader.decrypt(""):
             raise UserError(f"{name}: encrypted; save it without a password")
         for page in range(1, len(reader.pages) + 1):
-            text = reader.pages[page - 1].extract_text()
+            text = "\n\n".join([reader.pages[page - 1].extract_text(), *_notes(reader.pages[page - 1])])
             size += len(text)
             if size > most:
                 raise UserError(f"{name}: over {most:,} characters by page {page}; split it")
@@ -338,6 +341,17 @@ def portable(file: IO[bytes], name: str, most: int, empty: Callable[[int], None]
         raise UserError(
             f"{name}: no text in its {page} page(s); recognize it first, for example with ocrmypdf"
         )
+
+
+def _notes(page: Any) -> Iterator[str]:
+    """The texts that stand on a page beside its content: those of its notes, and of its form's fields."""
+    notes = [reference.get_object() for reference in page.annotations or []]
+    for note in (note for note in notes if isinstance(note, dict)):
+        key = "/Contents" if note.get("/Subtype") == "/FreeText" else "/V"
+        above = note.get("/Parent", note)
+        text = next((part[key] for part in (note, above) if key in part), "/")
+        if isinstance(text, str) and not text.startswith("/"):  # that is the name of a ticked box
+            yield text
 
 
 def _paragraphs(page: str) -> Iterator[str]:

@@ -76,6 +76,8 @@ def numbered_texts(
             numbered = _worded(path, names, Reading() if reading is None else reading)
         case _:
             columns = _named_columns(path, column or "text")
+            if column is None and reading is not None and len(names) > 1:
+                reading.columns[str(path)] = columns
             numbered = ((number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field))
     word = input_file.numbered(path)
     return ((number, checked(text, str(path), number, longest, word)) for number, text in numbered)
@@ -123,7 +125,8 @@ def _worded(path: Path, names: list[str], reading: Reading) -> Numbered:
         chosen |= _text_columns(row)  # a column may have its first word late
         yield number, BETWEEN.join(text for column, text in row.items() if text and column in chosen)
     shown = {column[0] for column in chosen}
-    reading.columns[str(path)] = [name for name in dict.fromkeys([*names, *shown]) if name in shown]
+    if shown:
+        reading.columns[str(path)] = [name for name in dict.fromkeys([*names, *shown]) if name in shown]
 
 
 def _cells_of(value: Any, column: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
@@ -317,36 +320,15 @@ def _unquoted(cell: str) -> str:
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The rows, each with the number of its first line. A quote that is not closed is an error, not the rest
     of the file."""
-    first, size = 1, 0
-
-    def row_lines() -> Iterator[str]:
-        nonlocal size
-        for _, line in lines(path):
-            size += len(line) + 1
-            if size > MAX_LINE_BYTES:
-                raise UserError(
-                    f"{path}: line {first}: a row of over {MAX_LINE_BYTES:,} characters; is a quote not "
-                    "closed?"
-                )
-            yield line + "\n"
-
-    csv.field_size_limit(2 * MAX_LINE_BYTES)
-    _, start = next(lines(path), (1, ""))
-    named = SEPARATOR.fullmatch(start)
-    reader = csv.reader(row_lines(), delimiter=named[1] if named else ",", strict=True)
+    csv.field_size_limit(MAX_LINE_BYTES)
+    named = SEPARATOR.fullmatch(next(lines(path), (1, ""))[1])
+    text = (line + "\n" for _, line in lines(path))
+    reader, first = csv.reader(text, delimiter=named[1] if named else ",", strict=True), 1
     with damage_as_user_error(str(path), lambda: f"line {first}"):
-        try:
-            for row in reader:
-                if row and not (named and first == 1):
-                    yield first, row
-                first, size = reader.line_num + 1, 0
-        except csv.Error as error:
-            if "unexpected end of data" not in str(error):
-                raise
-            raise UserError(
-                f'{path}: line {first}: a quote (") that opens in this row is not closed; close it, or '
-                "double it"
-            ) from None
+        for row in reader:
+            if row and not (named and first == 1):
+                yield first, row
+            first = reader.line_num + 1
 
 
 def _of_header(

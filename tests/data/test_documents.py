@@ -54,6 +54,7 @@ def test_a_page_is_read_as_a_browser_shows_it(tmp_path: Path, page: str) -> None
         f'<p align="center">{REFUNDS}</p>',
         f"<details><summary>How?</summary>\n\n{REFUNDS}\n\n</details>",
         f"<Note>\n{REFUNDS}\n</Note>",
+        f"<Select>\n{REFUNDS}\n</Select>",
         f"<ul>\n<li>{REFUNDS}</li>\n</ul>",
         f"---\n\n{REFUNDS}\n\n---",
     ],
