@@ -776,7 +776,7 @@ def search(
     in the cache: only what has changed is embedded again.
     """
     from edgedistill import search_files
-    from edgedistill.data import bm25, file_patterns
+    from edgedistill.data import bm25
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
