@@ -166,9 +166,9 @@ class _Place:
         return self.line
 
 
-def markdown(document: str) -> Passages:
+def markdown(document: str, left_out: Callable[[list[str]], None] = lambda keys: None) -> Passages:
     """Every heading, paragraph, list item, table row and code block, in their order, and what HTML in the
-    document shows; an image is its alternative text."""
+    document shows; an image is its alternative text. `left_out` is called with the keys of front matter."""
     from markdown_it import MarkdownIt
     from markdown_it.common.utils import escapeHtml
     from markdown_it.rules_block import reference
@@ -192,8 +192,9 @@ def markdown(document: str) -> Passages:
     parser.block.ruler.at("reference", no_footnote)
     parser.add_render_rule("html_block", html)
     parser.add_render_rule("image", image)
-    title, document = _front_matter(document)
-    yield from title
+    keys, document = _front_matter(document)
+    if keys:
+        left_out(keys)
     tokens = parser.parse(document)
     for token in tokens:
         if token.map and token.nesting >= 0:
@@ -219,9 +220,9 @@ def _closed(block: str) -> str:
     return _ENCLOSING.sub(checked, block)
 
 
-def _front_matter(document: str) -> tuple[list[tuple[int, str]], str]:
-    """The title in the front matter of a document, a mapping in YAML between two lines of `---` at the top;
-    and the document with empty lines in its place."""
+def _front_matter(document: str) -> tuple[list[str], str]:
+    """The keys of a document's front matter, a mapping in YAML between two lines of `---` at the top; and the
+    document with empty lines in its place."""
     lines = document.split("\n")
     if lines[0].rstrip() != FENCE:
         return [], document
@@ -232,12 +233,7 @@ def _front_matter(document: str) -> tuple[list[tuple[int, str]], str]:
         return [], document
     if not isinstance(data, yaml.MappingNode):
         return [], document
-    titles = [
-        (key.start_mark.line + 2, " ".join(value.value.split()))
-        for key, value in data.value
-        if key.value == "title" and isinstance(value, yaml.ScalarNode)
-    ]
-    return titles, "\n" * (end + 1) + "\n".join(lines[end + 1 :])
+    return [str(key.value) for key, _ in data.value], "\n" * (end + 1) + "\n".join(lines[end + 1 :])
 
 
 def restructured(document: str, prose: bool = False) -> Passages:
