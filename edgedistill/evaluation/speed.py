@@ -36,7 +36,7 @@ from edgedistill.session import Session
 TIMEOUT_S = 3600.0  # of one measurement
 IMPORT_ROOT = Path(__file__).resolve().parents[2]  # holds the package, for the runner's PYTHONPATH
 OWN = "python"
-PROGRAMS = {"node": ("node/cli.js", "--bench"), "web": ("web/bench.mjs",)}  # in export/, on Node
+PROGRAMS = ("node", "web")  # of export/, on Node
 FORM = '{"single_ms": [ms, …], "texts_s": {"32": rate}}'
 
 
@@ -55,8 +55,7 @@ class Runner(NamedTuple):
         if name in PROGRAMS:
             if shutil.which("node") is None:
                 raise UserError(f"--runner {name}: no Node on the path; install Node 20")
-            path, *options = PROGRAMS[name]
-            return cls(name, ("node", str(files.shipped_folder("runner") / path), *options))
+            return cls(name, (sys.executable, "-m", "edgedistill.device.speed_child", name))
         try:
             command = shlex.split(name)
         except ValueError as error:
