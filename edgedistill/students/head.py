@@ -20,7 +20,7 @@ from edgedistill.students.product_quantization import ProductQuantizedEmbedding,
 
 LEXICAL_DIMS, LEXICAL_CODES = 128, 8  # of a token's random row; few pairs of tokens share more than one code
 LEXICAL_TOKENS = 16  # of a text in which words are as long as the recipe says; in longer ones they are longer
-SHIFT = [0, 1, 0, 0, -1, 0]  # ONNX's paddings of (B, T, d) that do what `_before` does
+SHIFT = [0, 1, 0, 0, 0, 0]  # ONNX's paddings of (B, T − 1, d) that do what `_before` does
 
 
 class Lexical(nn.Module):
@@ -80,7 +80,11 @@ class Lexical(nn.Module):
         (B, T, d), whose mean then is the same sum."""
         weights, continues = writer.of_tokens(self.token_weights), writer.of_tokens(self.continues)
         signs, shift = lookup(writer, self.rows, "input_ids"), writer.constant(SHIFT, "shift")
-        before, former = writer.add("Pad", signs, shift), writer.add("Pad", weights, shift)
+        # not by a negative padding, which other engines lack
+        but_last = [writer.constant([at], "at") for at in (0, -1, 1)]
+        before, former = [
+            writer.add("Pad", writer.add("Slice", rows, *but_last), shift) for rows in (signs, weights)
+        ]
         signs = writer.add("Where", continues, writer.add("Mul", signs, before), signs)
         weights = writer.add("Where", continues, writer.add("Add", weights, former), weights)
         found = writer.add("Mul", signs, weights)
