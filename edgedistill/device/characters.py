@@ -139,13 +139,13 @@ def graphemes(table: Any) -> list[tuple[int, int, int]]:
         is_changed = normalize(character) != character
         return CONTROL if is_changed and normalize(character + GRAVE).count(GRAVE) > alone else 0
 
-    found = []
+    kinds = []
     for block in _blocks():
         joined = normalize("\n".join(f"½{GRAVE}{character}" for character in block)).count(GRAVE)
         joins = normalize("\n".join(f"{character}½{GRAVE}" for character in block)).count(GRAVE)
         if joined or joins or normalize("".join(block)) != "".join(block):
-            found += [(ord(character), kind(character)) for character in block]
-    return _runs((code, value) for code, value in found if value)
+            kinds += [(ord(character), kind(character)) for character in block]
+    return _runs((code, value) for code, value in kinds if value)
 
 
 def composition() -> tuple[list[list[int]], list[tuple[int, int, int]], list[tuple[int, int, int]]]:
@@ -154,13 +154,13 @@ def composition() -> tuple[list[list[int]], list[tuple[int, int, int]], list[tup
     split, join = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
     parts, composed = [], []
     for character in _where(lambda each: split(each) != each, str, split):
-        found = split(character)
+        decomposed = split(character)
         if ord(character) in HANGUL:
             continue
-        parts.append([ord(character), *map(ord, found), *[0] * (4 - len(found))])
-        first = join(found[:-1])
-        if len(first) == 1 and join(first + found[-1]) == character:
-            composed.append((ord(first), ord(found[-1]), ord(character)))
+        parts.append([ord(character), *map(ord, decomposed), *[0] * (4 - len(decomposed))])
+        first = join(decomposed[:-1])
+        if len(first) == 1 and join(first + decomposed[-1]) == character:
+            composed.append((ord(first), ord(decomposed[-1]), ord(character)))
 
     def moves(character: str) -> bool:
         return split(f"a{LAST_MARK}{character}") != f"a{LAST_MARK}{split(character)}"
