@@ -40,8 +40,7 @@ def compared(path: Path) -> str:
     texts = shown(html5lib.parse(page, namespaceHTMLElements=False))
     passages = "".join(text for _, text in document_text.hypertext(page))
     right, ours = ("".join(each.replace(";", "").split()) for each in (texts, passages))
-    at = next((at for at, signs in enumerate(zip(right, ours, strict=False)) if len(set(signs)) > 1), 0)
-    return "the same" if right == ours else f"{right[at:][:60]!r} is read as {ours[at:][:60]!r}"
+    return "the same" if right == ours else "different"
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ def _wrong_usage(error: Any) -> UserError:
     options = {name: each for each in listed for name in each.opts if name.startswith("-")}
     given: Any = getattr(error, "option_name", None)
     if surplus := SURPLUS.search(fact):
-        fact = f"{surplus[1]!r} is an argument too many"
+        fact = f"unexpected argument {surplus[1]!r}"
     elif given in options:  # without its value
         way_out = f"give {given} {options[given].metavar}"
     elif OPTIONS.get(given) in options:
@@ -946,12 +946,12 @@ def search(
     in the cache: only what has changed is embedded again.
     """
     from edgedistill import search_files
-    from edgedistill.data import bm25
+    from edgedistill.data import bm25, file_patterns
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
     words = [] if " " in question else list(takewhile(_is_word, reversed(paths or [])))[::-1]
-    misspelt = search_files.missing(words[0]) if words else ""
+    misspelt = file_patterns.missing(Path(words[0])) if words else ""
     if os.path.exists(question) or not paths or (words == paths and "mean" not in misspelt):
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"

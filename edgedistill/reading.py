@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgedistill.errors import counted, shown
+from edgedistill.errors import counted, escaped, shown
 
 MOST_NAMED = 5  # files on the line that a command logs; its JSON has all
 
@@ -19,6 +19,7 @@ class Reading:
     skipped: dict[str, str] = field(default_factory=dict)  # file -> reason
     other_files: dict[str, dict[str, int]] = field(default_factory=dict)  # folder -> ending -> how many
     columns: dict[str, list[str]] = field(default_factory=dict)  # table -> its columns, where none was named
+    front_matter: dict[str, list[str]] = field(default_factory=dict)  # file -> its keys, which are not read
     pages_without_text: dict[str, list[int]] = field(default_factory=dict)  # file -> pages
     texts_cut: int = 0
     tokens_cut: int = 0
@@ -56,26 +57,24 @@ class Reading:
     @property
     def line(self) -> str:
         """All of it in one line."""
+        others = {
+            folder: [f"{n} {ending}" for ending, n in all.items()] for folder, all in self.other_files.items()
+        }
+        noted: dict[str, dict[str, Any]] = {
+            f"skipped {len(self.skipped)}:": {name: [reason] for name, reason in self.skipped.items()},
+            "not read in": others,
+            "columns of": self.columns,
+            "front matter not read of": self.front_matter,
+            "no text on pages of": self.pages_without_text,
+        }
         parts = [f"read {counted(self.files, 'file')}"]
-        if self.skipped:
-            names = [f"{name} ({reason})" for name, reason in self.skipped.items()]
-            parts.append(f"skipped {len(names)}: {_first(names)}")
-        for folder, endings in self.other_files.items():
-            most = sorted(endings.items(), key=lambda ending: -ending[1])
-            parts.append(f"not read in {folder}: {_first([f'{count} {ending}' for ending, count in most])}")
-        if self.columns:
-            tables = [f"{name} ({', '.join(columns)})" for name, columns in self.columns.items()]
-            parts.append(f"columns of {_first(tables)}")
-        if self.pages_without_text:
-            pages = [
-                f"{name} page{'s' * (len(pages) > 1)} {', '.join(map(str, pages))}"
-                for name, pages in self.pages_without_text.items()
-            ]
-            parts.append(f"no text on {_first(pages)}")
+        for what, entries in noted.items():
+            names = [f"{name} ({', '.join(map(str, details))})" for name, details in entries.items()]
+            parts += [f"{what} {_first(names)}"] if names else []
         if self.texts_cut:
             texts = counted(self.texts_cut, "text")
             parts.append(f"{texts} cut at the encoder's limit, {counted(self.tokens_cut, 'token')} not read")
-        return "; ".join(parts)
+        return escaped("; ".join(parts))
 
 
 def _first(names: list[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import shutil
@@ -26,7 +25,7 @@ from edgedistill.runtime.similarity import similarity
 from edgedistill.session import QUIET, Session, progress_bar
 
 CHUNK_TEXTS = 1_024  # embedded between two reports of progress
-FORMAT = 1  # part of every cache key: raise it when what is kept changes
+FORMAT = 2  # part of every cache key: raise it when what is kept changes
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
 INDENT, LINES, WIDTH = " " * 5, 3, 100  # of a text that is printed, where the terminal has them
 KEPT = 64  # folders in the cache: of so many sets of paths, or bundles, the last
@@ -90,46 +89,26 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
 def _read(request: Search, encoder: Bundle, reading: Reading) -> dict[str, tuple[Path, int]]:
     """The distinct texts of all files, with the file and the line or row of each. What a folder or a glob
     stands for and cannot be read is skipped."""
-    found = dict[str, tuple[Path, int]]()
-    for pattern in map(Path, request.paths):
-        for path in _files(pattern, reading):
-            try:
-                passages = list(_passages(path, request, encoder, reading))
-                if not passages:
-                    raise UserError(f"{path}: no text found; give other files")
-            except (UserError, OSError) as problem:
-                if path == pattern:
-                    raise
-                reading.skip(str(path), problem)
-                continue
-            reading.files += 1
-            for number, text in passages:
-                found.setdefault(text, (path, number))
+    found, named = dict[str, tuple[Path, int]](), file_patterns.named(request.paths, None)
+    for path in file_patterns.matching_files(request.paths, Path(), "search", reading):
+        try:
+            passages = list(_passages(path, request, encoder, reading))
+            if not passages:
+                raise UserError(f"{path}: no text found; give other files")
+        except (UserError, OSError) as problem:
+            if str(path) in named:
+                raise
+            reading.skip(str(path), problem)
+            continue
+        reading.files += 1
+        for number, text in passages:
+            found.setdefault(text, (path, number))
     if not found:
         problems = [f"{path}: {reason}" for path, reason in list(reading.skipped.items())[:3]]
         raise UserError(*problems, f"{' '.join(request.paths)}: no text found; give other files")
     if request.column is not None and all(readers.is_text_file(path) for path, _ in found.values()):
         raise UserError(f"--column {request.column}: {' '.join(request.paths)} is no table; leave it out")
     return found
-
-
-def _files(pattern: Path, reading: Reading) -> list[Path]:
-    """The files that one of the paths stands for. Raises UserError where there is none."""
-    folder = pattern.is_dir()
-    found = file_patterns.texts_below(pattern, reading) if folder else file_patterns.expanded(pattern)
-    if not found:
-        fact = "no texts there" if folder else missing(str(pattern))
-        way_out = "by a name or a pattern such as 'docs/*.csv', and the question last, in quotes"
-        raise UserError(f"{pattern}: {fact}; give files ({', '.join(input_file.KINDS)}) {way_out}")
-    return found
-
-
-def missing(path: str) -> str:
-    """What to say of a path where there is nothing: with the name beside it that may be meant."""
-    folder = Path(path).parent
-    known = os.listdir(folder) if folder.is_dir() else []
-    near = difflib.get_close_matches(Path(path).name, known, n=1)
-    return "no such file or folder" + (f"; did you mean {str(folder / near[0])!r}?" if near else "")
 
 
 def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) -> Iterator[tuple[int, str]]:
@@ -163,8 +142,8 @@ def _kept_embeddings(
     folder, known = session.cache / "search" / key, dict[bytes, np.ndarray]()
     hashed = {hashlib.sha256(text.encode()).digest(): text for text in texts}
     if cached_folder.intact(folder, session.log):
-        before = map(bytes, np.load(folder / "texts.npy"))
-        known = dict(zip(before, np.load(folder / "embeddings.npy"), strict=True))
+        kept = np.load(folder / "embeddings.npy")
+        known = dict(zip(map(bytes, kept["text"]), kept["row"], strict=True))
     new = [key for key in hashed if key not in known]
     session.log(f"texts: {len(texts):,}; to embed: {len(new):,}")
     with progress_bar(len(new), session.progress, log=session.log) as advance:
@@ -177,8 +156,9 @@ def _kept_embeddings(
     found = np.stack([known[key] for key in hashed])
 
     def write(temporary: Path) -> None:
-        np.save(temporary / "embeddings.npy", found)
-        np.save(temporary / "texts.npy", np.array(list(hashed), "V32"))
+        kept = np.zeros(len(found), [("text", "V32"), ("row", "i1", found.shape[1])])
+        kept["text"], kept["row"] = list(hashed), found
+        np.save(temporary / "embeddings.npy", kept)
 
     if new or len(known) > len(found):
         cached_folder.written(folder, write)

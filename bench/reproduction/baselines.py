@@ -21,9 +21,8 @@ from edgedistill.objectives.ranking import cosines
 from edgedistill.objectives.regression import mse
 from edgedistill.students.sentence_transformer import Affine
 from edgedistill.teacher import targets
-from edgedistill.teacher.dimension_reduction import fix_signs, ridge
+from edgedistill.teacher.dimension_reduction import fix_signs
 
-RIDGE = 1.0  # λ of the reduction by ridge regression
 DAMPING = 1e-3  # of a covariance's mean variance, added to its diagonal in CCA
 
 
@@ -174,13 +173,6 @@ def gaussian(teacher_dims: int, dims: int, seed: int) -> Affine:
     return Affine(drawn / dims**0.5, np.zeros(dims))
 
 
-class Ridge(recipe.Reduction):
-    """The linear map from the teacher's embeddings to the initial student's, fitted by ridge regression."""
-
-    kind: Literal["ridge"]
-    fits_student = True
-
-
 class Cca(recipe.Reduction):
     """The teacher's canonical directions: those most correlated with the initial student's embeddings."""
 
@@ -233,7 +225,6 @@ composition.KINDS.update(
 )
 targets.REDUCTIONS.update(
     gaussian=lambda spec, rows, student: gaussian(rows.shape[1], student.shape[1], spec.seed),
-    ridge=lambda spec, rows, student: ridge(rows, student, RIDGE),
     cca=lambda spec, rows, student: cca(rows, student, student.shape[1]),
 )
-SECTIONS = (DualL2, Skd, Seed, MclBool, MclCe, Dropout, Gaussian, Ridge, Cca)
+SECTIONS = (DualL2, Skd, Seed, MclBool, MclCe, Dropout, Gaussian, Cca)

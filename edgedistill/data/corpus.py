@@ -264,7 +264,7 @@ def build(spec: Spec, session: Session, seed: int, measured: Set[int] = frozense
         spool.path.unlink()
         files.write_json(temporary / "corpus.json", meta | {"reading": reading.report})
         held_out = meta["texts"] - meta["trained"]
-        fact = f"{meta['texts']:,} distinct ones kept or made of them, {held_out:,} held out"
+        fact = f"{meta['texts']:,} kept or made of them without duplicates, {held_out:,} held out"
         if meta["measured"]:
             fact += f", {meta['measured']:,} left out as held-out texts are in other letters or sources"
         session.log(f"{meta['read']:,} texts read; {fact}")

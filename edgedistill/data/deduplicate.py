@@ -133,6 +133,7 @@ def gather(
                 lines.write(line.encode("utf-8", "replace") + b"\n")
                 digests.append(int.from_bytes(digest(line), "little"))
             counts.append(len(digests) - before)
+        advance(read % PROGRESS)
     return Spool(path, [0, *accumulate(counts)], _distinct(np.frombuffer(digests, np.uint64)), read, leaked)
 
 

@@ -166,9 +166,9 @@ class _Place:
         return self.line
 
 
-def markdown(document: str) -> Passages:
+def markdown(document: str, left_out: Callable[[list[str]], None] = lambda keys: None) -> Passages:
     """Every heading, paragraph, list item, table row and code block, in their order, and what HTML in the
-    document shows; an image is its alternative text."""
+    document shows; an image is its alternative text. `left_out` is called with the keys of front matter."""
     from markdown_it import MarkdownIt
     from markdown_it.common.utils import escapeHtml
     from markdown_it.rules_block import reference
@@ -192,8 +192,9 @@ def markdown(document: str) -> Passages:
     parser.block.ruler.at("reference", no_footnote)
     parser.add_render_rule("html_block", html)
     parser.add_render_rule("image", image)
-    title, document = _front_matter(document)
-    yield from title
+    keys, document = _front_matter(document)
+    if keys:
+        left_out(keys)
     tokens = parser.parse(document)
     for token in tokens:
         if token.map and token.nesting >= 0:
@@ -203,22 +204,25 @@ def markdown(document: str) -> Passages:
 
 
 def _closed(block: str) -> str:
-    """The HTML of a Markdown block, in which a tag of _ENCLOSING that has no end is text."""
+    """The HTML of a Markdown block, in which a tag of _ENCLOSING that has no end is text, and a component of
+    MDX such as `<Select>` is no element of HTML."""
     tags = _ENCLOSING.finditer(block)
     ends = {tag[2].lower(): tag.start() for tag in tags if tag[1]}
 
     def checked(tag: re.Match[str]) -> str:
         if tag[3]:  # <iframe src="x"/>, as JSX has it, is empty
             return ""
+        if tag[2][0].isupper() and not tag[2].isupper():
+            return f"<{tag[1]}div>"
         is_open = not tag[1] and ends.get(tag[2].lower(), -1) < tag.start()
         return tag[0].replace("<", "&lt;") if is_open else tag[0]
 
     return _ENCLOSING.sub(checked, block)
 
 
-def _front_matter(document: str) -> tuple[list[tuple[int, str]], str]:
-    """The title in the front matter of a document, a mapping in YAML between two lines of `---` at the top;
-    and the document with empty lines in its place."""
+def _front_matter(document: str) -> tuple[list[str], str]:
+    """The keys of a document's front matter, a mapping in YAML between two lines of `---` at the top; and the
+    document with empty lines in its place."""
     lines = document.split("\n")
     if lines[0].rstrip() != FENCE:
         return [], document
@@ -229,12 +233,7 @@ def _front_matter(document: str) -> tuple[list[tuple[int, str]], str]:
         return [], document
     if not isinstance(data, yaml.MappingNode):
         return [], document
-    titles = [
-        (key.start_mark.line + 2, " ".join(value.value.split()))
-        for key, value in data.value
-        if key.value == "title" and isinstance(value, yaml.ScalarNode)
-    ]
-    return titles, "\n" * (end + 1) + "\n".join(lines[end + 1 :])
+    return [str(key.value) for key, _ in data.value], "\n" * (end + 1) + "\n".join(lines[end + 1 :])
 
 
 def restructured(document: str, prose: bool = False) -> Passages:
@@ -318,7 +317,7 @@ def portable(file: IO[bytes], name: str, most: int, empty: Callable[[int], None]
         if reader.is_encrypted and not reader.decrypt(""):
             raise UserError(f"{name}: encrypted; save it without a password")
         for page in range(1, len(reader.pages) + 1):
-            text = reader.pages[page - 1].extract_text()
+            text = "\n\n".join([reader.pages[page - 1].extract_text(), *_notes(reader.pages[page - 1])])
             size += len(text)
             if size > most:
                 raise UserError(f"{name}: over {most:,} characters by page {page}; split it")
@@ -338,6 +337,17 @@ def portable(file: IO[bytes], name: str, most: int, empty: Callable[[int], None]
         raise UserError(
             f"{name}: no text in its {page} page(s); recognize it first, for example with ocrmypdf"
         )
+
+
+def _notes(page: Any) -> Iterator[str]:
+    """The texts that stand on a page beside its content: those of its notes, and of its form's fields."""
+    notes = [reference.get_object() for reference in page.annotations or []]
+    for note in (note for note in notes if isinstance(note, dict)):
+        key = "/Contents" if note.get("/Subtype") == "/FreeText" else "/V"
+        above = note.get("/Parent", note)
+        text = next((part[key] for part in (note, above) if key in part), "/")
+        if isinstance(text, str) and not text.startswith("/"):  # that is the name of a ticked box
+            yield text
 
 
 def _paragraphs(page: str) -> Iterator[str]:

@@ -3,6 +3,7 @@ pattern."""
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,25 +30,30 @@ def matching_files(
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
-        where = "; check the pattern"
+        fact, way_out = f"no file matches {pattern!r}", "check the pattern"
         if object_store.is_address(pattern):
             paths = [object_store.noted(each) for each in object_store.listed(pattern)]
+        elif os.path.isdir(path := in_data(pattern, data, place)):
+            paths = texts_below(path, reading or Reading())
+            fact, way_out = (
+                f"{pattern!r} is a folder without texts",
+                f"give some ({', '.join(input_file.KINDS)})",
+            )
         else:
-            path = in_data(pattern, data, place)
-            paths = expanded(path)
-            if not paths and os.path.isdir(path):
-                paths = texts_below(path, Reading() if reading is None else reading)
-                if not paths:
-                    kinds = ", ".join(input_file.KINDS)
-                    raise UserError(f"{place}: {pattern!r} is a folder without texts ({kinds}); name another")
-            if not Path(pattern).is_absolute():
-                where = f" in {data}; check the pattern and --data"
+            paths, fact, way_out = expanded(path), f"{fact}: {missing(path)}", "check the pattern and --data"
         if not paths:
-            raise UserError(f"{place}: no file matches {pattern!r}{where}")
+            raise UserError(f"{place}: {fact}; {way_out}")
         if len(paths) == 1 and str(paths[0]) in named([pattern], data):
             input_file.kind(paths[0])
         found |= dict.fromkeys(paths)
     return list(found)
+
+
+def missing(path: Path) -> str:
+    """What to say of a path where there is nothing: with the name beside it that may be meant."""
+    known = os.listdir(path.parent) if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, known, n=1)
+    return f"no such file or folder{f'; did you mean {str(path.parent / near[0])!r}?' if near else ''}"
 
 
 def named(patterns: list[str], data: Path | None) -> set[str]:
@@ -101,10 +107,8 @@ def texts_below(folder: Path, reading: Reading) -> list[Path]:
     """What a folder stands for: its files of texts and tables, and those of the folders in it. Documents that
     are to be converted first are among them, so that their reader names them. `reading` is told how many
     others there are, by their endings, and of folders that cannot be opened."""
-    below = _folders(folder, lambda error: reading.skip(error.filename, error))
-    paths = [path / name for path in below for name in sorted(os.listdir(path)) if not name.startswith(".")]
     texts, others = list[Path](), Counter[str]()
-    for path in paths:
+    for path in _expanded(folder, ("**",), lambda error: reading.skip(error.filename, error)):
         name = path.name.lower().removesuffix(".gz")
         if _is_file(path) and name.endswith(input_file.NAMED):
             texts.append(path)
@@ -113,7 +117,7 @@ def texts_below(folder: Path, reading: Reading) -> list[Path]:
             others[ending if _is_file(path) else "pipe or device"] += 1
     if others:
         reading.other_files[str(folder)] = dict(others)
-    return texts
+    return sorted(texts)
 
 
 def _is_file(path: Path) -> bool:
@@ -121,12 +125,15 @@ def _is_file(path: Path) -> bool:
     return path.is_file() or (path.is_symlink() and not path.exists())
 
 
-def _expanded(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
-    """The paths that the rest of a pattern stands for below a folder."""
+def _expanded(
+    folder: Path, parts: tuple[str, ...], closed: Callable[[OSError], None] | None = None
+) -> Iterator[Path]:
+    """The paths that the rest of a pattern stands for below a folder. `closed` is told of folders that cannot
+    be opened."""
     if not parts:
         yield folder
     elif parts[0] == "**":
-        for below in _folders(folder, lambda error: None):
+        for below in _folders(folder, closed):
             yield from _expanded(below, parts[1:] or ("*",))
     elif os.path.lexists(folder / parts[0]):
         yield from _expanded(folder / parts[0], parts[1:])
@@ -139,9 +146,9 @@ def _expanded(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
                 yield from _expanded(folder / name, parts[1:])
 
 
-def _folders(top: Path, closed: Callable[[OSError], None]) -> list[Path]:
+def _folders(top: Path, closed: Callable[[OSError], None] | None) -> list[Path]:
     """A folder and every folder below it, each once; what is reached only by a link comes last. No folder
-    that hides behind a dot, and none of npm's packages. `closed` is told of what cannot be opened."""
+    that hides behind a dot, and none of npm's packages."""
     found, links, seen = list[Path](), [top], set[str]()
     while links:
         for folder, names, _ in os.walk(links.pop(0), onerror=closed):

@@ -66,6 +66,7 @@ SIGNATURES = {  # the first bytes of what is no text: (its name, way out)
     b"PK\x03\x04": ("a zip archive, as .xlsx and .docx are", "unpack it, or save it as .csv or .txt"),
     b"%PDF-": ("a PDF", "rename it to end in .pdf"),
 }
+OPEN_QUOTE = 'a quote (") that opens in this row is not closed; close it, or double it'
 MOST_NULS = 0.1  # of a file's first line; UTF-16 without a byte order mark has more
 
 
@@ -158,13 +159,12 @@ def _declared(start: bytes, name: str) -> str | None:
 
     of_xml = _OF_XML.match(start)
     labels = [of_xml[1].decode()] if of_xml else []
-    for meta in LexborHTMLParser(start.decode("latin-1")).css("meta"):
+    for meta in LexborHTMLParser(start.decode("latin-1")).css("meta[charset], meta[http-equiv][content]"):
         about = meta.attributes
-        found = _CHARSET.search(about.get("content") or "") if "http-equiv" in about else None
-        labels += filter(None, [about.get("charset"), found and found[1]])
-    if not labels:
+        labels += [about.get("charset")] if "charset" in about else _CHARSET.findall(about["content"] or "")
+    label = next((label.strip().lower() for label in labels if label), None)
+    if label is None:
         return None
-    label = labels[0].strip().lower()
     try:
         codec = codecs.lookup(BY_BROWSERS.get(label, label)).name
         "".encode(codec)  # not rot13 and its like
@@ -252,7 +252,8 @@ def _damage(error: Exception) -> str | None:
     if isinstance(error, RecursionError):
         return "nested too deeply; correct it"
     if isinstance(error, csv.Error):
-        return f"{error}; is this a .csv file?"
+        is_open = "end of data" in str(error) or "field limit" in str(error)
+        return OPEN_QUOTE if is_open else f"{error}; is this a .csv file?"
     if isinstance(error, ValueError) and "integer string conversion" in str(error):
         return "a number of too many digits; write it as a string"
     of_pyarrow = type(error).__module__.startswith(

@@ -10,7 +10,12 @@ from edgedistill.objectives.targets import Targets
 
 
 def listwise(
-    queries: Tensor, documents: Tensor, ranking: Targets, scale: float, teacher_scale: float, own: bool = True
+    queries: Tensor,
+    documents: Tensor,
+    ranking: Targets,
+    scale: float,
+    teacher_scale: float,
+    own: bool = True,
 ) -> Tensor:
     """KL(softmax_j κ_t s_ij ‖ softmax_j κ q_i·d_j), mean over i, over the documents that have scores.
 
@@ -28,9 +33,11 @@ def listwise(
         return 0 * queries.sum()
     others = ~ranked[compared]
     wanted = teacher_scale * ranking.scores[compared]
-    found = scale * cosines(queries[compared], documents)
-    wanted, found = (each.masked_fill(others, -torch.inf).log_softmax(1) for each in (wanted, found))
-    return (wanted.exp() * (wanted - found).masked_fill(others, 0)).sum(1).mean()
+    predicted = scale * cosines(queries[compared], documents)
+    wanted, predicted = (
+        logits.masked_fill(others, -torch.inf).log_softmax(1) for logits in (wanted, predicted)
+    )
+    return (wanted.exp() * (wanted - predicted).masked_fill(others, 0)).sum(1).mean()
 
 
 def margin_mse(queries: Tensor, documents: Tensor, ranking: Targets, scale: float) -> Tensor:
@@ -42,11 +49,11 @@ def margin_mse(queries: Tensor, documents: Tensor, ranking: Targets, scale: floa
     Relation: unlike `listwise`, it weights near and far documents alike.
     """
     at = ranking.positives[:, None]
-    found = cosines(queries, documents)
+    predicted = cosines(queries, documents)
     compared = ~ranking.scores.isnan() & ~ranking.scores.gather(1, at).isnan()
     compared = compared.scatter(1, at, False)
     wanted = scale * (ranking.scores.gather(1, at) - ranking.scores).nan_to_num()
-    errors = (found.gather(1, at) - found - wanted).square()
+    errors = (predicted.gather(1, at) - predicted - wanted).square()
     return errors.masked_fill(~compared, 0).sum() / compared.sum().clamp_min(1)
 
 

@@ -25,7 +25,7 @@ class Targets(NamedTuple):
 
     def map(self, of: Callable[[Any], Any]) -> Targets:
         """The same of every array."""
-        rest = (None if each is None else of(each) for each in self[1:])
+        rest = (None if array is None else of(array) for array in self[1:])
         return Targets(tuple(map(of, self.embeddings)), *rest)
 
     def embeddings_map(self, of: Callable[[Any], Any]) -> Targets:

@@ -214,9 +214,9 @@ class Recipe(Section):
                     "`align` is fitted to an initial student; define it with student.reference_student"
                 )
             if self.student.reference_student is not None and not looks:
-                raise ValueError("student.reference_student is only used by `align`; leave it out")
+                raise ValueError("student.reference_student is only used by ridge and `align`; leave it out")
         elif drops_head(self.student) and looks:
-            raise ValueError("`align` needs the student's own embeddings; set head_kept: true")
+            raise ValueError("ridge and `align` need the student's own embeddings; set head_kept: true")
         return self
 
     @model_validator(mode="after")

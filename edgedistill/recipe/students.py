@@ -420,7 +420,7 @@ class TeacherItself(AnyStudent):
     reference_student: Bert | BiLSTM | None = Field(
         None,
         discriminator="kind",
-        description="With `targets`: `align` is fitted to this student's initial embeddings.",
+        description="With `targets`: ridge and `align` are fitted to this student's initial embeddings.",
     )
 
 

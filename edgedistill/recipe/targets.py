@@ -58,6 +58,13 @@ class Pca(Reduction):
         return self.rank is not None
 
 
+class Ridge(Reduction):
+    """The linear map from the teacher's embeddings to the initial student's, fitted by ridge regression."""
+
+    kind: Literal["ridge"]
+    fits_student = True
+
+
 Reducer = Annotated[Reduction, OneOf(Reduction)]
 Align = Literal["none", "procrustes", "signed_permutation"]
 

@@ -176,8 +176,11 @@ class RequestReader:
 
 def response(bundle: Bundle, asked: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
     """OpenAI's answer: (n, d) float32 embeddings, in the type asked for, as lists of numbers; float32 also
-    as base64 of their little-endian bytes."""
-    rows = compact(cut(embeddings, asked.dim), DTYPES[asked.dtype], bundle.calibration)
+    as base64 of their little-endian bytes. Raises Refusal where int8 would not hold one."""
+    try:
+        rows = compact(cut(embeddings, asked.dim), DTYPES[asked.dtype], bundle.calibration)
+    except UserError as error:
+        raise Refusal(400, str(error).replace("precision", "output_dtype", 1), "output_dtype") from None
     if asked.dtype == "binary":
         rows = (rows ^ 128).view(np.int8)  # 128 less
     given = [base64.b64encode(row).decode() for row in rows.astype("<f4")] if asked.base64 else rows

@@ -140,12 +140,12 @@ def shape(
     `source` is the encoder that the initial weights come from, if any. Raises UserError for a layer, or for
     more positions, than the source has, and where no positions are left behind the padding id.
     """
-    own = {"vocab_size": vocabulary_size, "pad_token_id": pad}
+    vocabulary = {"vocab_size": vocabulary_size, "pad_token_id": pad}
     if source is None:
-        config, positions = _random_config(spec, own), dict[str, Any]()
+        config, positions = _random_config(spec, vocabulary), dict[str, Any]()
     else:
         reduced = narrow_bert.shape(spec, source.model.config) if spec.reduced else {}
-        config = _source_config(spec, source.model.config, {**own, **reduced})
+        config = _source_config(spec, source.model.config, {**vocabulary, **reduced})
         positions = {} if source.pad is None else {"position_ids": "pad", "pad": pad}
     first = first_position(positions.get("pad"))
     if config.max_position_embeddings - first < 3:
@@ -175,7 +175,7 @@ def layers_shape(
     }
 
 
-def _random_config(spec: recipe.Bert, own: dict[str, int]) -> BertConfig:
+def _random_config(spec: recipe.Bert, vocabulary: dict[str, int]) -> BertConfig:
     assert isinstance(spec.layers, int) and spec.width is not None  # validated by the recipe
     heads = spec.heads or max(2, spec.width // 64)
     if spec.width % heads:
@@ -183,7 +183,7 @@ def _random_config(spec: recipe.Bert, own: dict[str, int]) -> BertConfig:
             f"student.heads: width {spec.width} is not a multiple of {heads} heads; set student.heads"
         )
     return BertConfig(
-        **own,
+        **vocabulary,
         hidden_size=spec.width,
         num_hidden_layers=spec.layers,
         num_attention_heads=heads,
@@ -194,7 +194,7 @@ def _random_config(spec: recipe.Bert, own: dict[str, int]) -> BertConfig:
     )
 
 
-def _source_config(spec: recipe.Bert, source: PretrainedConfig, own: dict[str, int]) -> BertConfig:
+def _source_config(spec: recipe.Bert, source: PretrainedConfig, replaced: dict[str, int]) -> BertConfig:
     """The source's config with the student's own values."""
     positions = spec.max_positions or source.max_position_embeddings
     if positions > source.max_position_embeddings:
@@ -203,7 +203,7 @@ def _source_config(spec: recipe.Bert, source: PretrainedConfig, own: dict[str, i
             f"student.max_positions: {positions} from weights that have {most}; ask for as many or fewer"
         )
     changed = {"num_hidden_layers": len(source_layers(spec, source)), "max_position_embeddings": positions}
-    config = BertConfig(**{**source.to_dict(), **changed, **own})
+    config = BertConfig(**{**source.to_dict(), **changed, **replaced})
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
     return config
 
@@ -274,20 +274,20 @@ def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any
     if source is not None and start.tokenizer.pad_token_id is None:
         # without a padding token to count from, which texts would hold too
         shaping = source._replace(pad=None)
-    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, shaping)
-    student: BertStudent = build_to_train(build, own, start.shape_only)
+    student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims, shaping)
+    student: BertStudent = build_to_train(build, student_shape, start.shape_only)
     layers = [] if source is None else source_layers(spec, source.model.config)
     if spec.reduced:
         if start.batch is not None and embeddings is not None and source is not None:
             narrow_bert.initialize(student, source, layers, embeddings, start.batch, weights)
-        return student, own
+        return student, student_shape
     if source is not None:
         copy_layers(student, layers, source)
         _identity_head(student)
     if embeddings is not None:
         embedding_tables.initialize(student.model.get_input_embeddings(), embeddings, weights)
     head.copy(student.head, start.head)
-    return student, own
+    return student, student_shape
 
 
 def parameters(student: BertStudent) -> dict[str, int]:

@@ -139,9 +139,9 @@ def position_rows(rows: int, pad: int | None, source: Any, source_pad: int | Non
     padding_row = 1 if pad is not None and source_pad is not None else 0
     mine, theirs = first_position(pad) - padding_row, first_position(source_pad) - padding_row
     count = min(rows - mine, len(table) - theirs)
-    found = torch.zeros(rows, table.shape[1])
-    found[mine : mine + count] = table[theirs : theirs + count]
-    return found
+    positions = torch.zeros(rows, table.shape[1])
+    positions[mine : mine + count] = table[theirs : theirs + count]
+    return positions
 
 
 @torch.no_grad()
@@ -172,8 +172,8 @@ def layers_of(student: Any) -> EncoderLayers | None:
         for layer in student.layers_after_pooling
     ):
         return None
-    own = hasattr(student, "pad")  # a student, whose model is a BertModel already
-    layers = EncoderLayers(model, student.pad) if own else convert(model)
+    is_student = hasattr(student, "pad")  # a student, whose model is a BertModel already
+    layers = EncoderLayers(model, student.pad) if is_student else convert(model)
     assert layers is not None
     config = layers.model.config
     absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
@@ -286,7 +286,7 @@ def _layer(writer: GraphWriter, layer: Any) -> dict[str, list[str]]:
     }
 
 
-def restore(found: dict[str, np.ndarray]) -> None:
+def restore(weights: dict[str, np.ndarray]) -> None:
     """Undo in place what `write` does to the parameters of a student with these layers; a traced graph has
     none of the endings.
 
@@ -294,20 +294,20 @@ def restore(found: dict[str, np.ndarray]) -> None:
     the block's last LayerNorm unless it is the graph's last: that bias is their difference.
     """
     embeddings, first = "model.embeddings", "model.encoder.layer.0.attention"
-    for name in [each for each in found if each.endswith("[segments]")]:
-        found[name.removesuffix("[segments]")] = found.pop(name)
-        found[f"{embeddings}.token_type_embeddings.weight"] = FOLDED
-        for key in [each for each in found if each.endswith("attention.self.key.weight")]:
+    for name in [each for each in weights if each.endswith("[segments]")]:
+        weights[name.removesuffix("[segments]")] = weights.pop(name)
+        weights[f"{embeddings}.token_type_embeddings.weight"] = FOLDED
+        for key in [each for each in weights if each.endswith("attention.self.key.weight")]:
             layer = key.removesuffix("attention.self.key.weight")
             folded = ("attention.self.key", "attention.output.dense", "output.dense")
-            found |= dict.fromkeys([f"{layer}{part}.bias" for part in folded], FOLDED)
-    for name in [each for each in found if each.endswith("[again]")]:
-        carried = found.pop(name) - found[name.removesuffix("[again]")]
-        found[f"{first}.output.dense.bias"] = carried
-        found[f"{embeddings}.LayerNorm.bias"] = found[f"{embeddings}.LayerNorm.bias"] - carried
+            weights |= dict.fromkeys([f"{layer}{part}.bias" for part in folded], FOLDED)
+    for name in [each for each in weights if each.endswith("[again]")]:
+        carried = weights.pop(name) - weights[name.removesuffix("[again]")]
+        weights[f"{first}.output.dense.bias"] = carried
+        weights[f"{embeddings}.LayerNorm.bias"] = weights[f"{embeddings}.LayerNorm.bias"] - carried
         for part in ("query", "value"):
-            found[f"{first}.self.{part}.bias"] = (
-                found[f"{first}.self.{part}.bias"] + found[f"{first}.self.{part}.weight"] @ carried
+            weights[f"{first}.self.{part}.bias"] = (
+                weights[f"{first}.self.{part}.bias"] + weights[f"{first}.self.{part}.weight"] @ carried
             )
 
 

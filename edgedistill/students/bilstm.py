@@ -56,14 +56,14 @@ class BidirectionalLSTM(nn.LSTM):
         backwards = torch.where(at <= last, last - at, at)  # its own inverse
         # of each layer and direction: input, recurrent, and their biases
         weights: list[Any] = self._flat_weights
-        each = len(weights) // (2 * self.num_layers)
+        size = len(weights) // (2 * self.num_layers)
         states, final = tokens, tokens
         for layer in range(self.num_layers):
-            ahead, behind = (weights[each * way : each * (way + 1)] for way in (2 * layer, 2 * layer + 1))
+            ahead, behind = (weights[size * way : size * (way + 1)] for way in (2 * layer, 2 * layer + 1))
             forward = self._one_way(states, ahead)
             backward = self._one_way(states[rows, backwards], behind)
             states = torch.cat([forward, backward[rows, backwards]], -1)
-            final = torch.cat([each_way[rows, last] for each_way in (forward, backward)], -1)[:, 0]
+            final = torch.cat([one_way[rows, last] for one_way in (forward, backward)], -1)[:, 0]
         return states, final
 
     def _one_way(self, inputs: Tensor, weights: list[Any]) -> Tensor:
@@ -111,8 +111,8 @@ class BiLSTMShape(TableShape):
 
 def shape(spec: recipe.BiLSTM, vocabulary_size: int, pad: int, teacher_dims: int) -> dict[str, Any]:
     """Everything needed to build the module again, as data."""
-    own = {"hidden": spec.hidden, "layers": spec.layers, "readout": spec.readout, "dropout": spec.dropout}
-    return {**table_shape(spec, vocabulary_size, pad, teacher_dims), **own}
+    layers = {"hidden": spec.hidden, "layers": spec.layers, "readout": spec.readout, "dropout": spec.dropout}
+    return {**table_shape(spec, vocabulary_size, pad, teacher_dims), **layers}
 
 
 def build(shape: dict[str, Any]) -> BiLSTMStudent:
@@ -129,12 +129,12 @@ def build(shape: dict[str, Any]) -> BiLSTMStudent:
 def initial(spec: recipe.BiLSTM, start: Start) -> tuple[BiLSTMStudent, dict[str, Any]]:
     """The recipe's student with its initial weights, and its shape: a table of token embeddings is scaled to
     the standard deviation of a random one."""
-    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims)
-    student: BiLSTMStudent = build_to_train(build, own, start.shape_only)
+    student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims)
+    student: BiLSTMStudent = build_to_train(build, student_shape, start.shape_only)
     if start.embeddings is not None:
         rows = embedding_tables.reduce_width(start.embeddings, spec.width, start.token_weights)
         embedding_tables.initialize(student.embedding, rows * (TOKEN_STD / rows.std()), start.token_weights)
-    return student, own
+    return student, student_shape
 
 
 def write(student: BiLSTMStudent) -> onnx.ModelProto:
@@ -183,19 +183,19 @@ def _lstm_weights(writer: GraphWriter, lstm: nn.LSTM, layer: int) -> list[str]:
     ]
 
 
-def restore(found: dict[str, np.ndarray]) -> None:
+def restore(weights: dict[str, np.ndarray]) -> None:
     """Give the LSTM's parameters their own names and torch's order of gates, in place: `_lstm_weights`
     undone."""
-    for name in [each for each in found if each.endswith("[onnx]")]:
-        both, own = found.pop(name), name.removesuffix("[onnx]")
-        kinds = {own: both}
+    for name in [each for each in weights if each.endswith("[onnx]")]:
+        both, plain = weights.pop(name), name.removesuffix("[onnx]")
+        kinds = {plain: both}
         if both.ndim == 2:
             inputs, states = np.split(both, 2, 1)
-            kinds = {own: inputs, own.replace("bias_ih", "bias_hh"): states}
+            kinds = {plain: inputs, plain.replace("bias_ih", "bias_hh"): states}
         for kind, directions in kinds.items():
             for direction, suffix in zip(directions, ("", "_reverse"), strict=True):
                 i, o, f, c = np.split(direction, 4)
-                found[kind + suffix] = np.concatenate([i, f, c, o])
+                weights[kind + suffix] = np.concatenate([i, f, c, o])
 
 
 KIND = Kind(BiLSTMStudent, BiLSTMShape, initial, build, parameters, write, restore)

@@ -33,7 +33,8 @@ class Classifier(ClassifierHead):
 
 def parameters(encoder: dict[str, int], classifier: ClassifierHead) -> dict[str, int]:
     """An encoder's counts, with the classifier's layers added to the head."""
-    return head.with_more(encoder, classifier.hidden, classifier.out)
+    added = head.count(classifier.hidden) + head.count(classifier.out)
+    return {**encoder, "head": encoder["head"] + added, "total": encoder["total"] + added}
 
 
 def write(classifier: Classifier, pad: int) -> onnx.ModelProto:

@@ -20,9 +20,9 @@ M = TypeVar("M", bound=nn.Module)
 def checked(module: M, place: object) -> M:
     """The module. Raises UserError where a weight cannot be computed with; `place` says where its weights
     come from."""
-    if found := problem(module):
+    if fact := problem(module):
         raise UserError(
-            f"{place}: {found}, so embeddings would not be finite; restore the file, or train the model again"
+            f"{place}: {fact}, so embeddings would not be finite; restore the file, or train the model again"
         )
     return module
 
@@ -38,7 +38,7 @@ def problem(module: nn.Module) -> str | None:
             if not tensor.is_floating_point() or not tensor.numel():
                 continue
             values = tensor.detach()
-            low, high = (float(each) for each in values.aminmax())  # NaN where any value is
+            low, high = (float(bound) for bound in values.aminmax())  # NaN where any value is
             if not (-most <= low and high <= most):
                 at = tuple((~(values.abs() <= most)).nonzero()[0].tolist())
                 row = f" in row {at[0]}" if len(at) > 1 else ""

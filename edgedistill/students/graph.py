@@ -11,7 +11,6 @@ All operators are ONNX's own. onnxruntime is as fast on attention's parts as on 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -133,10 +132,10 @@ def compare(module: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabula
             embeddings = module(torch.from_numpy(ids), torch.from_numpy(mask))
             expected = torch.nn.functional.normalize(embeddings, dim=-1).numpy()
         inputs = dict(zip(INPUTS, (ids, mask), strict=False))
-        found = [_run(session, "sentence_embedding", inputs)]
+        outputs = [_run(session, "sentence_embedding", inputs)]
         if pools_to_embedding(module):
-            found.append(_pooled(_run(session, "last_hidden_state", inputs), mask))
-        for rows in found:
+            outputs.append(_pooled(_run(session, "last_hidden_state", inputs), mask))
+        for rows in outputs:
             if rows.shape != expected.shape:
                 raise CheckFailed(
                     f"the graph gives {rows.shape} at {_shape(inputs)}; torch gives {expected.shape}"
@@ -152,10 +151,10 @@ def _pooled(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 def _run(session: InferenceSession, output: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
     try:
-        found: np.ndarray = session.run([output], inputs)[0]
+        rows: np.ndarray = session.run([output], inputs)[0]
     except ORT_ERRORS as error:
         raise CheckFailed(f"the graph does not run at {_shape(inputs)}: {error}") from None
-    return found
+    return rows
 
 
 def _shape(inputs: dict[str, np.ndarray]) -> str:
@@ -167,9 +166,9 @@ def read_back(constants: Mapping[str, np.ndarray], shape: dict[str, Any], place:
     """The state dict of the student that `shape` (student.json) describes, from the constants of its graph,
     which carry its own names of parameters: {name: float32}.
 
-    An ending of a name says how the parameter is kept: `.T` transposed, `[0]`, `[1]` … in parts; a kind's own
-    endings are undone by its `restore`. A graph may hold less than its student did, where parameters are
-    folded into others: then the weights compute the same embeddings, though they are others than went in.
+    An ending of a name says how the parameter is kept: `.T` transposed; a kind's own endings are undone by
+    its `restore`. A graph may hold less than its student did, where parameters are folded into others: then
+    the weights compute the same embeddings, though they are others than went in.
     Nothing larger than the constants is allocated before their sizes are found to be the student's. `place`
     is the bundle, which opens the errors. Raises UserError for a graph that does not name them all,
     CheckFailed for constants of other sizes.
@@ -178,13 +177,16 @@ def read_back(constants: Mapping[str, np.ndarray], shape: dict[str, Any], place:
     with torch.device("meta"):
         wanted = kind.build(shape).state_dict()
     try:
-        found = _joined(constants)
-        kind.restore(found)
+        weights = {
+            name.removesuffix(".T"): array.T if name.endswith(".T") else array
+            for name, array in constants.items()
+        }
+        kind.restore(weights)
     except (ValueError, IndexError, KeyError):
         raise CheckFailed(f"{place}: its constants do not fit together; {GET_AGAIN}") from None
     state = {}
     for name, parameter in wanted.items():
-        sizes, array = tuple(parameter.shape), found.get(name)
+        sizes, array = tuple(parameter.shape), weights.get(name)
         if array is FOLDED:
             array = np.zeros(sizes, np.float32)
         if array is None:
@@ -196,14 +198,3 @@ def read_back(constants: Mapping[str, np.ndarray], shape: dict[str, Any], place:
             )
         state[name] = torch.from_numpy(np.array(array, order="C")).reshape(sizes).to(parameter.dtype)
     return state
-
-
-def _joined(constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The constants without `.T` and the numbers of parts."""
-    found: dict[str, np.ndarray] = {}
-    for name in sorted(constants):
-        array = constants[name].T if name.endswith(".T") else constants[name]
-        plain = name.removesuffix(".T")
-        whole = re.sub(r"\[\d\]$", "", plain)
-        found[whole] = np.concatenate([found[whole], array]) if whole != plain and whole in found else array
-    return found

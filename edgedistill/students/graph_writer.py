@@ -50,7 +50,7 @@ class GraphWriter:
         """Write a parameter of the student under its own name; returns it.
 
         `value` is written in its place where the graph folds something else into it. `ending` says how it is
-        kept, for `graph.read_back`: `.T` transposed, `[0]` the first of several parts.
+        kept, for `graph.read_back`: `.T` transposed.
         """
         name = self._named.get(id(parameter)) or f"parameter_{next(self._numbers)}"
         return self._write(parameter if value is None else value, name + ending)
@@ -73,8 +73,8 @@ class GraphWriter:
 
     def of_tokens(self, values: Tensor) -> str:
         """A parameter's value (V,) for each token of the texts, (B, T, 1)."""
-        found = self.add("Gather", self.parameter(values), "input_ids")
-        return self.add("Unsqueeze", found, self.constant([2], "axis"))
+        values_of_ids = self.add("Gather", self.parameter(values), "input_ids")
+        return self.add("Unsqueeze", values_of_ids, self.constant([2], "axis"))
 
     def linear(self, x: str, layer: nn.Linear) -> str:
         """x·Wᵀ + b as MatMul and Add (never Gemm), so that the quantizers find it."""
@@ -160,5 +160,5 @@ def unit_length(writer: GraphWriter, vectors: str, outputs: list[str] | None = N
 
 def length(writer: GraphWriter, vectors: str) -> str:
     """The length of each row, at least 1e-12: (…, d) -> (…, 1)."""
-    found = writer.add("ReduceL2", vectors, writer.constant([-1], "axis"), keepdims=1)
-    return writer.add("Clip", found, writer.constant(np.float32(1e-12), "tiny"))
+    norm = writer.add("ReduceL2", vectors, writer.constant([-1], "axis"), keepdims=1)
+    return writer.add("Clip", norm, writer.constant(np.float32(1e-12), "tiny"))

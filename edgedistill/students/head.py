@@ -49,10 +49,12 @@ class Lexical(nn.Module):
     def initialize(self, head: nn.Linear | None, share: float) -> None:
         """Draw the signs, and map them to the directions that a head uses least, or to any where there is
         none; `share` is the length of what is added, beside an embedding of unit length."""
-        self.rows.book.weight.copy_(torch.randn(self.rows.book.weight.shape).sign())
+        book = self.rows.book.weight
+        book.copy_(torch.randn(book.shape).sign())
         dims, width = self.projection.weight.shape
         used = torch.randn(dims, dims) if head is None else head.weight.detach()
-        self.projection.weight.copy_(share * torch.linalg.svd(used).U[:, dims - width :])
+        directions = torch.linalg.svd(used).U
+        self.projection.weight.copy_(share * directions[:, dims - width :])
 
     @torch.no_grad()
     def set_words(self, stems: Sequence[str], continues: Tensor, counts: Tensor, texts: int) -> None:
@@ -60,11 +62,13 @@ class Lexical(nn.Module):
         log(texts / occurrences), in place: `counts` (V,) are their occurrences in so many texts. Stems that
         each text has on average once or more get 0."""
         digests = [hashlib.blake2b(stem.encode(), digest_size=LEXICAL_CODES).digest() for stem in stems]
-        self.rows.codes.copy_(torch.tensor([list(each) for each in digests], dtype=torch.uint8))
+        codes = torch.tensor([list(digest) for digest in digests], dtype=torch.uint8)
+        self.rows.codes.copy_(codes)
         self.continues.copy_(continues)
-        shared, of = torch.unique(self.rows.codes, dim=0, return_inverse=True)
-        sums = torch.zeros(len(shared)).index_add(0, of, counts.float())[of]
-        self.token_weights.copy_(torch.log((texts + 1) / (sums + 0.5)).clamp(min=0))
+        distinct, number = torch.unique(codes, dim=0, return_inverse=True)
+        occurrences = torch.zeros(len(distinct)).index_add(0, number, counts.float())[number]
+        rarity = torch.log((texts + 1) / (occurrences + 0.5))
+        self.token_weights.copy_(rarity.clamp(min=0))
 
     @torch.no_grad()
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -78,31 +82,31 @@ class Lexical(nn.Module):
     def write(self, writer: GraphWriter, rows: list[str]) -> list[str]:
         """Write the nodes that add it to embeddings (B, d) and, where they are given, to token embeddings
         (B, T, d), whose mean then is the same sum."""
-        weights, continues = writer.of_tokens(self.token_weights), writer.of_tokens(self.continues)
-        signs, shift = lookup(writer, self.rows, "input_ids"), writer.constant(SHIFT, "shift")
-        # not by a negative padding, which other engines lack
-        but_last = [writer.constant([at], "at") for at in (0, -1, 1)]
-        before, former = [
-            writer.add("Pad", writer.add("Slice", rows, *but_last), shift) for rows in (signs, weights)
-        ]
-        signs = writer.add("Where", continues, writer.add("Mul", signs, before), signs)
-        weights = writer.add("Where", continues, writer.add("Add", weights, former), weights)
-        found = writer.add("Mul", signs, weights)
-        pooled = mean_nodes(writer, found, "mean")
+        words, axis = self._words(writer), writer.constant([1], "axis")
+        pooled = mean_nodes(writer, words, "mean")
         tokens = writer.add("Cast", "attention_mask", to=TensorProto.FLOAT)
-        tokens = writer.add("ReduceSum", tokens, writer.constant([1], "axis"), keepdims=1)
+        tokens = writer.add("ReduceSum", tokens, axis, keepdims=1)
         longer = writer.add("Div", tokens, writer.constant(np.float32(LEXICAL_TOKENS), "length"))
         longer = writer.add("Sqrt", writer.add("Sqrt", longer))
-        lengths = length(writer, rows[0]), writer.add("Div", length(writer, pooled), longer)
-        each = (
-            [lengths]
-            if len(rows) == 1
-            else [lengths, [writer.add("Unsqueeze", one, writer.constant([1], "axis")) for one in lengths]]
-        )
-        scaled = zip(rows, [pooled, found], each, strict=False)
-        pairs = [(writer.add("Div", a, of[0]), writer.add("Div", b, of[1])) for a, b, of in scaled]
-        added = writer.linear_each([words for _, words in pairs], self.projection)
-        return [writer.add("Add", own, more) for (own, _), more in zip(pairs, added, strict=True)]
+        norm, lexical_norm = length(writer, rows[0]), writer.add("Div", length(writer, pooled), longer)
+        unit, lexical = [writer.add("Div", rows[0], norm)], [writer.add("Div", pooled, lexical_norm)]
+        for token_embeddings in rows[1:]:
+            norm, lexical_norm = (writer.add("Unsqueeze", x, axis) for x in (norm, lexical_norm))
+            unit.append(writer.add("Div", token_embeddings, norm))
+            lexical.append(writer.add("Div", words, lexical_norm))
+        projected = writer.linear_each(lexical, self.projection)
+        return [writer.add("Add", one, other) for one, other in zip(unit, projected, strict=True)]
+
+    def _words(self, writer: GraphWriter) -> str:
+        """The rows of the texts' tokens times their weights, (B, T, width), as `forward` computes them."""
+        weights, continues = writer.of_tokens(self.token_weights), writer.of_tokens(self.continues)
+        signs, shift = lookup(writer, self.rows, "input_ids"), writer.constant(SHIFT, "shift")
+        but_last = [writer.constant([at], "at") for at in (0, -1, 1)]  # tract has no negative paddings
+        former_signs = writer.add("Pad", writer.add("Slice", signs, *but_last), shift)
+        former_weights = writer.add("Pad", writer.add("Slice", weights, *but_last), shift)
+        signs = writer.add("Where", continues, writer.add("Mul", signs, former_signs), signs)
+        weights = writer.add("Where", continues, writer.add("Add", weights, former_weights), weights)
+        return writer.add("Mul", signs, weights)
 
 
 def _before(rows: Tensor) -> Tensor:
@@ -191,15 +195,9 @@ def count(module: nn.Module | None) -> int:
 def counts(student: nn.Module, embedding: int, *after_pooling: nn.Module | None) -> dict[str, int]:
     """Parameters {embedding, encoder, head, total}: the head is what follows the pooling, the encoder the
     rest."""
-    total, head = count(student), sum(count(each) for each in after_pooling)
+    total, head = count(student), sum(count(layer) for layer in after_pooling)
     embedding += count(lexical_channel(student))
     return {"embedding": embedding, "encoder": total - embedding - head, "head": head, "total": total}
-
-
-def with_more(counts: dict[str, int], *layers: nn.Module | None) -> dict[str, int]:
-    """The counts of a student behind whose head further layers follow."""
-    more = sum(count(each) for each in layers)
-    return {**counts, "head": counts["head"] + more, "total": counts["total"] + more}
 
 
 def copy(head: nn.Linear | None, source: nn.Linear | None) -> None:

@@ -32,8 +32,8 @@ def checked(shape: dict[str, Any], place: str) -> dict[str, Any]:
     try:
         read: Any = KINDS[shape["kind"]].fields.model_validate(shape)
     except ValidationError as error:
-        found = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()[:20]]
-        lines = [f"{place}: student.{ascii(f'{at}: {fact}')[1:-1]}; {GET_AGAIN}" for at, fact in found]
+        facts = [(".".join(map(str, problem["loc"])), problem["msg"]) for problem in error.errors()[:20]]
+        lines = [f"{place}: student.{ascii(f'{at}: {fact}')[1:-1]}; {GET_AGAIN}" for at, fact in facts]
         raise UserError(*lines) from None
     shape = read.model_dump(mode="json", exclude_unset=True)
     return {**shape, "config": read.config.model_dump()} if hasattr(read, "config") else shape

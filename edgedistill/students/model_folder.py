@@ -59,15 +59,6 @@ ACTIVATIONS = {
     "torch.nn.modules.activation.Sigmoid": "Sigmoid",
 }
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
-OTHER_MODULES = {  # what a first module of another kind is, and the way out
-    "StaticEmbedding": "a table of static embeddings (StaticEmbedding, model2vec), not an encoder; teach a "
-    "`kind: static` student",
-    "Router": "several encoders behind a Router; give the folder of the one that you need",
-    "Asym": "several encoders behind an Asym; give the folder of the one that you need",
-    "WordEmbeddings": f"word embeddings (WordEmbeddings), which are no encoder; {ELSEWHERE}",
-    "BoW": f"a bag of words (BoW), which is no encoder; {ELSEWHERE}",
-    "CLIPModel": f"a model of images and texts (CLIPModel); {ELSEWHERE}",
-}
 
 # Settings whose values are read here, whatever they are,
 READ = {
@@ -95,8 +86,9 @@ MODEL_SETTINGS_FILE = "config_sentence_transformers.json"
 
 
 class Module(NamedTuple):
-    """One module behind the transformer: its kind, one of CHAIN, its folder and its settings."""
+    """One module: its name, its kind, one of CHAIN, its folder and its settings."""
 
+    name: str
     kind: str
     folder: Path
     config: dict[str, Any]
@@ -124,22 +116,18 @@ class ModelFolder:
     @property
     def poolings(self) -> list[str]:
         """Our names of its poolings, in the order in which they are joined; [] for a plain model."""
-        for module in self.chain:
-            if module.kind == "Pooling":
-                names = module.config.get("pooling_mode")
-                if names is None:
-                    on = [name for flag, (name, _) in POOLINGS.items() if module.config.get(flag)]
-                    names = on or ["mean"]
-                elif isinstance(names, str):
-                    names = [names]
-                for name in names:
-                    if name not in POOLING_NAMES:
-                        place = module.folder / "config.json"
-                        raise UserError(
-                            f"{place}: {unknown_name('pooling', name, POOLING_NAMES)}; {ELSEWHERE}"
-                        )
-                return [POOLING_NAMES[name] for name in names]
-        return []
+        pooling = next((module for module in self.chain if module.kind == "Pooling"), None)
+        if pooling is None:
+            return []
+        named = pooling.config.get("pooling_mode")
+        if named is None:
+            named = [name for flag, (name, _) in POOLINGS.items() if pooling.config.get(flag)] or ["mean"]
+        names = [named] if isinstance(named, str) else named
+        for name in names:
+            if name not in POOLING_NAMES:
+                fact = unknown_name("pooling", name, POOLING_NAMES)
+                raise UserError(f"{pooling.folder / 'config.json'}: {fact}; {ELSEWHERE}")
+        return [POOLING_NAMES[name] for name in names]
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -196,10 +184,9 @@ def read(folder: Path) -> ModelFolder:
         way_out = "give a folder, packaged:NAME, or a hub id with a revision"
         raise UserError(f"{folder}: no such model folder; {way_out}")
     modules = _modules(folder)
-    transformer = folder / modules[0]["path"] if modules else folder
-    for place in dict.fromkeys((folder, transformer)):
-        if (place / "adapter_config.json").exists():
-            adapter = files.read_json_object(place / "adapter_config.json", DOWNLOAD)
+    transformer = modules[0].folder if modules else folder
+    for place in (folder, transformer):
+        if adapter := _object(place / "adapter_config.json"):
             fact = f"an adapter (LoRA) of {adapter.get('base_model_name_or_path')!r}, not merged into a model"
             way_out = "merge it with peft (merge_and_unload), save that model, and give its folder"
             raise UserError(f"{place}: adapter_config.json: {fact}; {way_out}")
@@ -207,12 +194,12 @@ def read(folder: Path) -> ModelFolder:
         raise UserError(f"{folder}: no config.json, so not a model folder; give the folder that holds it")
     options, settings = _settings(folder, transformer) if modules else ({}, {})
     _check_shards(transformer)
-    chain = _chain(folder, modules[1:])
+    chain = modules[1:]
     unread = _unread(TRANSFORMER_FILES[0], options, "token_embeddings")
     unread += _unread(MODEL_SETTINGS_FILE, settings)
     for module in chain:
         unread += _unread(f"{module.folder.name}/config.json", module.config)
-    if len({entry.get("name", at) for at, entry in enumerate(modules)}) < len(modules):
+    if len({module.name for module in modules}) < len(modules):
         unread.append("modules.json: two modules of one name")
     return ModelFolder(folder, transformer, _config(transformer), options, chain, settings, unread)
 
@@ -241,27 +228,31 @@ def opening(place: Path | str, what: str, way_out: str = DOWNLOAD) -> Iterator[N
 
 def _explained(error: Exception, place: Path | str) -> tuple[str, str] | None:
     """(fact, way out) where a library's own message leads astray; None where its first line serves."""
-    found = sorted(Path(place).rglob("*")) if Path(place).is_dir() else [Path(place)]
-    pointer = next((path.name for path in found if path.is_file() and _is_lfs_pointer(path)), None)
-    if pointer is not None:
-        return f"{pointer} is a pointer of Git LFS in place of the file", "fetch it with git lfs pull"
-    if "ignore_mismatched_sizes" in str(error):
-        return (
-            "the sizes that config.json names are not those of the weights",
-            "correct config.json, or " + DOWNLOAD,
-        )
-    if "weights_only" in str(error):
-        return (
-            "it holds Python objects beside tensors, which are never loaded",
-            "save the weights as model.safetensors",
-        )
+    for path in sorted(Path(place).rglob("*")) or [Path(place)]:
+        small = path.is_file() and path.stat().st_size < 1_000
+        if small and path.read_bytes().startswith(files.LFS_POINTER.encode()):
+            return f"{path.name} is a pointer of Git LFS in place of the file", "fetch it with git lfs pull"
+    for said, fact, way_out in MISLEADING:
+        if said in str(error):
+            return fact, way_out
     if isinstance(error, KeyError):
         return f"config.json names {error}, which transformers does not know", "correct config.json"
     return None
 
 
-def _is_lfs_pointer(path: Path) -> bool:
-    return path.stat().st_size < 1_000 and path.read_bytes().startswith(files.LFS_POINTER.encode())
+# What a library says, what it means, and the way out.
+MISLEADING = (
+    (
+        "ignore_mismatched_sizes",
+        "the sizes that config.json names are not those of the weights",
+        f"correct config.json, or {DOWNLOAD}",
+    ),
+    (
+        "weights_only",
+        "it holds Python objects beside tensors, which are never loaded",
+        "save the weights as model.safetensors",
+    ),
+)
 
 
 def check_architecture(opened: ModelFolder, trust_remote_code: bool) -> None:
@@ -269,15 +260,11 @@ def check_architecture(opened: ModelFolder, trust_remote_code: bool) -> None:
     kind = str(opened.config.get("model_type"))
     if trust_remote_code or kind in CONFIG_MAPPING:
         return
+    fact, way_out = f"transformers {transformers.__version__} does not know its architecture", ELSEWHERE
     if "auto_map" in opened.config:
-        fact = f"its architecture (model_type {kind!r}) needs the Python code that comes with it (auto_map)"
-        raise UserError(f"{opened.folder}: {fact}; read that code, and allow it with --trust-remote-code")
-    elif kind == "None":
-        way_out = "add the one of its architecture, such as bert"
-        raise UserError(f"{opened.transformer / 'config.json'}: no model_type; {way_out}")
-    else:
-        fact = f"transformers {transformers.__version__} does not know its architecture (model_type {kind!r})"
-    raise UserError(f"{opened.folder}: {fact}; {ELSEWHERE}")
+        fact = "its architecture needs the Python code that comes with it (auto_map)"
+        way_out = "read that code, and allow it with --trust-remote-code"
+    raise UserError(f"{opened.transformer / 'config.json'}: model_type {kind!r}: {fact}; {way_out}")
 
 
 def check_pooling(opened: ModelFolder, pooling: str | None, source: str, option: str) -> None:
@@ -290,51 +277,43 @@ def check_pooling(opened: ModelFolder, pooling: str | None, source: str, option:
         raise UserError(f"{source}: a sentence-transformers model brings its own pooling; leave {option} out")
 
 
-def _modules(folder: Path) -> list[dict[str, Any]]:
-    """The entries of modules.json, each {type, path, …}, its path inside the folder; [] where there is no
-    such file."""
+def _modules(folder: Path) -> list[Module]:
+    """The modules of modules.json; [] where there is no such file. Raises UserError for a chain other than a
+    Transformer, one Pooling, then Dense, then Normalize, with Dropout anywhere."""
     place = folder / "modules.json"
     if not place.exists():
         return []
     entries = files.read_json(place, DOWNLOAD)
-    keys = {"type", "path"}
-    if (
-        not isinstance(entries, list)
-        or not entries
-        or any(not isinstance(entry, dict) or keys - set(entry) for entry in entries)
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, dict) and entry.keys() >= {"type", "path"} for entry in entries
     ):
         raise UserError(f"{place}: not a list of modules, each with `type` and `path`; {DOWNLOAD}")
-    for at, entry in enumerate(entries):
-        kind = str(entry["type"]).rsplit(".", 1)[-1]
-        fact = ""
-        if files.leaves_folder(str(entry["path"])):
-            fact = f"has a path outside the model's folder ({entry['path']!r})"
-        elif not str(entry["type"]).startswith("sentence_transformers."):
-            fact = f"is of another library ({entry['type']}), whose code does not run here"
-        elif at == 0 and kind in OTHER_MODULES:
-            raise UserError(f"{folder}: {OTHER_MODULES[kind]}")
-        elif kind not in CHAIN or (at == 0) != (kind == "Transformer"):
+    kinds = [str(entry["type"]).rsplit(".", 1)[-1] for entry in entries]
+    for number, (kind, entry) in enumerate(zip(kinds, entries, strict=True)):
+        library, path, fact = str(entry["type"]), str(entry["path"]), ""
+        if files.leaves_folder(path):
+            fact = f"has a path outside the model's folder ({path!r})"
+        elif not library.startswith("sentence_transformers."):
+            fact = f"is of another library ({library}), whose code does not run here"
+        elif kind not in CHAIN or (number == 0) != (kind == "Transformer"):
             fact = f"is {kind}; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind"
         if fact:
-            raise UserError(f"{place}: module {at} {fact}; {ELSEWHERE}")
-    return entries
-
-
-def _chain(folder: Path, entries: list[dict[str, Any]]) -> list[Module]:
-    """The modules behind the transformer: one Pooling first, no Dense behind Normalize."""
-    kinds = [entry["type"].rsplit(".", 1)[-1] for entry in entries]
+            raise UserError(f"{place}: module {number} {fact}; {ELSEWHERE}")
     order = " ".join(kind for kind in kinds if kind != "Dropout")
-    if not re.fullmatch("(Pooling( Dense)*( Normalize)*)?", order):
-        fact = f"the modules {', '.join(kinds)} in this order"
+    if not re.fullmatch("Transformer( Pooling( Dense)*( Normalize)*)?", order):
+        fact = f"the modules {', '.join(kinds[1:])} in this order"
         way_out = f"supported is one Pooling, then Dense, then Normalize; {ELSEWHERE}"
-        raise UserError(f"{folder / 'modules.json'}: {fact}; {way_out}")
-    found = []
-    for kind, entry in zip(kinds, entries, strict=True):
-        place = folder / entry["path"] / "config.json"
-        if not place.exists() and kind in ("Pooling", "Dense"):
-            raise UserError(f"{place}: not there, and modules.json names it; {DOWNLOAD}")
-        found.append(Module(kind, place.parent, _object(place)))
-    return found
+        raise UserError(f"{place}: {fact}; {way_out}")
+    return [_module(folder, number, entry) for number, entry in enumerate(entries)]
+
+
+def _module(folder: Path, number: int, entry: dict[str, Any]) -> Module:
+    """A module with its settings; those of the transformer stand in other files."""
+    kind, settings = entry["type"].rsplit(".", 1)[-1], folder / entry["path"] / "config.json"
+    if not settings.exists() and kind in ("Pooling", "Dense"):
+        raise UserError(f"{settings}: not there, and modules.json names it; {DOWNLOAD}")
+    config = _object(settings) if number else {}
+    return Module(str(entry.get("name", number)), kind, settings.parent, config)
 
 
 def _object(place: Path) -> dict[str, Any]:
@@ -359,18 +338,22 @@ def _is_harmless(value: Any) -> bool:
 def _settings(folder: Path, transformer: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of the Transformer module and of the whole model, those that are read checked."""
     options = next(filter(None, (_object(transformer / name) for name in TRANSFORMER_FILES)), {})
-    settings = _object(folder / MODEL_SETTINGS_FILE)
+    place = folder / MODEL_SETTINGS_FILE
+    settings = _object(place)
     prompts, named = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    sizes = {"max_seq_length": options, "truncate_dim": settings}
-    for key, config in sizes.items():
-        if (value := config.get(key)) is not None and (type(value) is not int or value < 1):
-            raise UserError(f"{folder}: {key}: {json.dumps(value)[:200]} is no number of them; {DOWNLOAD}")
-    if not isinstance(prompts, dict) or {type(text) for text in prompts.values()} - {str, type(None)}:
-        raise UserError(f"{folder / MODEL_SETTINGS_FILE}: prompts: not texts by their names; {DOWNLOAD}")
-    # two names are there in any model, and empty
-    if named is not None and named not in {"query", "document", *prompts}:
-        fact = unknown_name("prompt", str(named), prompts)
-        raise UserError(f"{folder / MODEL_SETTINGS_FILE}: default_prompt_name: {fact}; {DOWNLOAD}")
+    facts = []
+    for key, value in (
+        ("max_seq_length", options.get("max_seq_length")),
+        ("truncate_dim", settings.get("truncate_dim")),
+    ):
+        if value is not None and (type(value) is not int or value < 1):
+            facts.append(f"{key}: {json.dumps(value)[:200]} is no number of them")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+        facts.append("prompts: not texts by their names")
+    elif named not in {None, "query", "document", *prompts}:  # the two are there in any model, and empty
+        facts.append(f"default_prompt_name: {unknown_name('prompt', str(named), prompts)}")
+    if facts:
+        raise UserError(*(f"{place}: {fact}; {DOWNLOAD}" for fact in facts))
     return options, settings
 
 
@@ -380,16 +363,13 @@ def _config(transformer: Path) -> dict[str, Any]:
     place = transformer / "config.json"
     config = files.read_json_object(place, DOWNLOAD)
     with opening(place, "settings that do not fit each other", "correct them, or download it again"):
-        kind = str(config.get("model_type"))
-        if kind == "model2vec" or "StaticModel" in (config.get("architectures") or []):
-            raise UserError(f"{place.parent}: {OTHER_MODULES['StaticEmbedding']}")
         if config.get("quantization_config"):
             method = dict(config["quantization_config"]).get("quant_method", "another library")
             fact = f"quantization_config: weights quantized by {method}, which do not open here"
             raise UserError(f"{place}: {fact}; give the model as it was before it was quantized")
-        if kind in CONFIG_MAPPING:
+        if (kind := str(config.get("model_type"))) in CONFIG_MAPPING:
             config = {**CONFIG_MAPPING[kind]().to_dict(), **config}
-        if kind == "big_bird" and config["attention_type"] == "block_sparse":
+        if config.get("attention_type") == "block_sparse":  # BigBird's
             fact = "attention_type: block_sparse, which transformers gives up at the first short text"
             raise UserError(f"{place}: {fact}; set it to original_full")
         return config

@@ -122,13 +122,13 @@ def projection(states: list[Tensor], width: int) -> Tensor:
         centred = (state - state.mean(0)).double()
         covariance = centred.T @ centred
         total = total + covariance / covariance.trace()
-    _, found = torch.linalg.eigh(total)
-    found = found.flip(1)[:, :width]
-    found = found * found.sum(0).sign()
+    _, directions = torch.linalg.eigh(total)
+    directions = directions.flip(1)[:, :width]
+    directions = directions * directions.sum(0).sign()
     mirror = -torch.full((width,), width**-0.5, dtype=torch.float64)
     mirror[-1] += 1
     mirror /= mirror.norm()
-    return (found - 2 * torch.outer(found @ mirror, mirror)).float()
+    return (directions - 2 * torch.outer(directions @ mirror, mirror)).float()
 
 
 def _before_norm(gain: Tensor) -> Tensor:
@@ -172,10 +172,10 @@ def _context(part: Any, state: Tensor, mask: Tensor) -> Tensor:
     """The concatenated outputs of all heads (B, T, heads·s), before the output matrix; `mask` (B, T) says
     which are tokens."""
     query, key, value = (
-        _split(each(state), part.num_attention_heads) for each in (part.query, part.key, part.value)
+        _split(linear(state), part.num_attention_heads) for linear in (part.query, part.key, part.value)
     )
-    found = scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
-    return found.transpose(1, 2).flatten(2)
+    heads = scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
+    return heads.transpose(1, 2).flatten(2)
 
 
 def _fit_norm(norm: nn.LayerNorm, summed: Tensor, target: Tensor, mask: Tensor) -> Tensor:
@@ -183,9 +183,12 @@ def _fit_norm(norm: nn.LayerNorm, summed: Tensor, target: Tensor, mask: Tensor) 
     output."""
     unit = layer_norm(summed, summed.shape[-1:], eps=norm.eps)
     x, y = unit[mask], target[mask]
-    spread = (x - x.mean(0)).square().mean(0).clamp(min=1e-12)
-    norm.weight.copy_(((x - x.mean(0)) * (y - y.mean(0))).mean(0) / spread)
-    norm.bias.copy_(y.mean(0) - norm.weight * x.mean(0))
+    x_mean, y_mean = x.mean(0), y.mean(0)
+    centred = x - x_mean
+    covariance = (centred * (y - y_mean)).mean(0)
+    variance = centred.square().mean(0).clamp(min=1e-12)
+    norm.weight.copy_(covariance / variance)
+    norm.bias.copy_(y_mean - norm.weight * x_mean)
     return norm(summed)
 
 
@@ -207,7 +210,7 @@ def _fit_output(
     bring `residual` closest to the narrow state, which no matrix can change; the block is fitted to add the
     rest.
     """
-    x, z, skip, more = (each[mask].double() for each in (features, state, residual, added))
+    x, z, skip, more = (rows[mask].double() for rows in (features, state, residual, added))
     middle = skip - skip.mean(0)
     missing = (skip + more) * ((z - z.mean(0)) * middle).sum() / middle.square().sum() - z
     known = x - x.mean(0)
@@ -258,7 +261,7 @@ def _set_attention(
     for name in ("query", "key", "value"):
         wide = getattr(theirs.self, name)
         weight, bias = (
-            each.unflatten(0, (heads, -1))[kept].flatten(0, 1) for each in (wide.weight, wide.bias)
+            matrix.unflatten(0, (heads, -1))[kept].flatten(0, 1) for matrix in (wide.weight, wide.bias)
         )
         _fold(getattr(mine.self, name), weight, bias, space, before[mask].mean(0))
     features = _context(mine.self, state, mask), context

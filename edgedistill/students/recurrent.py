@@ -66,8 +66,8 @@ def shape(
     Raises UserError for a bottleneck wider than the layers, for layers that the source lacks, for a layer
     block that does not divide its depth, and where no positions are left behind the padding id.
     """
-    given = source.model.config
-    layers, rows = len(source_layers(spec, given)), given.max_position_embeddings
+    config_of_source = source.model.config
+    layers, rows = len(source_layers(spec, config_of_source)), config_of_source.max_position_embeddings
     counted_from = spec.position_ids
     if counted_from == "source":
         counted_from = "zero" if source.pad is None else "pad"
@@ -77,19 +77,19 @@ def shape(
             f"student.position_ids: none are left behind padding id {pad} in a table of {rows}; set "
             "position_ids: zero"
         )
-    copied = {name: getattr(given, name) for name in COPIED}
+    copied = {name: getattr(config_of_source, name) for name in COPIED}
     config = BertConfig(
         **copied,
         vocab_size=vocabulary_size,
         num_hidden_layers=layers,
         # all text is segment 0; the paper's new table has one row
-        type_vocab_size=1 if spec.bottleneck else given.type_vocab_size,
+        type_vocab_size=1 if spec.bottleneck else config_of_source.type_vocab_size,
         hidden_dropout_prob=spec.dropout,
         attention_probs_dropout_prob=spec.dropout,
     )
     config.pad_token_id = pad
     positions = {"position_ids": counted_from, "pad": pad}
-    times = spec.repeats or source.repeats * given.num_hidden_layers // layers
+    times = spec.repeats or source.repeats * config_of_source.num_hidden_layers // layers
     return {**bert.layers_shape(spec, config, positions, most, teacher_dims), "repeats": times}
 
 
@@ -143,16 +143,16 @@ def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dic
     """The recipe's student with its initial weights, and its shape."""
     source = start.layers
     assert source is not None  # a recurrent student always has a source
-    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source)
-    if own["position_ids"] == "pad" and start.tokenizer.pad_token_id is None:
+    student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source)
+    if student_shape["position_ids"] == "pad" and start.tokenizer.pad_token_id is None:
         fact = "positions are counted from padding, and the tokenizer names no padding token"
         raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
-    student: RecurrentStudent = build_to_train(build, own, start.shape_only)
+    student: RecurrentStudent = build_to_train(build, student_shape, start.shape_only)
     initialize(
         student, source_layers(spec, source.model.config), source, start.embeddings, start.token_weights
     )
     head.copy(student.head, start.head)
-    return student, own
+    return student, student_shape
 
 
 def parameters(student: RecurrentStudent) -> dict[str, int]:

@@ -142,8 +142,8 @@ def load_model(opened: ModelFolder, trust_remote_code: bool = False, **options: 
                 opened.transformer, trust_remote_code=trust_remote_code
             )
             options["config"].attn_implementation = options["config"]._attn_implementation = "eager"
-        model, found = AutoModel.from_pretrained(opened.transformer, output_loading_info=True, **options)
-    missing = sorted(name for name in found["missing_keys"] if not name.startswith("pooler."))
+        model, info = AutoModel.from_pretrained(opened.transformer, output_loading_info=True, **options)
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))
     if missing:
         some = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
         fact = f"{len(missing)} of the tensors that config.json asks for are not in its weights ({some})"

@@ -99,11 +99,11 @@ def set_sif_weights(student: StaticStudent, counts: Tensor) -> None:
 
 def initial(spec: recipe.Static, start: Start) -> tuple[StaticStudent, dict[str, Any]]:
     """The recipe's student with its initial weights, and its shape."""
-    own = table_shape(spec, start.vocabulary_size, start.pad_id, start.dims)
-    student: StaticStudent = build_to_train(build, own, start.shape_only)
+    student_shape = table_shape(spec, start.vocabulary_size, start.pad_id, start.dims)
+    student: StaticStudent = build_to_train(build, student_shape, start.shape_only)
     if start.embeddings is not None:
         initialize(student, start.embeddings, spec.embeddings.of == "outputs", start.token_weights)
-    return student, own
+    return student, student_shape
 
 
 def parameters(student: StaticStudent) -> dict[str, int]:
@@ -112,10 +112,10 @@ def parameters(student: StaticStudent) -> dict[str, int]:
     return heads.counts(student, table, student.head)
 
 
-def restore(found: dict[str, np.ndarray]) -> None:
+def restore(weights: dict[str, np.ndarray]) -> None:
     """Token weights are 1 where a graph holds them as part of its table; in place."""
-    if "embedding.weight" in found:
-        found["weights"] = np.ones(len(found["embedding.weight"]), np.float32)
+    if "embedding.weight" in weights:
+        weights["weights"] = np.ones(len(weights["embedding.weight"]), np.float32)
 
 
 def write(student: StaticStudent) -> onnx.ModelProto:

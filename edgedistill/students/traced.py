@@ -8,7 +8,6 @@ import io
 import warnings
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
@@ -72,40 +71,22 @@ def write(student: Any) -> onnx.ModelProto:
         )
     model = onnx.load_from_string(file.getvalue())
     ONNXModel(model).replace_gemm_with_matmul()  # the quantizers look for MatMul
-    _name_constants(model.graph, student)
+    _share_matrices(model.graph)
     model.producer_name = "edgedistill"
     return model
 
 
-def _name_constants(graph: onnx.GraphProto, student: nn.Module) -> None:
-    """Give the constants that are parameters of the student, or transposed ones, the names of those, in
-    place. Of several equal matrices one is kept: the weight of a head that is applied to every token and to
-    their mean."""
-    known: dict[tuple[object, ...], list[str]] = {}
-    for name, parameter in student.named_parameters():
-        array = parameter.detach().numpy()
-        known.setdefault(_content(array), []).append(name)
-        if array.ndim == 2:
-            known.setdefault(_content(array.T), []).append(f"{name}.T")
-    matrices: dict[tuple[object, ...], str] = {}
+def _share_matrices(graph: onnx.GraphProto) -> None:
+    """Keep one of several equal matrices, in place: the weight of a head that is applied to every token and
+    to their mean."""
+    first: dict[object, str] = {}
     renamed: dict[str, str] = {}
-    kept = []
     for constant in graph.initializer:
-        traced, content = constant.name, _content(numpy_helper.to_array(constant))
-        if content in matrices:
-            renamed[traced] = matrices[content]
-            continue
-        if names := known.get(content):
-            own = traced.removeprefix("student.")
-            renamed[traced] = constant.name = names.pop(names.index(own) if own in names else 0)
-        if len(constant.dims) == 2:
-            matrices[content] = constant.name
-        kept.append(constant)
+        array = numpy_helper.to_array(constant)
+        content = (array.dtype.str, array.shape, array.tobytes()) if array.ndim == 2 else constant.name
+        renamed[constant.name] = first.setdefault(content, constant.name)
+    kept = [constant for constant in graph.initializer if renamed[constant.name] == constant.name]
     for node in graph.node:
         node.input[:] = [renamed.get(name, name) for name in node.input]
     del graph.initializer[:]
     graph.initializer.extend(kept)
-
-
-def _content(array: np.ndarray) -> tuple[object, ...]:
-    return array.dtype.str, array.shape, array.tobytes()

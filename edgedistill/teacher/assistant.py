@@ -54,10 +54,10 @@ class RunTeacher(TeacherEncoder):
         return {**self.hashes, "prompt": self.prompt, "max_tokens": self.max_tokens}
 
 
-def _prompts(spec: recipe.Teacher, own: Prompts) -> Prompts:
+def _prompts(spec: recipe.Teacher, of_run: Prompts) -> Prompts:
     """The recipe's prompts, and those of the run where it gives none."""
     named = spec.model_dump(include=set(OF_ROLES), exclude_none=True)
-    return prompts.read({"prompt": spec.prompt or own.text, **own.own, **named})
+    return prompts.read({"prompt": spec.prompt or of_run.text, **of_run.own, **named})
 
 
 class MeanEmbeddingLayer(nn.Module):
@@ -96,11 +96,11 @@ def run_hashes(opened: run.Run) -> dict[str, str]:
     model and its `targets`."""
     names = ["student.safetensors", "student.json", "tokenizer/tokenizer.json"]
     names += ["targets/targets.safetensors"] if opened.kind == "reduced" else []
-    found = {
+    hashes = {
         name: files.sha256_file(opened.folder / name) for name in names if (opened.folder / name).exists()
     }
     model = opened.folder / "model"
-    return found | ({"model": files.sha256_folder(model, MODEL_FILES)} if model.exists() else {})
+    return hashes | ({"model": files.sha256_folder(model, MODEL_FILES)} if model.exists() else {})
 
 
 def open_assistant(

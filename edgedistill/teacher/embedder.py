@@ -59,7 +59,7 @@ class Embedder:
         if self._opened is None:
             self._opened = open_teacher(self.teacher, self.session).in_role(self.role)
         texts = [readers.normalize(str(text)) for text in batch[self.column]]
-        found = self._opened.embed(texts, device_of(self.session.device))
+        embeddings = self._opened.embed(texts, device_of(self.session.device))
         if texts:
-            check_float16(found, texts)
-        return {**batch, "hash": text_hashes(texts), "embedding": found.astype(np.float16)}
+            check_float16(embeddings, texts)
+        return {**batch, "hash": text_hashes(texts), "embedding": embeddings.astype(np.float16)}

@@ -113,14 +113,17 @@ class TeacherPass(CorpusPass):
     def pool(self) -> Pool:
         """What the same teacher has embedded: of other corpora, and the parts of this one. No text is in two
         of its shards."""
-        found = (mark.parent for mark in sorted(self.folder.parent.glob(f"*/*/{RECORD}")))
-        return Pool(each for each in found if each.parent != self.folder and intact(each, silent))
+        shards = (mark.parent for mark in sorted(self.folder.parent.glob(f"*/*/{RECORD}")))
+        return Pool(shard for shard in shards if shard.parent != self.folder and intact(shard, silent))
 
     @cached_property
     def missing(self) -> int:
         """How many of the texts have no embedding in the cache yet."""
-        left = map(self.texts, set(range(self.shards)) - self.made)
-        return sum(int((self.pool.index.find(text_hashes(texts)) < 0).sum()) for texts in left)
+        missing = 0
+        for number in set(range(self.shards)) - self.made:
+            positions = self.pool.index.find(text_hashes(self.texts(number)))
+            missing += int((positions < 0).sum())
+        return missing
 
     @property
     def done(self) -> str:
@@ -138,9 +141,9 @@ class TeacherPass(CorpusPass):
         for start in range(0, len(new), PART):
             end = start + PART
             rows = new[start:end]
-            found = self.teacher.embed([texts[row] for row in rows], self.session.device, self.unit)
-            check_float16(found, [texts[row] for row in rows])
-            embeddings[rows] = found
+            rows_of_part = self.teacher.embed([texts[row] for row in rows], self.session.device, self.unit)
+            check_float16(rows_of_part, [texts[row] for row in rows])
+            embeddings[rows] = rows_of_part
             if time.perf_counter() - since > PART_SECONDS and end < len(new):
                 part = new[kept:end]
                 place = self.parts / f"{number:05d}.{part[0]:05d}"
@@ -225,10 +228,10 @@ class Pool:
     def fill(self, wanted: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Copy the embeddings that are cached into the rows of `out` (n, d); wanted (n,). Returns which rows
         were filled, (n,) bool."""
-        found = self.index.find(wanted)
-        shards = np.searchsorted(self._starts, found, side="right") - 1  # −1 where a hash is missing
-        for shard in np.unique(shards[found >= 0]):
+        positions = self.index.find(wanted)
+        shards = np.searchsorted(self._starts, positions, side="right") - 1  # −1 where a hash is missing
+        for shard in np.unique(shards[positions >= 0]):
             here = shards == shard
-            out[here] = mapped(self._shards[shard] / EMBEDDINGS)[found[here] - self._starts[shard]]
-        self.reused += int((found >= 0).sum())
-        return found >= 0
+            out[here] = mapped(self._shards[shard] / EMBEDDINGS)[positions[here] - self._starts[shard]]
+        self.reused += int((positions >= 0).sum())
+        return positions >= 0

@@ -94,11 +94,15 @@ class TeacherEncoder:
 
             options = {"trust_remote_code": remote_code, "local_files_only": not remote_code}
             with sentence_transformer.quiet():
-                own = SentenceTransformer(str(self.folder), device="cpu", **options)
-            expected = np.stack([own.encode(text, prompt="") for text in COMPARED])
+                judge = SentenceTransformer(str(self.folder), device="cpu", **options)
+            expected = np.stack([judge.encode(text, prompt="") for text in COMPARED])
             ids = encode_ids(self.tokenizer, COMPARED, max_input_tokens(self.folder, self.tokenizer))
-            found = embed_in_batches(torch_forward(self.module, torch.device("cpu")), ids, 0, self.dims, 1)
-        cosines = (unit_rows(expected) * found).sum(1) if expected.shape == found.shape else np.zeros(1)
+            embeddings = embed_in_batches(
+                torch_forward(self.module, torch.device("cpu")), ids, 0, self.dims, 1
+            )
+        cosines = (
+            (unit_rows(expected) * embeddings).sum(1) if expected.shape == embeddings.shape else np.zeros(1)
+        )
         if not cosines.min() >= SAME_EMBEDDING:
             apart = f"{cosines.min():.3f} is their cosine to those of sentence-transformers"
             fact = f"{settings} changes embeddings: {apart}"

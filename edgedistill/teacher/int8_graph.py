@@ -3,7 +3,6 @@ takes a while."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from edgedistill.session import Session
 from edgedistill.students import graph
 
 # part of every key: raise it when this module, or the precision, makes another graph of the same weights
-FORMAT = 1
+FORMAT = 2
 WAY_OUT = "set it to auto, bf16 or fp32"
 
 
@@ -45,50 +44,36 @@ def read_or_make(teacher: Any, key: str, session: Session) -> Forward:
     Raises UserError for a teacher that cannot be written as a graph, or loses too much in int8.
     """
 
-    def write(temporary: Path) -> None:
+    def write(folder: Path) -> None:
         fact = f"making the int8 graph of {teacher.spec.name}"
         session.log(f"{teacher.place}: {fact}; once, and a minute or two for twelve layers")
-        started = time.perf_counter()
-        about = _make(teacher, temporary)
-        cosine = f"cosine to torch {about['cosine']['mean']:.4f} mean, {about['cosine']['min']:.4f} min"
-        in_w8 = f", {len(about['products_in_w8'])} products in w8" if about["products_in_w8"] else ""
-        seconds = time.perf_counter() - started
-        session.log(
-            f"{teacher.place}: int8 graph made in {seconds:.0f} s; {cosine} on the golden texts{in_w8}"
-        )
+        _make(teacher, folder / "graph.onnx", session)
 
     folder = cached_folder(session.cache / "graphs" / key, write, session.log)
     opened = open_session(folder / "graph.onnx", torch.get_num_threads(), "cpu")
-    rows = files.read_json(folder / "graph.json")["rows"]
+    names = [output.name for output in opened.get_outputs()]
+    rows = names[-1] if names[-1] != "last_hidden_state" else "sentence_embedding"  # see `graph.before_unit`
     return lambda ids, mask: opened.run([rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
 
 
-def _make(teacher: Any, folder: Path) -> dict[str, Any]:
-    """Write graph.onnx and graph.json into `folder`, after the comparison with torch. Returns the content of
-    graph.json."""
+def _make(teacher: Any, file: Path, session: Session) -> None:
+    """Write the graph after the comparison with torch."""
     reader = teacher.reader
     try:
         model = graph.build_checked(teacher.module, reader.max_tokens, len(reader.tokenizer))
     except CheckFailed as error:
-        raise UserError(
-            f"{teacher.place}.dtype: int8 needs a graph of {teacher.spec.name}, and {error}; {WAY_OUT}"
-        ) from error
+        fact = f"int8 needs a graph of {teacher.spec.name}, and {error}"
+        raise UserError(f"{teacher.place}.dtype: {fact}; {WAY_OUT}") from error
     golden = _golden(reader)
     quantized, in_w8 = mixed_precision.converted(model, "int8", _samples(reader), golden)
     mean, least = agreement(quantized, embeddings(model, golden), golden)
     if not least >= (required := PRECISIONS["int8"].single_cosine):  # NaN is above nothing
         fact = f"{teacher.spec.name} in int8 has a cosine of {least:.4f} on a text, {required} is required"
         raise UserError(f"{teacher.place}.dtype: {fact}; {WAY_OUT}")
-    rows, path = graph.before_unit(quantized), folder / "graph.onnx"
-    path.write_bytes(quantized.SerializeToString())
-    about = {
-        "rows": rows,
-        "products_in_w8": in_w8,
-        "cosine": {"mean": round(mean, 6), "min": round(least, 6)},
-        "onnxruntime": onnxruntime.__version__,
-    }
-    files.write_json(folder / "graph.json", about)
-    return about
+    cosines = f"cosine to torch {mean:.4f} mean, {least:.4f} min on the golden texts"
+    session.log(f"{teacher.place}: int8 graph made; {cosines}, {len(in_w8)} products in w8")
+    graph.before_unit(quantized)
+    file.write_bytes(quantized.SerializeToString())
 
 
 def _samples(reader: Reader) -> list[list[int]]:

@@ -202,15 +202,15 @@ def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
 def _hashes(path: Path, column: str) -> np.ndarray:
     """The hashes (n,) of a file's texts: computed, or read where the column of a .parquet has them."""
     if path.suffix.lower() == ".parquet":
-        found = list[np.ndarray]()
+        hashes = list[np.ndarray]()
         for batch in readers.parquet_batches(path, [column], "teacher.text_column", BLOCK):
             if str(batch.column(0).type) not in ("uint64", "int64"):
                 break
             if batch.column(0).null_count:
                 raise UserError(f"{path}: column {column!r} has a hash that is null; write that row again")
-            found.append(batch.column(0).to_numpy().view(np.uint64))
-        if found:
-            return np.concatenate(found)
+            hashes.append(batch.column(0).to_numpy().view(np.uint64))
+        if hashes:
+            return np.concatenate(hashes)
     return text_hashes(map(readers.normalize, readers.texts_in(path, column)))
 
 
@@ -222,7 +222,7 @@ def _float32(values: np.ndarray) -> np.ndarray:
 
 def _existing(name: str, data: Path | None, place: str) -> list[Path]:
     path = in_data(name, data, place)
-    found = expanded(path)
-    if not found:
+    paths = expanded(path)
+    if not paths:
         raise UserError(f"{place}: no file {path}; check the name and --data")
-    return found
+    return paths

@@ -19,8 +19,9 @@ from edgedistill.errors import UserError
 from edgedistill.runtime.similarity import not_finite, unit_rows
 from edgedistill.session import Log, silent
 from edgedistill.students.sentence_transformer import Affine
-from edgedistill.teacher.dimension_reduction import pca, procrustes, signed_permutation
+from edgedistill.teacher.dimension_reduction import pca, procrustes, ridge, signed_permutation
 
+RIDGE = 1.0  # λ of the reduction by ridge regression
 LEAST_SPAN = 1e-6  # by which embeddings differ, as a share of their largest value; what is below is rounding
 
 
@@ -107,9 +108,17 @@ def _unreduced(reduction: recipe.Unreduced, embeddings: np.ndarray, student: np.
     return Affine(np.eye(dims), np.zeros(dims))
 
 
+def _ridge(reduction: recipe.Ridge, embeddings: np.ndarray, student: np.ndarray) -> Affine:
+    return ridge(embeddings, student, RIDGE)
+
+
 # A section of `reduce`, embeddings (n, e), the student's (n, d) -> the map (e, d). Where nothing is fitted to
 # the student, only the number of its dimensions is right.
-REDUCTIONS: dict[str, Callable[[Any, np.ndarray, np.ndarray], Affine]] = {"none": _unreduced, "pca": _pca}
+REDUCTIONS: dict[str, Callable[[Any, np.ndarray, np.ndarray], Affine]] = {
+    "none": _unreduced,
+    "pca": _pca,
+    "ridge": _ridge,
+}
 ALIGNMENTS = {"procrustes": procrustes, "signed_permutation": signed_permutation}
 
 

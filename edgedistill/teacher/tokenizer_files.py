@@ -69,10 +69,10 @@ def _lowered(tokenizer: Any) -> Any:
     saved one is opened again.
     """
     backend = tokenizer.backend_tokenizer
-    own: Any = backend.normalizer
-    steps = [own] * (own is not None)
-    if isinstance(own, normalizers.Sequence):
-        steps = list(iter(own))
+    normalizer: Any = backend.normalizer
+    steps = [normalizer] * (normalizer is not None)
+    if isinstance(normalizer, normalizers.Sequence):
+        steps = list(iter(normalizer))
     if any(isinstance(step, normalizers.Lowercase) for step in steps):
         return tokenizer
     backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
@@ -145,18 +145,18 @@ def prompts_of(spec: recipe.Teacher, folder: Path) -> Prompts:
     prompt = (
         spec.prompt or opened.default_prompt if spec.prompt_name is None else opened.prompts[spec.prompt_name]
     )
-    given = {"query": spec.query_prompt, "document": spec.document_prompt}
+    of_roles = {"query": spec.query_prompt, "document": spec.document_prompt}
     for role, names in ROLE_NAMES.items():
-        if given[role] is None:
-            given[role] = next((opened.prompts[name] for name in names if name in opened.prompts), prompt)
-    found = Prompts(prompt, *(str(each) for each in given.values()))
-    if any(found) and not opened.pools_prompt:
+        if of_roles[role] is None:
+            of_roles[role] = next((opened.prompts[name] for name in names if name in opened.prompts), prompt)
+    prompts = Prompts(prompt, *(str(text) for text in of_roles.values()))
+    if any(prompts) and not opened.pools_prompt:
         fact = (
             "its pooling leaves the tokens of a prompt out (include_prompt: false), which is not "
             "supported here"
         )
         raise UserError(f"{folder}: {fact}; {model_folder.ELSEWHERE}")
-    return found
+    return prompts
 
 
 def max_input_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> int:

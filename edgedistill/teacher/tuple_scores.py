@@ -165,12 +165,14 @@ def stratified(scores: np.ndarray, spec: recipe.Negatives, random: np.random.Gen
     scores (n,): −inf for what may not be drawn; where too little else is left, that is drawn too.
     """
     finite, parts = np.isfinite(scores), np.arange(spec.count)
-    best = np.argsort(-scores, kind="stable")[: max(spec.count, min(spec.ranks, int(finite.sum())))]
+    ranked = min(spec.ranks, int(finite.sum()))
+    best = np.argsort(-scores, kind="stable")[: max(spec.count, ranked)]
     values = np.maximum(scores[best], scores[finite].min(initial=0))
     edges = np.linspace(values[0], values[-1], spec.count + 1)
     drawn = np.searchsorted(-values, -random.uniform(edges[1:], edges[:-1]))
     drawn = np.maximum.accumulate(drawn - parts) + parts  # no document twice
-    return np.asarray(best[np.minimum(drawn, len(best) - spec.count + parts)])
+    last = len(best) - spec.count + parts
+    return np.asarray(best[np.minimum(drawn, last)])
 
 
 def _answers(index: np.ndarray) -> dict[int, list[int]]:

@@ -53,8 +53,8 @@ def stems(tokenizer: PreTrainedTokenizerBase, counts: np.ndarray) -> tuple[list[
     whole = [(text, int(n)) for text, n, begin in zip(texts, counts, begins, strict=True) if begin]
     stem_words = stemmer(language_of({text.lower(): n for text, n in whole if text.isalnum()}))
     stemmed = iter(stem_words([text.lower() for text, _ in whole]))
-    found = [next(stemmed) if begin else token for token, begin in zip(tokens, begins, strict=True)]
-    return found, ~torch.tensor(begins)
+    words = [next(stemmed) if begin else token for token, begin in zip(tokens, begins, strict=True)]
+    return words, ~torch.tensor(begins)
 
 
 def from_model(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokenizerBase, table: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
     Raises UserError where there is no such file, a line has another width, or no token is found.
     """
     wanted = {without_marker(token): number for number, token in enumerate(tokens_by_id(tokenizer))}
-    found: dict[int, np.ndarray] = {}
+    vectors: dict[int, np.ndarray] = {}
     if not path.is_file():
         raise UserError(f"student.embeddings.file: no file {path}; relative paths start from --data")
     with path.open(encoding="utf-8") as lines:
@@ -107,19 +107,19 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
                 fact = f"line {number} has {len(values)} dimensions, student.width is {width}"
                 raise UserError(f"{path}: {fact}; they must agree")
             if word in wanted:
-                found[wanted[word]] = np.array(values, np.float32)
-    if not found:
+                vectors[wanted[word]] = np.array(values, np.float32)
+    if not vectors:
         raise UserError(
             f"{path}: none of the tokenizer's {len(wanted):,} tokens is in it; give a tokenizer of whole "
             "words"
         )
-    known = np.stack(list(found.values()))
+    known = np.stack(list(vectors.values()))
     table = (
         np.random.default_rng(seed)
         .normal(known.mean(), known.std(), (len(tokenizer), width))
         .astype(np.float32)
     )
-    table[list(found)] = known
+    table[list(vectors)] = known
     return torch.from_numpy(table)
 
 
@@ -180,22 +180,24 @@ def associated_rows(
     to the average length of the rows it is made of, because a layer norm over sums with position embeddings
     depends on length.
     """
-    teacher, source, target = (each.sign() for each in (teacher, source, target))
+    teacher, source, target = (counts.sign() for counts in (teacher, source, target))
     together, seen, teacher_seen = target.T.tocsr() @ teacher, _pairs_with(target), _pairs_with(teacher)
     share = seen / np.maximum(seen + _pairs_with(source), 1)
     share[seen < MIN_PAIRS] = 0
     out, lengths = own.copy(), np.linalg.norm(rows, axis=1)
     for begin in range(0, len(own), ROWS):
-        part = together[begin : begin + ROWS]
-        part.data = part.data**2 / np.maximum(
-            np.repeat(seen[begin : begin + ROWS], np.diff(part.indptr)) * teacher_seen[part.indices], 1
-        )
-        for row in np.flatnonzero(np.diff(part.indptr) * share[begin : begin + ROWS]):
+        chunk = slice(begin, begin + ROWS)
+        part = together[chunk]
+        sizes = np.diff(part.indptr)
+        expected = np.repeat(seen[chunk], sizes) * teacher_seen[part.indices]
+        associations = part.data**2 / np.maximum(expected, 1)
+        for row in np.flatnonzero(sizes * share[chunk]):
             span = slice(part.indptr[row], part.indptr[row + 1])
-            best = np.argsort(-part.data[span], kind="stable")[:ASSOCIATES]
-            weights, ids = part.data[span][best], part.indices[span][best]
+            best = np.argsort(-associations[span], kind="stable")[:ASSOCIATES]
+            weights, ids = associations[span][best], part.indices[span][best]
             mean = weights @ rows[ids]
-            mean *= (weights @ lengths[ids]) / weights.sum() / max(float(np.linalg.norm(mean)), 1e-12)
+            length = (weights @ lengths[ids]) / weights.sum()
+            mean *= length / max(float(np.linalg.norm(mean)), 1e-12)
             token = begin + int(row)
             out[token] = share[token] * mean + (1 - share[token]) * own[token]
     return out
@@ -209,17 +211,19 @@ def fitted_rows(start: np.ndarray, rows: np.ndarray, texts: csr_matrix, teacher:
     number of tokens in text t; `rows` are (T, w).
     """
     lengths, teacher_lengths = (
-        np.maximum(np.asarray(each.sum(1), np.float32).ravel(), 1) for each in (texts, teacher)
+        np.maximum(np.asarray(counts.sum(1), np.float32).ravel(), 1) for counts in (texts, teacher)
     )
     weighted = (diags(lengths**-0.5) @ texts).tocsr()
-    transposed, wanted = weighted.T.tocsr(), (diags(lengths**0.5 / teacher_lengths) @ teacher).tocsr()
-    scale = (np.asarray(weighted.power(2).sum(0)).ravel() + RIDGE).astype(np.float32)[:, None]
+    transposed = weighted.T.tocsr()
+    wanted = (diags(lengths**0.5 / teacher_lengths) @ teacher).tocsr()
+    squares = np.asarray(weighted.power(2).sum(0)).ravel()
+    scale = (squares + RIDGE).astype(np.float32)[:, None]
     out = start.copy()
     for begin in range(0, rows.shape[1], COLUMNS):
-        part = np.ascontiguousarray(start[:, begin : begin + COLUMNS])
-        residual = transposed @ (
-            wanted @ np.ascontiguousarray(rows[:, begin : begin + COLUMNS]) - weighted @ part
-        )
+        columns = slice(begin, begin + COLUMNS)
+        part = np.ascontiguousarray(start[:, columns])
+        error = wanted @ np.ascontiguousarray(rows[:, columns]) - weighted @ part
+        residual = transposed @ error
         direction, power = residual / scale, (residual**2 / scale).sum(0)
         for _ in range(STEPS):
             product = transposed @ (weighted @ direction) + RIDGE * direction
@@ -228,7 +232,7 @@ def fitted_rows(start: np.ndarray, rows: np.ndarray, texts: csr_matrix, teacher:
             residual -= step * product
             before, power = power, (residual**2 / scale).sum(0)
             direction = residual / scale + power / np.maximum(before, 1e-30) * direction
-        out[:, begin : begin + COLUMNS] = part
+        out[:, columns] = part
     return out
 
 

@@ -53,12 +53,12 @@ def learn_wordpiece(
     special = [token for token in names.values() if token]
     letters = sorted(each for each in _train_wordpiece(like, corpora, 0, special) if each.startswith("##"))
     ids = _train_wordpiece(like, corpora, vocabulary_size, [*special, *letters])
-    learned, given = Tokenizer(models.WordPiece(ids, unk_token=like.unk_token)), like.backend_tokenizer
-    learned.normalizer, learned.pre_tokenizer = given.normalizer, given.pre_tokenizer
+    learned, backend = Tokenizer(models.WordPiece(ids, unk_token=like.unk_token)), like.backend_tokenizer
+    learned.normalizer, learned.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
     learned.add_special_tokens(special)
     cls, sep = like.cls_token, like.sep_token
     learned.post_processor = processors.BertProcessing((sep, ids[sep]), (cls, ids[cls]))
-    learned.decoder = given.decoder
+    learned.decoder = backend.decoder
     return PreTrainedTokenizerFast(tokenizer_object=learned, model_max_length=like.model_max_length, **names)
 
 
@@ -71,11 +71,13 @@ def _train_wordpiece(
     that are equally frequent it merges those with the lowest ids: unless these letters come first, no two
     trainings give the same tokens.
     """
-    raw, given = Tokenizer(models.WordPiece(unk_token=like.unk_token)), like.backend_tokenizer
-    raw.normalizer, raw.pre_tokenizer = given.normalizer, given.pre_tokenizer
+    raw, backend = Tokenizer(models.WordPiece(unk_token=like.unk_token)), like.backend_tokenizer
+    raw.normalizer, raw.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
     trainer = trainers.WordPieceTrainer(vocab_size=vocabulary_size, special_tokens=first, show_progress=False)
     raw.train_from_iterator(
-        chain.from_iterable(each.chunks(CHUNK) for each in corpora), trainer, length=sum(map(len, corpora))
+        chain.from_iterable(corpus.chunks(CHUNK) for corpus in corpora),
+        trainer,
+        length=sum(map(len, corpora)),
     )
     return raw.get_vocab()
 
@@ -91,14 +93,14 @@ def learn_unigram(
     distinct characters than `spec.vocabulary_size`.
     """
     content = {
-        "corpora": [each.fingerprint for each in corpora],
+        "corpora": [corpus.fingerprint for corpus in corpora],
         "spec": spec.model_dump(mode="json"),
         "tokenizers": tokenizers.__version__,
     }
     folder = session.cache / "tokenizers" / files.cache_key(format=FORMAT, longest=MAX_TOKENS, **content)
 
     def write(temporary: Path) -> None:
-        size, total = spec.vocabulary_size, sum(len(each) for each in corpora)
+        size, total = spec.vocabulary_size, sum(len(corpus) for corpus in corpora)
         session.log(
             f"learning a vocabulary of {size:,} tokens from {min(total, spec.sample):,} of {total:,} texts"
         )
@@ -160,10 +162,10 @@ def _train_unigram(corpora: list[Corpus], spec: recipe.Unigram) -> PreTrainedTok
 
 def _sampled(corpora: list[Corpus], limit: int) -> Iterator[list[str]]:
     """At most `limit` of the training texts, drawn evenly from all corpora."""
-    total, row = sum(each.training_count for each in corpora), 0
-    for each in corpora:
-        left = each.training_count
-        for texts in each.chunks(CHUNK):
+    total, row = sum(corpus.training_count for corpus in corpora), 0
+    for corpus in corpora:
+        left = corpus.training_count
+        for texts in corpus.chunks(CHUNK):
             here = texts[:left]
             left -= len(here)
             yield [

@@ -54,12 +54,12 @@ def trimmed(
     if not used:
         fact = f"no token occurs {min_count:,} times in the corpus"
         raise UserError(f"min_count: {fact}; lower it, or add texts")
-    own = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
+    vocabulary = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
     kept = REQUIRED[model["type"]](model, used) | added | special | unknown
     if model.get("byte_fallback"):
-        kept |= BYTES & own
+        kept |= BYTES & vocabulary
     # the model's tokens in their old order, then added tokens that the model lacks: they always come last
-    ordered = sorted(kept, key=lambda token: (token not in own, ids[token]))
+    ordered = sorted(kept, key=lambda token: (token not in vocabulary, ids[token]))
     smaller = _tokenizer(tokenizer, _reduced(data, ordered, ids))
     report = {
         "tokens": {"before": len(ids), "after": len(ordered)},

@@ -473,13 +473,17 @@ class Bundle:
 
 def compact(row: np.ndarray, precision: str, manifest: dict[str, Any]) -> np.ndarray:
     """An embedding in int8, x · 127√d / range, rounded and clipped to ±127, or in the bits x > mean, as numpy
-    packs them; in float32 as it is. Range and mean are the manifest's, 8 and 0 where it has none."""
+    packs them; in float32 as it is. Range and mean are the manifest's, 8 and 0 where it has none. Exits where
+    int8 would not hold it."""
     calibration = manifest.get("calibration", {})
     if precision == "binary":
         return np.packbits(row > np.array(calibration.get("mean", 0), np.float32))
     if precision == "int8":
         scaled = row * np.float32(127 * len(row) ** 0.5 / calibration.get("int8_range", 8))
-        return np.clip(np.rint(scaled), -127, 127).astype(np.int8)
+        clipped = np.clip(np.rint(scaled), -127, 127)
+        if clipped @ scaled < 0.98 * np.linalg.norm(clipped) * np.linalg.norm(scaled):  # their cosine
+            sys.exit("--embeddings: int8 clips the embedding of a text; choose float32")
+        return clipped.astype(np.int8)
     return row
 
 

@@ -167,7 +167,7 @@ DAMAGED: list[tuple[str, Callable[[], bytes], str]] = [
     (
         "a.csv",
         lambda: b'text\n"' + (b"x" * 9_999 + b"\n") * 1_700,
-        "line 2: a row of over .* is a quote not closed",
+        "line 2: a quote .* is not closed",
     ),
     ("a.json", lambda: b"[" + b" " * 20_000_000 + b"]", "read whole; save it as .jsonl"),
     ("a.md", lambda: (b"word " * 1_000 + b"\n") * 1_700, "a .md file is read whole"),
@@ -341,6 +341,7 @@ def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(
     (folder / "good.txt").write_text("A cat sleeps.\n")
     (folder / "table.csv").write_text("id,title,body\n1,Refunds,They take nine days.\n")
     (folder / "latin.txt").write_bytes(b"read until here\ncaf\xe9\n")
+    (folder / "red\x1b[31m.txt").write_bytes(b"\xff")
     (folder / "empty.md").write_text("\n")
     (folder / "letter.docx").write_bytes(b"PK")
     (folder / "config.json").write_text('{\n  "a": 1\n}\n')
@@ -355,12 +356,14 @@ def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(
     assert sorted(built) == ["A cat sleeps.", "Refunds · They take nine days."]
     assert session.reading.files == 2
     names = ["config.json", "deep/empty.md", "empty.md", "gone.txt", "latin.txt", "letter.docx"]
+    names.append("red\x1b[31m.txt")
     assert sorted(session.reading.skipped) == [f"texts/{name}" for name in names]
     assert session.reading.skipped["texts/latin.txt"].startswith("line 2: byte 0xe9 is not UTF-8")
     assert session.reading.other_files == {
         str(folder): {".xlsx": 1, "without ending": 1, "pipe or device": 1}
     }
     assert session.reading.columns == {str(folder / "table.csv"): ["title", "body"]}
+    assert session.reading.line.isprintable()
     assert "not read in" in session.reading.line and "table.csv (title, body)" in session.reading.line
     again = Session(data=tmp_path)
     corpus.build(recipe.Files(texts=["texts"]), again, 0)
@@ -485,6 +488,21 @@ def test_the_paragraphs_of_a_pdf(tmp_path: Path) -> None:
         (tmp_path / "broken.pdf").write_bytes(broken)
         with contextlib.suppress(UserError):
             READERS["embed"](tmp_path / "broken.pdf")
+
+
+def test_notes_and_fields_of_a_pdf(tmp_path: Path) -> None:
+    pypdf = pytest.importorskip("pypdf")
+    from pypdf import generic
+    from pypdf.annotations import FreeText
+
+    writer, name, text = pypdf.PdfWriter(), generic.NameObject, generic.TextStringObject
+    writer.add_blank_page(200, 200)
+    writer.add_annotation(0, FreeText(text="Ask at the desk.", rect=(10, 10, 90, 90)))
+    for value in (text("Jane"), name("/Yes")):
+        field = {"/Subtype": name("/Widget"), "/V": value, "/Rect": generic.RectangleObject((0, 0, 9, 9))}
+        writer.add_annotation(0, generic.DictionaryObject({name(key): field[key] for key in field}))
+    writer.write(tmp_path / "form.pdf")
+    assert READERS["embed"](tmp_path / "form.pdf") == ["Ask at the desk.", "Jane"]
 
 
 def test_documents_that_another_program_converts(tmp_path: Path) -> None:

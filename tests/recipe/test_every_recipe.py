@@ -402,6 +402,6 @@ def test_the_same_bytes_in_another_process(tiny: Tiny) -> None:
 
 
 def test_recipes_in_shipped_bundles_are_read() -> None:
-    for name, folder in files.shipped("bundle").items():
-        recorded = files.read_json(folder / "manifest.json")["recipe"]
+    for name, path in files.shipped("bundle").items():
+        recorded = files.read_json(path)["recipe"]
         assert recipe.parse(recorded, name).stages

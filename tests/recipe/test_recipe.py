@@ -229,14 +229,14 @@ PCA = {"reduce": {"kind": "pca"}, "dims": 128}
                 "student": {"kind": "teacher", "reference_student": GOOD["student"]},
                 "stages": [],
             },
-            "student.reference_student is only used by `align`",
+            "student.reference_student is only used by ridge",
         ),
         (
             {
                 "targets": {**PCA, "align": "procrustes"},
                 "student": {**GOOD["student"], "head": "linear", "head_kept": False},
             },
-            "needs the student's own embeddings",
+            "need the student's own embeddings",
         ),
         ({"teacher": {}}, "teacher: give `model` or `embeddings`"),
         (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,11 @@ from edgedistill.errors import UserError
 from edgedistill.runtime import bundle
 from edgedistill.runtime.compact import Calibration, compact, measured
 from edgedistill.runtime.similarity import unit_rows
+from edgedistill.serving import openai_schema
 from tests.conftest import sentences
 from tests.runtime.conftest import rewrite
 
+EMBED = Path(__file__).parents[2] / "export" / "python" / "embed.py"
 ROWS = unit_rows(np.random.default_rng(1).standard_t(3, size=(600, 64))).astype(np.float32)  # with outliers
 
 
@@ -39,6 +44,21 @@ def test_int8_refuses_what_it_would_clip_and_an_export_measures_the_range() -> N
     int8 = compact(rows, "int8", Calibration(**found))
     assert np.abs(similarity(int8, int8) - similarity(rows, rows)).max() < 0.02
     assert measured(ROWS[:, :24]) == {}, "the default serves"
+
+
+def test_every_runner_refuses_int8_that_would_clip(copy: Path) -> None:
+    rewrite(copy, calibration={"int8_range": 0.5})
+    opened, texts = bundle.load(copy), sentences(3, seed=2)
+    with pytest.raises(UserError, match="int8 clips the embedding of text 0,"):
+        opened.encode(texts, precision="int8")
+    reader = openai_schema.RequestReader(opened, 9, 999)
+    asked = reader.read(json.dumps({"input": texts, "output_dtype": "int8"}).encode())
+    with pytest.raises(openai_schema.Refusal, match="output_dtype: int8 clips") as refusal:
+        openai_schema.response(opened, asked, opened.encode(texts), 0)
+    assert refusal.value.status == 400
+    program = [sys.executable, str(EMBED), str(copy), "--embeddings", "int8"]
+    run = subprocess.run(program, input=texts[0], capture_output=True, text=True, check=False)
+    assert run.returncode and "int8 clips the" in run.stderr and not run.stdout
 
 
 def test_bits_less_the_mean() -> None:
@@ -74,15 +94,6 @@ def test_bits_by_hand() -> None:
     assert np.allclose(similarity(bits, bits), [[1, differ], [differ, 1]])
     query = np.array([0.5, 0, 0, 0, 0, 0, -0.5, 0], np.float32)
     assert np.allclose(similarity(query, bits), [[1 / 2, -1 / 2]])  # (1 + 1) and (−1 − 1), by √2 and √8
-
-
-def test_cosines_in_every_precision() -> None:
-    exact = similarity(ROWS[:50], ROWS)
-    assert np.abs(similarity(compact(ROWS[:50], "int8"), compact(ROWS, "int8")) - exact).max() < 0.05
-    assert np.abs(similarity(ROWS[:50], compact(ROWS, "int8")) - exact).max() < 0.05
-    bits = compact(ROWS, "binary")
-    differing = np.unpackbits(bits[:50, None] ^ bits, axis=2).sum(2)
-    assert np.allclose(similarity(bits[:50], bits), 1 - 2 * differing / 64, atol=1e-6)
 
 
 def test_a_bundle_encodes_in_every_precision(folder: Path, copy: Path) -> None:

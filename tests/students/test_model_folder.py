@@ -262,20 +262,6 @@ def test_left_truncation_is_the_teachers_and_its_bundles(folder: Path, tmp_path:
     assert np.abs(np.stack([smallest(text) for text in TEXTS]) - opened.encode(TEXTS)).max() < 1e-5
 
 
-PROMPTS = {"first": "the dog ", "second": "a child "}
-
-
-@pytest.mark.parametrize("include_prompt", [True, False])
-def test_named_prompts_stay_usable(folder: Path, tmp_path: Path, include_prompt: bool) -> None:
-    write(SETTINGS, {"prompts": PROMPTS})(folder)
-    edit(FLAGS, include_prompt=include_prompt)(folder)
-    bundle = files_for_sentence_transformers(folder, tmp_path / "bundle")
-    for name in PROMPTS:
-        expected = by_sentence_transformers(folder, prompt_name=name)
-        assert np.abs(by_sentence_transformers(bundle, prompt_name=name) - expected).max() < 1e-5
-    assert np.abs(by_sentence_transformers(bundle) - expected).max() > 1e-3
-
-
 def in_roles(folder: Path) -> list[np.ndarray]:
     """What the library gives for texts, for queries and for documents."""
     from sentence_transformers import SentenceTransformer
@@ -441,7 +427,7 @@ REFUSED: dict[str, tuple[Change, str]] = {  # what the refusal names
     "a Dense of another library": (chain("Transformer", "pylate.models.Dense.Dense"), "pylate.models"),
     "code of its own": (chain("custom_st.Transformer", "Pooling"), "custom_st.Transformer"),
     "LayerNorm": (chain("Transformer", "Pooling", "LayerNorm"), "module 2 is LayerNorm"),
-    **{kind: (chain(kind, "Pooling"), kind) for kind in model_folder.OTHER_MODULES},
+    **{kind: (chain(kind, "Pooling"), kind) for kind in ("StaticEmbedding", "Router", "BoW")},
     "no Pooling folder": (lambda folder: shutil.rmtree(folder / "1_Pooling"), "1_Pooling/config.json"),
     "Dense without weights": (
         all_of(DENSE, write("2_Dense/config.json", {"in_features": 32, "out_features": 4})),
@@ -469,7 +455,7 @@ REFUSED: dict[str, tuple[Change, str]] = {  # what the refusal names
         edit("config.json", model_type="bert2027", auto_map={"AutoModel": "owner/name--code.Model"}),
         "--trust-remote-code",
     ),
-    "model2vec": (edit("config.json", model_type="model2vec"), "static embeddings"),
+    "model2vec": (edit("config.json", model_type="model2vec"), "model2vec"),
     "BigBird": (big_bird, "block_sparse"),
     "T5": (write("config.json", transformers.T5Config(vocab_size=200).to_dict()), "with a decoder"),
     "a token id above the table": (vocabulary_above, "278"),

@@ -43,12 +43,6 @@ def test_a_graph_that_names_no_weights_is_refused() -> None:
     assert caught.value.problems == (f"bundles/x: {fact}; give the run it was exported from",)
 
 
-def test_parts_that_do_not_fit_together_are_refused() -> None:
-    parts = {"x.weight[0].T": np.zeros((4, 2), np.float32), "x.weight[1].T": np.zeros((4, 2, 1), np.float32)}
-    with pytest.raises(CheckFailed, match="its constants do not fit together"):
-        graph.read_back(parts, SHAPE, "bundles/x")
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -143,6 +143,7 @@ BARE = {"kind": "bert", "layers": 1, "width": 16, "heads": 2}
 WAYS: dict[str, dict[str, Any]] = {
     "pca": {"reduce": {"kind": "pca"}, "dims": 16},
     "aligned": {"reduce": {"kind": "pca"}, "dims": 16, "align": "procrustes"},
+    "ridge": {"reduce": {"kind": "ridge"}, "dims": 16},
 }
 
 

@@ -68,7 +68,6 @@ def test_ids_are_those_of_the_text_padded_and_cut(tokens: TokenCache) -> None:
     ("objective", "window"),
     [
         ({"kind": "cosine"}, 100),
-        ({"kind": "seed"}, 100),  # its negatives are a queue's
         ({"kind": "ckd"}, 1),
         ({"kind": "congen", "alpha": 1}, 1),
         ({"kind": "mcl"}, 1),

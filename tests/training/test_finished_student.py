@@ -118,9 +118,7 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     assert finished_student.earlier(run.open_run(tmp_path / "a"))[:-1] == [recorded]
     strange = run.open_run(tmp_path / "a")
     strange.info["corpus"] = {"sources": [{"name": 3}]}
-    with pytest.raises(
-        UserError, match=r"its record of what it was trained on cannot be read \('corpus.sources.0.name'\); "
-    ):
+    with pytest.raises(UserError, match=r"cannot be read \('corpus.sources.0.name'\)"):
         finished_student.earlier(strange)
     go(world, tmp_path / "b", name="third", student={"weights": str(tmp_path / "a")}, stages=STILL)
     bundle_writer.export(tmp_path / "b", ["fp32"], tmp_path / "x", lambda line: None)
@@ -336,7 +334,7 @@ def test_words_are_found(
     assert torch.allclose(later.lexical_channel(ids, mask), words, atol=1e-4)
     assert (embedded(tmp_path / "c") * embedded(tmp_path / "a")).sum(1).min() < 0.9999, "it learned"
     # another space: the directions of the old head are gone, and words with them, unless they are asked for
-    targets = {"reduce": {"kind": "gaussian"}, "dims": 24}
+    targets = {"reduce": {"kind": "pca"}, "dims": 24}
     start = {"weights": str(tmp_path / "a")}
     go(world, tmp_path / "d", student=start, targets=targets, stages=STILL)
     go(world, tmp_path / "e", student=start | {"lexical": 0.2}, targets=targets, stages=STILL)
