@@ -90,9 +90,6 @@ def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> No
     assert recipes[-1].stem in (out / "report.html").read_text(encoding="utf-8")
     assert any("tiny-bert" in line and "int8" in line for line in logged), "the table was not shown"
     assert result["seconds"] > 0
-    after = logged[-1].split("With your own texts:")[1]
-    assert "edgedistill adapt nano --texts" in after
-    assert f"edgedistill search {out}/bundles/{recipes[-1].stem} FOLDER" in after
     json.dumps(result)
 
 

@@ -89,11 +89,6 @@ def test_bitext_accuracy_by_hand(tmp_path: Path) -> None:
     assert found["accuracy"] == 0.75
 
 
-def test_an_encoder_that_returns_one_embedding_finds_one_translation(tmp_path: Path) -> None:
-    suite = scoring.suite(write_suite(tmp_path, FOUND, t=BITEXT))
-    assert scoring.evaluate(suite, lambda texts: np.ones((len(texts), 2), np.float32))["average"] == 0.25
-
-
 def test_bitext_of_nothing(tmp_path: Path) -> None:
     assert "t.tsv: 1 pairs, retrieval needs at least 2; give a table of translations" in refused(
         write_suite(tmp_path, FOUND, t="en\tde\na\tb\n")
