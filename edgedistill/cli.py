@@ -637,13 +637,12 @@ def fit(
     Candidates are built, exported and measured before training; the shipped students among them are starts.
     The best start and other shapes learn your texts beside general ones, with --pairs your queries too, and
     the best of all is exported: a start that no training has beaten stays. Writes a bundle, its recipe
-    mine.yaml, and the page fit.html; prints what the student keeps, beside its start and the teacher.
+    mine.yaml, and fit.json; prints what the student keeps, beside its start and the teacher.
     """
     _require_torch("fit", teacher)
     from edgedistill.fitting import fit as fitting
-    from edgedistill.fitting.cost import Budget
     from edgedistill.fitting.queries import Pairs
-    from edgedistill.fitting.record import FitRequest
+    from edgedistill.fitting.record import Budget, FitRequest
 
     budget, taught = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
     if space not in (spaces := ("own", "teacher")):
@@ -688,6 +687,14 @@ def export(
             "there: C99 without a library.",
         ),
     ] = None,
+    web: Annotated[
+        Path | None,
+        _option(
+            "DIR",
+            "Write a bundle, or BUNDLE:PRECISION, with a page of static files that searches by it; once more "
+            "with another, and the page offers both.",
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     pooling: Pooling = None,
     revision: Revision = None,
@@ -700,18 +707,21 @@ def export(
     pass.
     """
     precisions = listed(precision)
-    if core is not None:
-        others = {"--out": out, "--documents": documents, "--pooling": pooling}
+    if (folder := core or web) is not None:
+        option = "--core" if core else "--web"
+        others = {"--out": out, "--documents": documents, "--pooling": pooling, "--web": core and web}
         if unused := [option for option, value in others.items() if value]:
-            raise UserError(f"--core {core}: writes no bundle; leave {' and '.join(unused)} out")
+            raise UserError(f"{option} {folder}: writes no bundle; leave {' and '.join(unused)} out")
         from edgedistill import device
 
-        files.check_free(core, "--core", overwrite, device.FILE, f"a folder with {device.FILE}")
         named = source if precisions == DEFAULT else f"{source}:{','.join(precisions)}"
-        found = device.write(named, core, log)
-        print_result(
-            {"folder": str(core), **found}, as_json, f"wrote {core}; edgedistill.h says how to read it"
+        if core:
+            files.check_free(core, option, overwrite, device.FILE, f"a folder with {device.FILE}")
+        found = device.write(named, folder, log) if core else device.write_page(named, folder, log)
+        way_on = (
+            "edgedistill.h says how to read it" if core else f"python -m http.server -d {folder} serves it"
         )
+        print_result({"folder": str(folder), **found}, as_json, f"wrote {folder}; {way_on}")
         return
     if mean and documents is None:
         raise UserError("--mean: is of a pair's documents; add --documents, their encoder, or leave it out")

@@ -35,7 +35,7 @@ from edgedistill.session import Session
 TIMEOUT_S = 3600.0  # of one measurement
 IMPORT_ROOT = Path(__file__).resolve().parents[2]  # holds the package, for the runner's PYTHONPATH
 OWN = "python"
-PROGRAMS = {"node": ("node/cli.js", "--bench"), "web": ("web/bench.mjs",)}  # in export/, on Node
+PROGRAMS = ("node", "web")  # of export/, on Node
 FORM = '{"single_ms": [ms, …], "texts_s": {"32": rate}}'
 
 
@@ -56,9 +56,8 @@ class Runner(NamedTuple):
             raise UserError(f"--runner {name}: {fact}; close its quotes") from None
         if name == OWN:
             return cls(name, (sys.executable, "-m", "edgedistill.evaluation.speed_child"))
-        if name in PROGRAMS:
-            path, *options = PROGRAMS[name]
-            command = ["node", str(files.shipped_folder("runner") / path), *options]
+        if name in PROGRAMS and shutil.which("node"):
+            return cls(name, (sys.executable, "-m", "edgedistill.device.speed_child", name))
         if not command or shutil.which(command[0]) is None:
             known = unknown_name("runner or program", name, [OWN, *PROGRAMS])
             raise UserError(
@@ -66,7 +65,7 @@ class Runner(NamedTuple):
                 if name not in PROGRAMS
                 else f"--runner {name}: no Node on the path; install Node 20"
             )
-        return cls(name if name in PROGRAMS else shlex.join(map(files.portable, command)), tuple(command))
+        return cls(shlex.join(map(files.portable, command)), tuple(command))
 
 
 PYTHON = Runner.named(OWN)
