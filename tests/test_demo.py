@@ -8,7 +8,7 @@ import pytest
 import report_files
 import yaml
 
-from edgedistill import demo, recipe, run
+from edgedistill import demo, run
 from edgedistill.data import corpus
 from edgedistill.evaluation import speed
 from edgedistill.session import QUIET, Session
@@ -65,17 +65,6 @@ def test_from_recipes_to_reports_twice(
         "tiny-bilstm",
         "tiny-teacher",
     ]
-
-
-def test_a_slow_machine_trains_on_fewer_texts(world: World, recipes: list[Path]) -> None:
-    logged: list[str] = []
-    session = Session(data=world.data, log=logged.append)
-    whole = demo.shortened(recipes, 1e9, session)
-    assert whole == ([recipe.read(each) for each in recipes], True)
-    less, is_whole = demo.shortened(recipes, 0.0, session)
-    assert not is_whole
-    assert [spec.corpus.limit for spec in less] == [240] * 3  # type: ignore[union-attr]
-    assert logged[-1].endswith(" here; 200 are trained on, and latencies measured in one round")
 
 
 def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> None:
