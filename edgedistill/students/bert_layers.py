@@ -149,11 +149,12 @@ def copy_tables(student: Any, source: EncoderLayers, space: Tensor | None = None
     """Copy the tables of positions and segments in place; `space` (H, w) projects the rows. A student with
     fewer segments takes the first of them."""
     mine, theirs = student.model.embeddings, source.model.embeddings
-    positions, segments = mine.position_embeddings.weight, mine.token_type_embeddings.weight
-    rows = position_rows(len(positions), student.pad, source.model, source.pad)
-    kinds = theirs.token_type_embeddings.weight[: len(segments)]
-    positions.copy_(rows if space is None else rows @ space)
-    segments.copy_(kinds if space is None else kinds @ space)
+    positions = mine.position_embeddings.weight
+    segments = mine.token_type_embeddings.weight
+    position_table = position_rows(len(positions), student.pad, source.model, source.pad)
+    segment_table = theirs.token_type_embeddings.weight[: len(segments)]
+    for table, rows in ((positions, position_table), (segments, segment_table)):
+        table.copy_(rows if space is None else rows @ space)
 
 
 def first_position(pad: int | None) -> int:
