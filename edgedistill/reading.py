@@ -19,6 +19,7 @@ class Reading:
     skipped: dict[str, str] = field(default_factory=dict)  # file -> reason
     other_files: dict[str, dict[str, int]] = field(default_factory=dict)  # folder -> ending -> how many
     columns: dict[str, list[str]] = field(default_factory=dict)  # table -> its columns, where none was named
+    front_matter: dict[str, list[str]] = field(default_factory=dict)  # file -> its keys, which are not read
     pages_without_text: dict[str, list[int]] = field(default_factory=dict)  # file -> pages
     texts_cut: int = 0
     tokens_cut: int = 0
@@ -63,6 +64,7 @@ class Reading:
             f"skipped {len(self.skipped)}:": {name: [reason] for name, reason in self.skipped.items()},
             "not read in": others,
             "columns of": self.columns,
+            "front matter not read of": self.front_matter,
             "no text on pages of": self.pages_without_text,
         }
         parts = [f"read {counted(self.files, 'file')}"]

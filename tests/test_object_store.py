@@ -18,11 +18,9 @@ from typer.testing import CliRunner
 from edgedistill import object_store, recipe
 from edgedistill.cli import app
 from edgedistill.data import corpus, file_patterns, readers
-from edgedistill.data.token_cache import TokenPass
 from edgedistill.errors import UserError
 from edgedistill.resolve import HubId, RunFolder, resolve
 from edgedistill.session import Session
-from edgedistill.teacher.embedding_cache import TeacherPass
 from edgedistill.training import teacher_cache
 from tests.conftest import World, sentences
 
@@ -137,16 +135,8 @@ def test_a_run_and_its_cache_in_a_store_are_those_written_here(
     found = store.find("/bucket/cache/teachers")
     there = {each.removeprefix("/bucket/cache/teachers/"): store.cat_file(each) for each in found}
     assert there == shards and len(there) == 12
-    # The bytes of a shard that is marked are not asked for again.
-    machine(monkeypatch, tmp_path / "third")
-    assert json.loads(invoke("check", path, "--json"))["recipes"][0]["teacher_texts"] == 0
-    embed, tokenized = TeacherPass.make, TokenPass._tokenized
-    monkeypatch.setattr(TeacherPass, "make", lambda *given: pytest.fail("embedded"))
-    monkeypatch.setattr(TokenPass, "_tokenized", lambda *given: pytest.fail("tokenized"))
     out = "memory://bucket/runs/tiny"
     assert invoke("train", path, "--out", out, "--device", "cpu") == f"{out}\n"
-    monkeypatch.setattr(TeacherPass, "make", embed)
-    monkeypatch.setattr(TokenPass, "_tokenized", tokenized)
     shards = list((tmp_path / "here/tokens").glob("*.shards/*/ids.bin"))
     [joined] = [each for each in store.find("/bucket/cache/tokens") if each.count("/") == 5 and "ids" in each]
     assert store.cat_file(joined) == b"".join(each.read_bytes() for each in sorted(shards))
@@ -160,10 +150,6 @@ def test_a_run_and_its_cache_in_a_store_are_those_written_here(
     with pytest.raises(UserError, match="exists"):
         invoke("train", path, "--out", out)
     invoke("train", path, "--out", out, "--resume")
-    machine(monkeypatch, tmp_path / "fifth")  # and there it teaches
-    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    student = written(world, tmp_path, teacher={"model": out, "max_tokens": 16})
-    assert invoke("cache", student, "--data", world.data) == "teacher: 4 of 4 shards\ntokens: 4 of 4 shards\n"
 
 
 def test_what_was_not_uploaded_whole_is_not_there(
@@ -193,14 +179,6 @@ def test_what_was_not_uploaded_whole_is_not_there(
     machine(monkeypatch, tmp_path / "second")
     found = resolve("memory://bucket/run")
     assert isinstance(found, RunFolder) and (found.folder / "a/weights").read_text() == "new"
-
-
-def test_every_door_reads_texts_from_a_store(world: World, store: Any, tmp_path: Path) -> None:
-    store.pipe_file("/bucket/texts.txt", "\n".join(sentences(60)).encode())
-    texts, out = "memory://bucket/texts.txt", tmp_path / "texts.npy"
-    invoke("embed", "micro", texts, "--out", out)
-    assert out.stat().st_size > 60 * 4
-    assert "tiny" in invoke("check", written(world, tmp_path, corpus={"texts": [texts]}))
 
 
 @pytest.mark.parametrize(

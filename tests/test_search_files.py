@@ -135,16 +135,6 @@ def test_without_the_extra_cosines_decide(
     )
 
 
-def test_a_long_text_is_found_by_its_sentences(nano: Bundle, docs: Path, session: Session) -> None:
-    filler = "Nothing of interest happens in this sentence, which is only here to be long. " * 60
-    row = {"text": filler + "The treasure lies under the old oak." + filler}
-    (docs / "long.jsonl").write_text(json.dumps({"text": "short"}) + "\n" + json.dumps(row) + "\n")
-    found = asked(nano, ["docs/long.jsonl"], session, "Where is the treasure?")
-    best = found["results"][0]
-    assert "treasure" in best["text"] and best["line"] == 2 and found["texts"] == 4
-    assert max(nano.token_counts([each["text"] for each in found["results"]])) <= nano.max_tokens
-
-
 @pytest.mark.parametrize("student", ["nano", "multi"])
 @pytest.mark.parametrize(
     "text",

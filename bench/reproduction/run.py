@@ -34,7 +34,7 @@ from edgedistill import run as runs_
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites import retrieval
-from edgedistill.evaluation.suites.cosines import encoded, pair_cosines, unit
+from edgedistill.evaluation.suites.cosines import Remembered
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import resolve_dtype
 from edgedistill.training import student_embeddings
@@ -156,8 +156,8 @@ def _encoder(run: runs_.Run) -> scoring.Encode:
 
 
 def _sts(suite: scoring.Suite, encode: scoring.Encode) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
-    vectors = unit(encoded(encode, suite.texts))
-    return {name: (pair_cosines(vectors, task.pairs), task.gold) for name, task in suite.tasks.items()}
+    encode = Remembered(encode)
+    return {name: (task.cosines(encode), task.gold) for name, task in suite.tasks.items()}
 
 
 def _retrieval(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import IO, TYPE_CHECKING, Any
@@ -48,7 +47,7 @@ _CONTAINER = re.compile(
     r"|[uod]l|dir|menu|form|address|hgroup|summary|search|listing|pre)\b",
     re.IGNORECASE,
 )
-MOST_LINKS = 20  # within each other, with images
+MOST_LINKS, MOST_BLOCKS = 8, 200  # of Markdown within each other; a list is two blocks
 MOST_NESTED = 10_000  # containers: the time that parsing takes grows with the square of their depth
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
 NEEDLE = 40  # characters by which a text is found in its page
@@ -166,9 +165,12 @@ class _Place:
         return self.line
 
 
-def markdown(document: str) -> Passages:
+def markdown(document: str, left_out: Callable[[list[str]], None] = lambda keys: None) -> Passages:
     """Every heading, paragraph, list item, table row and code block, in their order, and what HTML in the
-    document shows; an image is its alternative text."""
+    document shows; an image is its alternative text. `left_out` is called with the keys of front matter.
+
+    Raises RecursionError where blocks stand in each other MOST_BLOCKS times.
+    """
     from markdown_it import MarkdownIt
     from markdown_it.common.utils import escapeHtml
     from markdown_it.rules_block import reference
@@ -186,15 +188,17 @@ def markdown(document: str) -> Passages:
     def nested_links(state: Any) -> None:
         state.md.options["maxNesting"] = MOST_LINKS
 
-    # Python ends the nesting of blocks, as RecursionError: the parser leaves out what is below its own limit
-    parser = MarkdownIt("commonmark", {"maxNesting": sys.maxsize}).enable("table")
+    parser = MarkdownIt("commonmark", {"maxNesting": MOST_BLOCKS}).enable("table")
     parser.core.ruler.before("inline", "nested_links", nested_links)
     parser.block.ruler.at("reference", no_footnote)
     parser.add_render_rule("html_block", html)
     parser.add_render_rule("image", image)
-    title, document = _front_matter(document)
-    yield from title
+    keys, document = _front_matter(document)
+    if keys:
+        left_out(keys)
     tokens = parser.parse(document)
+    if any(token.level >= MOST_BLOCKS - 1 for token in tokens):  # what is below is left out by the parser
+        raise RecursionError
     for token in tokens:
         if token.map and token.nesting >= 0:
             token.attrSet(LINE, str(token.map[0] + 1 + (token.type == "fence")))
@@ -219,9 +223,9 @@ def _closed(block: str) -> str:
     return _ENCLOSING.sub(checked, block)
 
 
-def _front_matter(document: str) -> tuple[list[tuple[int, str]], str]:
-    """The title in the front matter of a document, a mapping in YAML between two lines of `---` at the top;
-    and the document with empty lines in its place."""
+def _front_matter(document: str) -> tuple[list[str], str]:
+    """The keys of a document's front matter, a mapping in YAML between two lines of `---` at the top; and the
+    document with empty lines in its place."""
     lines = document.split("\n")
     if lines[0].rstrip() != FENCE:
         return [], document
@@ -232,12 +236,7 @@ def _front_matter(document: str) -> tuple[list[tuple[int, str]], str]:
         return [], document
     if not isinstance(data, yaml.MappingNode):
         return [], document
-    titles = [
-        (key.start_mark.line + 2, " ".join(value.value.split()))
-        for key, value in data.value
-        if key.value == "title" and isinstance(value, yaml.ScalarNode)
-    ]
-    return titles, "\n" * (end + 1) + "\n".join(lines[end + 1 :])
+    return [str(key.value) for key, _ in data.value], "\n" * (end + 1) + "\n".join(lines[end + 1 :])
 
 
 def restructured(document: str, prose: bool = False) -> Passages:

@@ -34,7 +34,7 @@ def matching_files(
         if object_store.is_address(pattern):
             paths = [object_store.noted(each) for each in object_store.listed(pattern)]
         elif os.path.isdir(path := in_data(pattern, data, place)):
-            paths = texts_below(path, Reading() if reading is None else reading)
+            paths = texts_below(path, reading or Reading())
             fact, way_out = (
                 f"{pattern!r} is a folder without texts",
                 f"give some ({', '.join(input_file.KINDS)})",

@@ -59,24 +59,24 @@ def numbered_texts(
 
     `field` is the option that names the column, for errors. The unit `paragraph` joins the lines of a .txt
     file up to a blank one, `auto` does so where they are wrapped. `longest` is the most characters of a text.
-    `reading` is told of pages without text, and of the columns that were chosen.
+    `reading` is told of pages without text, front matter, and of the columns that were chosen.
     Raises UserError, which names file and line or row: unknown file type, no such column, no text there,
     bytes that are not UTF-8, a damaged file, a text that is too long.
     """
     numbered: Numbered
+    reading = reading or Reading()
     match input_file.kind(path):
         case ".txt" if unit == "paragraph" or (unit == "auto" and is_wrapped(path)):
             numbered = _paragraphs(path, longest)
         case ".txt":
             numbered = lines(path, min(4 * longest, MAX_LINE_BYTES))
         case ".md" | ".rst" | ".html" | ".pdf" as kind:
-            report = Reading() if reading is None else reading
-            numbered = _passages(path, kind, partial(report.empty_page, str(path)))
+            numbered = _passages(path, kind, reading)
         case _ if column is None and "text" not in (names := column_names(path)):
-            numbered = _worded(path, names, Reading() if reading is None else reading)
+            numbered = _worded(path, names, reading)
         case _:
             columns = _named_columns(path, column or "text")
-            if column is None and reading is not None and len(names) > 1:
+            if column is None and len(names) > 1:
                 reading.columns[str(path)] = columns
             numbered = ((number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field))
     word = input_file.numbered(path)
@@ -233,7 +233,7 @@ def _paragraphs(path: Path, longest: int) -> Numbered:
         yield first, " ".join(gathered)
 
 
-def _passages(path: Path, kind: str, empty_page: Callable[[int], None]) -> Numbered:
+def _passages(path: Path, kind: str, reading: Reading) -> Numbered:
     """The passages of a document with markup, or of a PDF, which is read whole."""
     most = MAX_DOCUMENT * 8 if kind == ".pdf" else MAX_DOCUMENT
     with input_file.opened(path) as file, damage_as_user_error(str(path), lambda: "its content"):
@@ -241,10 +241,11 @@ def _passages(path: Path, kind: str, empty_page: Callable[[int], None]) -> Numbe
     if len(data) > most:
         raise UserError(f"{path}: over {most:,} bytes, and a {kind} file is read whole; split it")
     if kind == ".pdf":
-        yield from document_text.portable(io.BytesIO(data), str(path), MAX_DOCUMENT, empty_page)
+        empty = partial(reading.empty_page, str(path))
+        yield from document_text.portable(io.BytesIO(data), str(path), MAX_DOCUMENT, empty)
         return
-    passages = {
-        ".md": document_text.markdown,
+    passages: dict[str, Callable[[str], document_text.Passages]] = {
+        ".md": partial(document_text.markdown, left_out=partial(reading.front_matter.__setitem__, str(path))),
         ".rst": document_text.restructured,
         ".html": document_text.hypertext,
     }

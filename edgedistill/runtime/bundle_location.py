@@ -27,17 +27,17 @@ def locate(name: str | Path) -> tuple[Path, str | None]:
     """
     if not isinstance(name, str | Path) or not str(name).strip():
         raise UserError(f"bundle {str(name)!r}: no name; give a bundle's folder, or the name of a bundle")
-    found = _located(name)
-    if found is None:
+    located = _located(name)
+    if located is None:
         raise UserError(_not_found(str(name)))
-    return found
+    return located
 
 
 def find(name: str) -> tuple[Path, str | None] | None:
     """The folder and precision of a bundle, as `locate` gives them; None where there is no bundle of this
     name."""
-    found = _located(name)
-    return found if found is not None and _is_bundle(found[0]) else None
+    located = _located(name)
+    return located if located is not None and _is_bundle(located[0]) else None
 
 
 def check_not_shipped(name: str, folder: Path) -> None:
@@ -126,7 +126,7 @@ def shipped() -> list[dict[str, Any]]:
     size_bytes is that of the graph and tokenizer.json, which a device needs. scores are averages of suites,
     0 to 1. licences are those of the teacher and of the texts that the student was trained on.
     """
-    found, paths = [], files.shipped("bundle")
+    students, paths = [], files.shipped("bundle")
     for name, scores in files.read_json(SCORES).items():
         path = paths[name]
         manifest = files.read_json(path)
@@ -143,5 +143,5 @@ def shipped() -> list[dict[str, Any]]:
             "scores": scores,
             "licences": list({each.lower(): each for each in licences}.values()),
         }
-        found.append(student)
-    return found
+        students.append(student)
+    return students

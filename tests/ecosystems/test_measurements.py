@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.ecosystems.conftest import ROOT
 
@@ -25,22 +22,6 @@ def script(name: str) -> Any:
 
 def row(**values: Any) -> dict[str, Any]:
     return {"runner": "here", "kind": "nano", "precision": "int8", **values}
-
-
-def test_a_processor_without_its_emulator_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnx", reason="the students are exported with onnx")
-    processors = script("processors")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for architecture, cpu, _ in processors.PROCESSORS.values():
-        with pytest.raises(
-            processors.CannotRun, match=f"no qemu-{architecture}-static; install qemu-user-static"
-        ):
-            processors.command(processors.Processor(architecture, cpu, ""), tmp_path / "root")
-    (tmp_path / "qemu-aarch64-static").write_text("#!/bin/sh\n")
-    (tmp_path / "qemu-aarch64-static").chmod(0o755)
-    with pytest.raises(processors.CannotRun, match="no apt-get"):
-        processors.command(processors.PROCESSORS["Cortex-A72"], tmp_path / "root")
-    assert not (tmp_path / "root" / "installed").exists()
 
 
 def test_the_table_of_processors_has_the_worst_cosine_and_the_reasons() -> None:

@@ -97,13 +97,6 @@ def test_a_peer_is_made_once_and_measured_in_its_own_process(run: Any, bench: An
     assert "same_as" not in same  # the other has no sample here
 
 
-def test_equal_embeddings_are_scored_once(run: Any, bench: Any) -> None:
-    found = run.row(bench, run.BASELINE, [])
-    run.PEERS["twin"] = run.PEERS[run.BASELINE]
-    twin = run.row(bench, "twin", [{**found, "quality": {"sts7": 0.123}}])
-    assert twin["same_as"] == run.BASELINE and twin["quality"] == {"sts7": 0.123}
-
-
 def test_what_fails_is_a_row_with_its_error_in_a_line(run: Any, bench: Any) -> None:
     (bench.environments / "no-such-environment").mkdir(parents=True, exist_ok=True)
     log = bench.environments / "no-such-environment" / "install.log"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
-from tests.ecosystems.conftest import ROOT, ecosystems
+from tests.ecosystems.conftest import ecosystems
 
 GOLDEN: dict[str, Any] = {
     "vectors": [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]],
@@ -44,18 +43,3 @@ def test_the_table_has_a_row_for_each_precision_and_names_what_was_not_run() -> 
     assert "| student | precision | edgedistill | export/node | optimum |" in text
     assert "| bert | fp32 | 0.99999 | fails | 0.50000 (29 of 32) |" in text
     assert "Not run: fastembed." in text and "Failed: export/node: SyntaxError: x." in text
-
-
-def test_environments_are_where_make_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("EDGEDISTILL_ENVIRONMENTS", raising=False)
-    found = ecosystems().Environments.found()
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "ENVIRONMENTS := $(CURDIR)/.environments\n" in makefile
-    assert found.transformers_js == ROOT / ".environments" / "transformers.js"
-    assert found.pythons["optimum"] == ROOT / ".environments" / "optimum" / "bin" / "python"
-    libraries = (
-        next(line for line in makefile.splitlines() if line.startswith("LIBRARIES := "))
-        .split(" := ")[1]
-        .split()
-    )
-    assert set(found.pythons) == set(libraries)

@@ -51,20 +51,6 @@ def test_a_sentence_transformers_folder_goes_straight_to_a_bundle(world: World, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b"]
 
 
-def test_a_models_prompt_for_documents_is_that_of_its_bundle(world: World, tmp_path: Path) -> None:
-    from edgedistill.evaluation import bench
-    from edgedistill.session import Session
-
-    prompted = tmp_path / "prompted"
-    shutil.copytree(world.teacher, prompted)
-    settings = {"prompts": {"passage": "the garden: "}, "default_prompt_name": "passage"}
-    files.write_json(prompted / "config_sentence_transformers.json", settings)
-    bundle_writer.export(prompted, ["fp32"], tmp_path / "b" / "prompted", quiet)
-    opened = bench.documents(str(tmp_path / "b" / "prompted"), Session(threads=1))
-    assert opened.name == "prompted:fp32"
-    assert files.read_json(tmp_path / "b" / "prompted" / "manifest.json")["prompt"] == "the garden: "
-
-
 def test_a_plain_model_needs_a_pooling(world: World, tmp_path: Path) -> None:
     folder = plain_model(world, tmp_path / "My Model")
     with pytest.raises(UserError) as caught:

@@ -265,11 +265,6 @@ def test_documents_by_both(folder: Path, tmp_path: Path) -> None:
         opened.encode_document(TEXTS, precision="binary"),
         np.packbits(document.calibration.centred(opened.encode_document(TEXTS)) > 0, axis=1),
     )
-    (about,) = (target.documents for target in bench.targets(str(out)))
-    assert about is not None and about["name"] == "documents + queries"
-    assert not (out / "modules.json").exists(), "sentence-transformers would embed by one"
-    card = (out / "README.md").read_text(encoding="utf-8")
-    assert "documents by both, as the mean" in card and "it has no mean of two encoders." in card
     verify.verify(out)
 
     manifest = files.read_json(out / "manifest.json")
@@ -279,18 +274,9 @@ def test_documents_by_both(folder: Path, tmp_path: Path) -> None:
         bundle.load(out)
 
 
-@pytest.mark.parametrize("mean", [False, True])
 def test_the_smallest_runner(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    mean: bool,
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if mean:
-        sides = [Source(str(folder / side)) for side in ("query", "document")]
-        folder = tmp_path / "mean"
-        pair_bundle.export(*sides, ["fp32"], folder, quiet, mean)
     main, opened = runpy.run_path(str(EMBED))["main"], bundle.load(folder, "fp32")
 
     def run(*options: str) -> Any:

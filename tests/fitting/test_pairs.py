@@ -11,7 +11,6 @@ import pytest
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
-from edgedistill.evaluation.suites import retrieval
 from edgedistill.fitting import fit, queries, texts
 from edgedistill.fitting.queries import Pairs
 from edgedistill.runtime import bundle
@@ -50,7 +49,7 @@ def test_candidates_train_on_pairs_behind_the_texts(world: World, tmp_path: Path
     built = fit.texts.build(state.corpus or {}, Session(data=Path()), 0)
     held_out = queries.asked(built, 44, state.pairs.read(Session(data=Path())))["own"]
     assert len(held_out.queries) == 6
-    again = retrieval.score(held_out, scoring.Encoder.of(opened))["ndcg_at_10"]
+    again = held_out.score(scoring.Encoder.of(opened))["ndcg_at_10"]
     assert again == pytest.approx(done["winner"]["measures"]["own"], abs=1e-3)
     assert again > 0.3, "words of the text itself find it"
     assert "own " in fit.summary(done).split("retained of the teacher: ")[1]

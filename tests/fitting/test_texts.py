@@ -12,8 +12,7 @@ from edgedistill import files, recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.fitting import fit, texts
-from edgedistill.fitting.cost import Budget
-from edgedistill.fitting.record import FitRequest
+from edgedistill.fitting.record import Budget, FitRequest
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World, make_tokenizer, sentences

@@ -96,15 +96,6 @@ def test_bits_by_hand() -> None:
     assert np.allclose(similarity(query, bits), [[1 / 2, -1 / 2]])  # (1 + 1) and (−1 − 1), by √2 and √8
 
 
-def test_cosines_in_every_precision() -> None:
-    exact = similarity(ROWS[:50], ROWS)
-    assert np.abs(similarity(compact(ROWS[:50], "int8"), compact(ROWS, "int8")) - exact).max() < 0.05
-    assert np.abs(similarity(ROWS[:50], compact(ROWS, "int8")) - exact).max() < 0.05
-    bits = compact(ROWS, "binary")
-    differing = np.unpackbits(bits[:50, None] ^ bits, axis=2).sum(2)
-    assert np.allclose(similarity(bits[:50], bits), 1 - 2 * differing / 64, atol=1e-6)
-
-
 def test_a_bundle_encodes_in_every_precision(folder: Path, copy: Path) -> None:
     opened, texts = bundle.load(folder), sentences(20, seed=2)
     rows = opened.encode(texts)

@@ -15,7 +15,6 @@ import pytest
 from edgedistill import cli
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle, onnx_session, verify
-from edgedistill.session import Session
 
 OFFERED = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 TEXTS = ["the cat eats", "who paints the garden wall in the morning?", ""]
@@ -66,8 +65,6 @@ def test_int8_products_that_the_processor_computes_all_the_same(folder: Path) ->
     assert verify.summary("x", verify.verify(folder, "cuda")).endswith(f"in int8); {LEFT}")
 
 
-@pytest.mark.enable_socket
-@pytest.mark.allow_hosts(["127.0.0.1"])
 @pytest.mark.usefixtures("anywhere")
 def test_whatever_runs_a_bundle_on_cuda_tells_what_the_processor_computes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -78,14 +75,6 @@ def test_whatever_runs_a_bundle_on_cuda_tells_what_the_processor_computes(
         monkeypatch.setattr(sys, "argv", command)
         cli.main()
         assert capsys.readouterr().err.count(LEFT) == count
-    server = pytest.importorskip("edgedistill.serving.server", exc_type=ImportError)
-    monkeypatch.setattr(server.GracefulServer, "run", lambda self, sockets: sockets[0].close())
-    monkeypatch.setattr(server.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(server.sys, "setswitchinterval", lambda _: None)
-    lines = list[str]()
-    session = Session(device="cuda", log=lines.append, threads=1)
-    server.serve(f"{folder}:int8", "127.0.0.1", 0, server.Limits(*[1] * 8), 1, session)
-    assert [LEFT in line for line in lines] == [True, False] and "http://127.0.0.1:" in lines[1]
 
 
 @pytest.mark.skipif(OFFERED, reason="this onnxruntime is built for CUDA")

@@ -18,8 +18,11 @@ from onnx import helper
 
 from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError
+from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle, manifest, verify
 from edgedistill.runtime.trust import tokenizer_check
+from tests.export.test_export import make_run
+from tests.faults.commands import of_a_bundle
 
 SMALLEST_RUNNER = Path(__file__).parents[2] / "export" / "python" / "embed.py"
 GET_AGAIN = "get the bundle again, or export it again from its run"
@@ -423,26 +426,8 @@ def test_the_smallest_runner_checks_its_golden_texts(
 
 def test_the_same_run_exports_the_same_bytes(tmp_path: Path) -> None:
     """But for the time of the export, which stands in the manifest and the card."""
-    from edgedistill.export import bundle_writer
-    from tests.export.test_export import make_run
-
     run = make_run(tmp_path / "run")
-    contents: list[dict[str, bytes]] = []
     for name in ("a", "b"):
         bundle_writer.export(run, ["fp32", "w8", "int8"], tmp_path / name, lambda line: None)
-        described = files.read_json(tmp_path / name / "manifest.json")
-        paths = [path for path in (tmp_path / name).rglob("*") if path.is_file()]
-        contents.append({path.relative_to(tmp_path / name).as_posix(): path.read_bytes() for path in paths})
-        card, at = contents[-1].pop("README.md"), described.pop("made_at")
-        assert at.encode() in card
-        described["files"].pop("README.md")
-        contents[-1] |= {"README.md": card.replace(at.encode(), b"")}
-        contents[-1] |= {
-            "manifest.json": json.dumps(
-                {key: value for key, value in described.items() if key != "digest"}
-            ).encode()
-        }
-    assert len(contents[0]) >= 10
-    assert [
-        name for name in contents[0] | contents[1] if contents[0].get(name) != contents[1].get(name)
-    ] == []
+    first, second = (of_a_bundle(tmp_path / name) for name in ("a", "b"))
+    assert first == second and len(first) >= 10

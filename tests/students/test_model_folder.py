@@ -262,20 +262,6 @@ def test_left_truncation_is_the_teachers_and_its_bundles(folder: Path, tmp_path:
     assert np.abs(np.stack([smallest(text) for text in TEXTS]) - opened.encode(TEXTS)).max() < 1e-5
 
 
-PROMPTS = {"first": "the dog ", "second": "a child "}
-
-
-@pytest.mark.parametrize("include_prompt", [True, False])
-def test_named_prompts_stay_usable(folder: Path, tmp_path: Path, include_prompt: bool) -> None:
-    write(SETTINGS, {"prompts": PROMPTS})(folder)
-    edit(FLAGS, include_prompt=include_prompt)(folder)
-    bundle = files_for_sentence_transformers(folder, tmp_path / "bundle")
-    for name in PROMPTS:
-        expected = by_sentence_transformers(folder, prompt_name=name)
-        assert np.abs(by_sentence_transformers(bundle, prompt_name=name) - expected).max() < 1e-5
-    assert np.abs(by_sentence_transformers(bundle) - expected).max() > 1e-3
-
-
 def in_roles(folder: Path) -> list[np.ndarray]:
     """What the library gives for texts, for queries and for documents."""
     from sentence_transformers import SentenceTransformer

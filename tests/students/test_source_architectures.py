@@ -22,7 +22,6 @@ from edgedistill.runtime import bundle
 from edgedistill.runtime.batching import pad
 from edgedistill.session import Session
 from edgedistill.students import graph, kinds, model_folder
-from edgedistill.students.bert_layers import position_rows
 from edgedistill.students.pooling import pool
 from edgedistill.students.sentence_transformer import load_model
 from edgedistill.teacher import tokenizer_files
@@ -220,22 +219,6 @@ def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp
     assert np.abs(bundle.load(tmp_path / "bundle", precision="fp32").encode(texts) - after).max() < 1e-5
     repeated = Started(world, tmp_path / "run", kind="recurrent", layers=2, repeats=1, dims=None)
     assert np.abs(repeated.embed(texts) - after).max() < 1e-5
-
-
-def test_a_smaller_padding_id_keeps_positions(world: World, sources: Any) -> None:
-    """A trimmed tokenizer may pad with another id, and one without a padding token counts from 0: the first
-    token's row stays its own."""
-    whole, (model, _) = Started(world, sources("roberta")), opened(sources("roberta"))
-    assert whole.prepared.shape["position_ids"] == "pad" and whole.prepared.max_tokens == 180
-    rows = model.embeddings.position_embeddings.weight
-    assert torch.equal(
-        whole.module.model.embeddings.position_embeddings.weight[1:], rows[1:]
-    )  # padding's row is the second
-    for mine, theirs, first in ((None, 1, 0), (5, 1, 6), (5, None, 6), (None, None, 0)):
-        found = position_rows(40, mine, model, theirs)
-        assert torch.equal(found[first], rows[0 if theirs is None else 2]) and torch.equal(
-            found[39], rows[39 - first + (theirs is not None) * 2]
-        )
 
 
 ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {

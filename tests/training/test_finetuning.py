@@ -440,19 +440,6 @@ def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World
     assert found["labelled"] == {"train": 240, "dev": 80}
     assert found["training_samples"] == 20 * 8 * 2 * 2  # steps, batch, texts of a pair, rates
     assert "240 to train on, 80 to select by" in cost.table(found)
-    augmented = stage(
-        single(),
-        steps=None,
-        epochs=1,
-        batch=8,
-        teacher={"run": str(tuned / "runs/teacher")},
-        augment={"limit": 900, "pos": 0},
-    )
-    found = cost.costs(
-        [recipe.parse(tasks.recipe(student=BILSTM, stages=[augmented]), "test")],
-        Session(data=tasks.data, log=quiet),
-    )[0]
-    assert (found["labelled"]["transfer"], found["training_samples"]) == (900, 896)
 
 
 def test_check_refuses_what_training_would(

@@ -118,9 +118,7 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     assert finished_student.earlier(run.open_run(tmp_path / "a"))[:-1] == [recorded]
     strange = run.open_run(tmp_path / "a")
     strange.info["corpus"] = {"sources": [{"name": 3}]}
-    with pytest.raises(
-        UserError, match=r"its record of what it was trained on cannot be read \('corpus.sources.0.name'\); "
-    ):
+    with pytest.raises(UserError, match=r"cannot be read \('corpus.sources.0.name'\)"):
         finished_student.earlier(strange)
     go(world, tmp_path / "b", name="third", student={"weights": str(tmp_path / "a")}, stages=STILL)
     bundle_writer.export(tmp_path / "b", ["fp32"], tmp_path / "x", lambda line: None)

@@ -23,7 +23,6 @@ from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.training import train
-from edgedistill.training.processes import Processes
 from edgedistill.training.stage_in_progress import StageInProgress
 from tests.conftest import World
 from tests.faults.record import record
@@ -160,15 +159,6 @@ def test_two_processes_train_as_one(
     record("determinism", "trained by two processes, one of them killed and resumed", tried=1, wrong=0)
     assert (tmp_path / "killed" / "metrics.jsonl").read_text().count("\n") == 2
     assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob("tmp/edgedistill-*"))
-
-
-def test_one_process_is_no_group() -> None:
-    """What it calls returns its arguments, so that its bytes are those of a training without processes."""
-    ids, mask = torch.arange(6).view(3, 2), torch.ones(3, 2)
-    assert Processes().embedded(lambda ids, mask: ids, ids, mask) is ids
-    state = torch.get_rng_state()
-    Processes().seed_step(1, 2)
-    assert torch.equal(torch.get_rng_state(), state) and Processes().of_first(0.25) == 0.25
 
 
 @pytest.mark.parametrize("command", ["check", "export"])

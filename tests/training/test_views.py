@@ -141,10 +141,6 @@ def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch
     assert texts_of(build(limit=2)) == [[f"{c} {n}" for n in (1, 5)] for c in "abc"]
     with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].tuples.columns"):
         build(columns=("one", "two", "for"))
-    (tmp_path / "t.txt").write_text("a\n", encoding="utf-8")
-    table = recipe.TupleFiles(files=["t.txt"], columns=["one", "two"])
-    with pytest.raises(UserError, match="a text file has no columns"):
-        training_rows.build_tuples(table, [], Session(data=tmp_path), "stages[1].tuples", 0)
     (tmp_path / "leaks.tsv").write_text("x\ta 1\na leak\ta 5\na 6\t\n", encoding="utf-8")
     left_out = "1 with an empty text, 6 with an excluded text"
     with pytest.raises(UserError, match=rf"stages\[1\].tuples: no tuple is left of 7 read, {left_out}; "):
