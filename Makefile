@@ -16,24 +16,20 @@ ECOSYSTEMS ?= --out bench/reports/ecosystems.json --readme
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
-test: lint types $(STAMP)  ## lint, types and tests (what CI runs); run `make runners` first to test Node and the browser too
+test: lint types $(STAMP)  ## lint, types and tests (what CI runs); run `make runners` first to test the page in a browser too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 NPM_INSTALL := npm install --ignore-scripts --no-audit --no-fund --no-save --loglevel=error
-NODE_PACKAGES := $(foreach runner,node web,export/$(runner)/node_modules/.package-lock.json)
+DRIVER := export/web/node_modules/.package-lock.json
 
-runners: $(NODE_PACKAGES) export/web/vendor/tokenizers.min.mjs  ## packages of export/node and export/web, for their tests (needs Node 20 with npm; Chromium for the page)
+runners: $(DRIVER)  ## what drives Chromium in the tests of the page of export/web (needs Node 20 with npm, and Chromium)
 	@test -n "$$CHROMIUM" || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 		echo "no Chromium on the path: make test will skip the page of export/web; install it, or set CHROMIUM"
 
-$(NODE_PACKAGES): export/%/node_modules/.package-lock.json: export/%/package.json
+$(DRIVER): export/web/package.json
 	@command -v npm >/dev/null || { echo "no npm on the path; install Node 20 or newer"; exit 2; }
-	cd export/$* && $(NPM_INSTALL)
+	cd export/web && $(NPM_INSTALL) --no-package-lock
 	@touch $@
-
-# vendor.mjs empties the folder first and copies this file last.
-export/web/vendor/tokenizers.min.mjs: export/web/node_modules/.package-lock.json export/web/vendor.mjs $(wildcard export/node/core/*.js)
-	npm --prefix export/web run --silent vendor
 
 lint: $(STAMP)  ## ruff: rules and formatting
 	$(BIN)/ruff check .
@@ -164,4 +160,4 @@ $(STAMP): pyproject.toml constraints.txt $(LOCKED)
 	touch $(STAMP)
 
 clean:  ## remove the environments and what the demo wrote
-	rm -rf $(VENV) $(ENVIRONMENTS) $(NODE_PACKAGES:%/.package-lock.json=%) export/web/vendor demo build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(ENVIRONMENTS) $(DRIVER:%/.package-lock.json=%) demo build dist .mypy_cache .pytest_cache .ruff_cache

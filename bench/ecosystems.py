@@ -107,8 +107,7 @@ def _is_static(folder: Path) -> str | None:
 RUNNERS = {
     "edgedistill": Runner("edgedistill_encode.py", "here"),
     "export/python": Runner("plain_python.py", "here"),
-    "export/node": Runner("node_runner.mjs", "export/node"),
-    "export/web": Runner("web_runner.mjs", "export/web"),
+    "export/core": Runner("core_in_node.py", "here"),
     "sentence-transformers": Runner("sentence_transformers_encode.py", "optimum", _has_modules),
     "optimum": Runner("optimum_forward.py", "optimum", _is_transformer),
     "fastembed": Runner("fastembed_embed.py", "fastembed"),
@@ -200,8 +199,6 @@ class Environments(NamedTuple):
                 and not (where / "node_modules" / "@huggingface" / "transformers").is_dir()
             ):
                 return f"npm install @huggingface/transformers in {where.name}, or --transformers-js"
-            if runner.starts.startswith("export/") and not (where / runner.starts / "node_modules").is_dir():
-                return f"npm install in {runner.starts}"
             return [node, script], where
         python = Path(sys.executable) if runner.starts == "here" else self.pythons[runner.starts]
         return (

@@ -24,15 +24,12 @@ PROGRAMS = {
     "verify": [*CLI, "verify", "nano"],
     "load": [sys.executable, "-c", LOAD],
     "embed.py": [sys.executable, str(ROOT / "export/python/embed.py"), str(NANO)],
-    "node": ["node", str(ROOT / "export/node/cli.js"), str(NANO)],
 }
 NETWORK = "trace=connect,sendto,sendmsg,sendmmsg"
 
 
 def started(name: str, home: Path | str, tracer: list[str] | None = None) -> subprocess.CompletedProcess[str]:
     """A program with another home, run to its end."""
-    if name == "node" and not (shutil.which("node") and (ROOT / "export/node/node_modules").exists()):
-        pytest.skip("needs Node and the packages of export/node")
     hidden = ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "EDGEDISTILL_CACHE")
     env = {key: value for key, value in os.environ.items() if key not in hidden} | {"HOME": str(home)}
     command = [*(tracer or []), *PROGRAMS[name]]

@@ -4,6 +4,7 @@ that it is mapped and used without a copy; export/core/README.md describes it.""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 import zlib
@@ -26,14 +27,17 @@ from edgedistill.device.student_layers import (
 )
 from edgedistill.device.tokenizer_tables import MODELS, Tables
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.runtime import bundle, golden_file
+from edgedistill.runtime import bundle, bundle_location, golden_file
 from edgedistill.runtime.graph_weights import GraphWeights, Stored
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Log
 
-MAGIC, VERSION, START = b"edstudnt", 4, 16
+MAGIC, VERSION, START = b"edstudnt", 5, 16
 FILE = "student.bin"
+STUDENTS = "students.json"  # of a page: [{name, file, size_bytes, languages}]
+NOT_SERVED = shutil.ignore_patterns("test", "*.mjs", "package*.json", "node_modules")  # of export/web
+LANGUAGE = re.compile(r"[a-z]{2,3}(-\w{2,8})?")
 PRECISIONS = ("fp32", "w8", "int8", "w4")
 FLOATS, BYTES, NIBBLES, INT8 = range(4)  # how a matrix is stored
 ALIGNED, PADDED = 64, 16
@@ -57,13 +61,48 @@ def write(name: str, out: Path, log: Log) -> dict[str, Any]:
     return {"name": opened.manifest["name"], "precision": opened.precision, "size_bytes": len(data)}
 
 
+def write_page(name: str, out: Path, log: Log) -> dict[str, Any]:
+    """Write export/web's page with the core and a bundle as one file below students/, atomically; where `out`
+    is such a page, the students that it has stay in it.
+
+    Returns {name, file, size_bytes, languages}. Raises UserError as `write`.
+    """
+    files.check_free(out, "--web", True, STUDENTS, f"a page with {STUDENTS}")
+    with bundle.load(name, threads=1) as opened:
+        data, said = content(opened), _about(opened.encoders[0]) | {"name": opened.manifest["name"]}
+    file = f"students/{re.sub(r'[^A-Za-z0-9_.-]', '-', said['name'])}.bin"
+    row = {"name": said["name"], "file": file, "size_bytes": len(data), "languages": said["languages"]}
+    others = files.read_json(out / STUDENTS) if out.exists() else []
+    runners = files.shipped_folder("runner")
+    with files.new_folder(out) as temporary:
+        shutil.copytree(runners / "web", temporary, ignore=NOT_SERVED, dirs_exist_ok=True)
+        shutil.copytree(runners / "core", temporary / "core")
+        (temporary / "students").mkdir()
+        for other in others:
+            shutil.copyfile(out / other["file"], temporary / other["file"])
+        files.write_bytes(temporary / file, data)
+        files.write_json(temporary / STUDENTS, [*(each for each in others if each["file"] != file), row])
+    log(f"{file}: {len(data) / 1e6:.2f} MB")
+    return row
+
+
 def content(opened: bundle.Bundle) -> bytes:
-    """The file of an opened bundle. Raises UserError as `write`."""
+    """The file of an opened bundle; of a pair of encoders that of queries, behind it at a multiple of 64 the
+    one of documents. Raises UserError as `write`."""
     manifest, name = opened.manifest, opened.manifest["name"]
-    if len(opened.encoders) > 1 or opened.pair:
-        raise UserError(
-            f"{name}: two encoders, or texts in pairs, which the core has no place for; {RUNTIME}"
-        )
+    if opened.pair:
+        raise UserError(f"{name}: labels texts in pairs, which the core has no place for; {RUNTIME}")
+    if len(opened.encoders) > 1:
+        query, document = opened.encoders
+        both = {"name": name, "documents": manifest.get("documents", "own")}
+        first = _student(query, both)
+        return first + bytes(-len(first) % ALIGNED) + _student(document, {})
+    return _student(opened, {})
+
+
+def _student(opened: bundle.Bundle, about: dict[str, Any]) -> bytes:
+    """The file of one encoder or classifier, which says `about` too."""
+    name, manifest = opened.manifest["name"], opened.manifest
     if opened.precision not in PRECISIONS:
         fact = f"the precision {opened.precision}, which the core has no place for"
         raise UserError(f"{name}: {fact}; take one of {', '.join(PRECISIONS)}")
@@ -78,7 +117,7 @@ def content(opened: bundle.Bundle) -> bytes:
         raise UserError(
             *(f"{name}: tokenizer: {fact}, which the core has no place for; {RUNTIME}" for fact in tables)
         )
-    return _File().write(opened, student, tables)
+    return _File().write(opened, student, tables, about)
 
 
 class _File:
@@ -87,9 +126,11 @@ class _File:
     def __init__(self) -> None:
         self.data = bytearray(START)
 
-    def write(self, opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
-        header = _header(opened, student, tables)
-        self.data += header
+    def write(self, opened: bundle.Bundle, student: Student, tables: Tables, about: dict[str, Any]) -> bytes:
+        golden = golden_file.read(opened.folder, opened.manifest)
+        self.data += _header(opened, student, tables)
+        said = {**_about(opened), "golden": len(golden.items), **about}
+        self.raw(json.dumps(said, ensure_ascii=False).encode())
         self._tokenizer(tables, [prompt.encode() for prompt in opened.prompts])
         self._table(student.table)
         if student.projection is not None:
@@ -108,7 +149,9 @@ class _File:
         self.array(np.array([weight for _, weight in student.blocks], np.float32))
         self.numbers(opened.dims if not opened.labels else [])
         self.strings([label.encode() for label in opened.labels])
-        self._golden(opened)
+        mean = opened.calibration.mean
+        self.array(np.zeros(0, np.float32) if mean is None else mean)
+        self._golden(golden)
         struct.pack_into("<i", self.data, START, len(self.data))
         self.data[:START] = MAGIC + struct.pack("<II", VERSION, zlib.crc32(self.data[START:]))
         return bytes(self.data)
@@ -125,9 +168,9 @@ class _File:
 
     def numbers(self, values: Any) -> None:
         """Numbers, in as few bytes as the largest takes."""
-        found = np.asarray(values, np.int64)
-        most = int(found.max(initial=0))
-        self.array(found.astype(np.min_scalar_type(most)))
+        array = np.asarray(values, np.int64)
+        most = int(array.max(initial=0))
+        self.array(array.astype(np.min_scalar_type(most)))
 
     def strings(self, texts: list[bytes]) -> None:
         self.numbers([len(text) for text in texts])
@@ -234,8 +277,7 @@ class _File:
         self.array(np.array([ACTIVATIONS.index(dense.activation), dense.from_unit], np.int32))
         self.product(dense.product)
 
-    def _golden(self, opened: bundle.Bundle) -> None:
-        golden = golden_file.read(opened.folder, opened.manifest)
+    def _golden(self, golden: golden_file.Golden) -> None:
         ids = [row for (row,) in golden.ids]
         self.strings([text.encode() for (text,) in golden.items])
         self.numbers([ROLES.index(role) for role in golden.all_roles])
@@ -273,10 +315,23 @@ def _header(opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
         "unknown": tables.unknown,
         "longest_word": tables.longest_word,
         "composes": tables.composes,
-        "reserved": 0,
     }
     least = 1 - threshold if labels else threshold
-    return struct.pack(f"<{len(fields)}i2f", *fields.values(), numbers.get("epsilon", 0), least)
+    floats = opened.calibration.int8_range, numbers.get("epsilon", 0), least
+    return struct.pack(f"<{len(fields)}i3f", *fields.values(), *floats)
+
+
+def _about(opened: bundle.Bundle) -> dict[str, Any]:
+    """What callers show of a student, and compare before they mix embeddings."""
+    manifest = opened.manifest
+    column = ((manifest.get("recipe") or {}).get("corpus") or {}).get("column")
+    named: list[Any] = bundle_location.languages(manifest) or [column]
+    return {
+        "name": manifest["name"],
+        "precision": opened.precision,
+        "languages": [code for code in named if LANGUAGE.fullmatch(str(code))],
+        "space": manifest.get("space"),
+    }
 
 
 def _padded(values: np.ndarray, to: tuple[int, ...]) -> np.ndarray:

@@ -50,8 +50,8 @@ typedef struct { const uint8_t *text; uint32_t size; } ed_string;
 /* The numbers that stand at the beginning of a file. */
 typedef struct {
     int32_t length, kind, model, tokens, width, layers, times, heads, inner, activation, positions, first_position;
-    int32_t max_tokens, pooling, denses, lexical_at, blocks, size, cuts, labels, unknown, longest_word, composes, reserved;
-    float epsilon, least;
+    int32_t max_tokens, pooling, denses, lexical_at, blocks, size, cuts, labels, unknown, longest_word, composes;
+    float int8_range, epsilon, least;
 } ed_header;
 
 typedef int (*ed_encoder)(const ed_student *s, const uint32_t *ids, size_t count, float *out); /* 0 without memory */
@@ -60,12 +60,12 @@ struct ed_student {
     ed_header h;
     ed_array before, after, ids, added, runs, letters, scores, units, replaced, classes, parts, composed, marks, cut;
     ed_array block_sizes, block_weights, golden_roles, golden_counts, golden_ids, golden_rows;
-    ed_string prompt[ED_ROLES], prefix, *token, *add, *label, *gold;
+    ed_string about, prompt[ED_ROLES], prefix, *token, *add, *label, *gold;
     uint32_t first[257], inside, inside_end;
     double unknown_score;
     ed_table table, positions, lexical_rows;
     ed_matrix projection, lexical; /* projection: of a factorized table, whose rows are narrow */
-    const float *weights, *lexical_weights, *again;
+    const float *weights, *lexical_weights, *again, *mean; /* mean: of embeddings, which bits are less; NULL: none */
     ed_norm norm;
     ed_layer *layer;
     ed_direction *direction;
@@ -877,10 +877,14 @@ static const char *ed_read(ed_student *s, ed_reader *r) {
     ed_require(r, ed_between(h->activation, ED_GELU, ED_RELU) && ed_between(h->pooling, ED_MEAN, ED_WEIGHTED_MEAN));
     ed_require(r, ed_between(h->max_tokens, 1, ED_MOST) && ed_between(h->denses, 0, 16) && ed_between(h->lexical_at, -1, h->denses));
     ed_require(r, ed_between(h->blocks, 0, 64) && ed_between(h->size, 1, ED_WIDEST) && ed_between(h->unknown, 0, h->tokens - 1));
+    ed_require(r, h->int8_range > 0 && h->int8_range <= 65536);
     ed_require(r, ed_between(h->longest_word, 1, ED_LONGEST_WORD) && ed_between(h->labels, 0, ED_WIDEST) && ed_between(h->first_position, 0, ED_MOST));
     if (h->kind == ED_BERT) ed_require(r, (int64_t)h->first_position + h->max_tokens <= h->positions);
     if (h->kind == ED_BILSTM) ed_require(r, h->layers > 0);
     if (r->error) return r->error;
+    ed_array about = ed_exactly(r, -1, 1);
+    s->about.text = about.data, s->about.size = about.count;
+    ed_require(r, ed_is_utf8(about.data, about.count));
     ed_read_tokenizer(r, s);
     s->table = ed_read_table(r, s);
     size_t width = (size_t)h->width, narrow = r->error ? 0 : ed_row_size(&s->table);
@@ -913,6 +917,9 @@ static const char *ed_read(ed_student *s, ed_reader *r) {
     ed_require(r, !h->blocks || !left);
     s->cut = ed_numbers(r, h->cuts, (uint32_t)h->size + 1);
     s->label = ed_strings(r, h->labels, NULL);
+    ed_array mean = ed_exactly(r, -1, 4);
+    ed_require(r, !mean.count || mean.count == (uint32_t)h->size);
+    if (mean.count) s->mean = (const float *)(const void *)mean.data;
     uint32_t golden = 0;
     s->gold = ed_strings(r, -1, &golden), s->golden_roles = ed_numbers(r, golden, ED_ROLES), s->golden_counts = ed_numbers(r, golden, (uint32_t)h->max_tokens + 1);
     s->golden_ids = ed_numbers(r, -1, (uint32_t)h->tokens), s->golden_rows = ed_exactly(r, (int64_t)golden * h->size, 2);
@@ -941,6 +948,7 @@ void ed_close(ed_student *s) {
 
 size_t ed_size(const ed_student *s) { return (size_t)s->h.size; }
 size_t ed_max_tokens(const ed_student *s) { return (size_t)s->h.max_tokens; }
+const char *ed_about(const ed_student *s, size_t *size) { return *size = s->about.size, (const char *)s->about.text; }
 size_t ed_dims(const ed_student *s, size_t index) { return index < s->cut.count ? ed_at(&s->cut, index) : 0; }
 
 const char *ed_label(const ed_student *s, size_t index, size_t *size) {
@@ -967,17 +975,20 @@ const char *ed_embed(const ed_student *s, const char *text, size_t size, int rol
 
 void ed_cut(float *embedding, size_t dims) { (void)ed_unit(embedding, dims); }
 
-void ed_int8(const float *embedding, size_t dims, int8_t *bytes) {
-    double scale = 127 * sqrt((double)dims) / 8; /* a component of a unit row has mean square 1 / dims */
+void ed_int8(const ed_student *s, const float *embedding, size_t dims, int8_t *bytes) {
+    double scale = 127 * sqrt((double)dims) / (double)s->h.int8_range; /* a component of a unit row has mean square 1 / dims */
     for (size_t j = 0; j < dims; j++) {
         float value = (float)rint((double)(embedding[j] * (float)scale));
         bytes[j] = (int8_t)(value > 127 ? 127 : value < -127 ? -127 : value);
     }
 }
 
-void ed_bits(const float *embedding, size_t dims, uint8_t *bits) {
+void ed_bits(const ed_student *s, const float *embedding, size_t dims, uint8_t *bits) {
+    double whole = 0, part = 0;
+    for (size_t j = 0; s->mean && j < (size_t)s->h.size; j++) whole += (double)s->mean[j] * s->mean[j], part += j < dims ? (double)s->mean[j] * s->mean[j] : 0;
+    float longer = (float)(sqrt(whole) / fmax(sqrt(part), 1e-12)); /* of a cut embedding, less the cut mean at its whole length */
     memset(bits, 0, dims / 8);
-    for (size_t j = 0; j < dims / 8 * 8; j++) bits[j / 8] |= (uint8_t)((embedding[j] > 0) << (7 - j % 8));
+    for (size_t j = 0; j < dims / 8 * 8; j++) bits[j / 8] |= (uint8_t)((embedding[j] > (s->mean ? s->mean[j] * longer : 0)) << (7 - j % 8));
 }
 
 static void ed_probabilities(double *row, size_t size) {
@@ -1124,6 +1135,40 @@ ED_TARGET static inline void ED_(dot)(const uint8_t *a, size_t k, const int8_t *
     ED_ROWS(ED_PUT)
 }
 #else
+#if ED_KERNEL == ED_128_BITS
+#ifdef __wasm_simd128__
+typedef v128_t ED_(v128);
+#define ED_GET(p) wasm_v128_load(p)
+#define ED_EVEN(x) wasm_i16x8_shr(wasm_i16x8_shl(x, 8), 8)
+#define ED_ODD(x) wasm_i16x8_shr(x, 8)
+#define ED_MADD(s, x, e, y, o) wasm_i32x4_add(s, wasm_i32x4_add(wasm_i32x4_dot_i16x8(x, e), wasm_i32x4_dot_i16x8(y, o)))
+#define ED_SPLAT(x) wasm_i32x4_splat(x)
+#define ED_AND(x, y) wasm_v128_and(x, y)
+#define ED_UPPER(x) wasm_u16x8_shr(x, 8)
+#define ED_NONE wasm_i32x4_splat(0)
+#define ED_SET(p, x) wasm_v128_store(p, x)
+#else
+typedef __m128i ED_(v128);
+#define ED_GET(p) _mm_loadu_si128((const __m128i *)(p))
+#define ED_EVEN(x) _mm_srai_epi16(_mm_slli_epi16(x, 8), 8)
+#define ED_ODD(x) _mm_srai_epi16(x, 8)
+#define ED_MADD(s, x, e, y, o) _mm_add_epi32(s, _mm_add_epi32(_mm_madd_epi16(x, e), _mm_madd_epi16(y, o)))
+#define ED_SPLAT(x) _mm_set1_epi32(x)
+#define ED_AND(x, y) _mm_and_si128(x, y)
+#define ED_UPPER(x) _mm_srli_epi16(x, 8)
+#define ED_NONE _mm_setzero_si128()
+#define ED_SET(p, x) _mm_storeu_si128((__m128i *)(p), x)
+#endif
+
+/* 16 rows of weights in 16 bits: of each 4 columns of 4 rows the even ones, then the odd ones. */
+ED_TARGET static void ED_(widen)(const int8_t *w, size_t k, int16_t *out) {
+    for (size_t i = 0; i < k; i++, w += 16, out += 16) {
+        ED_(v128) x = ED_GET(w);
+        ED_SET(out, ED_EVEN(x)), ED_SET(out + 8, ED_ODD(x));
+    }
+}
+#endif
+
 ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_t *w, int32_t *out) {
 #if ED_KERNEL == ED_AVX2 || ED_KERNEL == ED_AVXVNNI
 #if ED_KERNEL == ED_AVXVNNI
@@ -1141,38 +1186,16 @@ ED_TARGET static inline void ED_(dot_16)(const uint8_t *a, size_t k, const int8_
     }
     ED_ROWS(ED_PUT)
 #elif ED_KERNEL == ED_128_BITS
-    /* without products of bytes: even and odd columns as 16 bits, 2 rows at a time, which is what 16 registers hold */
-#ifdef __wasm_simd128__
-    typedef v128_t v;
-#define ED_GET(p) wasm_v128_load(p)
-#define ED_EVEN(x) wasm_i16x8_shr(wasm_i16x8_shl(x, 8), 8)
-#define ED_ODD(x) wasm_i16x8_shr(x, 8)
-#define ED_MADD(s, x, e, y, o) wasm_i32x4_add(s, wasm_i32x4_add(wasm_i32x4_dot_i16x8(x, e), wasm_i32x4_dot_i16x8(y, o)))
-#define ED_SPLAT(x) wasm_i32x4_splat(x)
-#define ED_AND(x, y) wasm_v128_and(x, y)
-#define ED_UPPER(x) wasm_u16x8_shr(x, 8)
-#define ED_NONE wasm_i32x4_splat(0)
-#define ED_SET(p, x) wasm_v128_store(p, x)
-#else
-    typedef __m128i v;
-#define ED_GET(p) _mm_loadu_si128((const __m128i *)(p))
-#define ED_EVEN(x) _mm_srai_epi16(_mm_slli_epi16(x, 8), 8)
-#define ED_ODD(x) _mm_srai_epi16(x, 8)
-#define ED_MADD(s, x, e, y, o) _mm_add_epi32(s, _mm_add_epi32(_mm_madd_epi16(x, e), _mm_madd_epi16(y, o)))
-#define ED_SPLAT(x) _mm_set1_epi32(x)
-#define ED_AND(x, y) _mm_and_si128(x, y)
-#define ED_UPPER(x) _mm_srli_epi16(x, 8)
-#define ED_NONE _mm_setzero_si128()
-#define ED_SET(p, x) _mm_storeu_si128((__m128i *)(p), x)
-#endif
+    /* without products of bytes: even and odd columns as ED_(widen) writes them, 2 rows at a time, which is what 16 registers hold */
+    typedef ED_(v128) v;
 #define ED_ZERO(c) v s##c = ED_NONE, t##c = s##c;
-#define ED_MORE(c) { v x = ED_GET(weights + 16 * c), even = ED_EVEN(x), odd = ED_ODD(x); \
+#define ED_MORE(c) { v even = ED_GET(weights + 32 * c), odd = ED_GET(weights + 32 * c + 16); \
     s##c = ED_MADD(s##c, a0, even, a1, odd), t##c = ED_MADD(t##c, b0, even, b1, odd); }
 #define ED_PUT(c) ED_SET(out + 32 * r + 4 * c, s##c), ED_SET(out + 32 * r + 32 + 4 * c, t##c);
     for (size_t r = 0; r < 4; r += 2) {
         const int8_t *weights = w;
         ED_ROWS(ED_ZERO)
-        for (size_t i = 0; i < k; i += 4, weights += 64) {
+        for (size_t i = 0; i < k; i += 4, weights += 128) {
             v x = ED_SPLAT(ed_i32(a + r * k + i)), y = ED_SPLAT(ed_i32(a + r * k + k + i)), low = ED_SPLAT(0x00FF00FF);
             v a0 = ED_AND(x, low), a1 = ED_UPPER(x), b0 = ED_AND(y, low), b1 = ED_UPPER(y);
             ED_ROWS(ED_MORE)
@@ -1280,11 +1303,17 @@ ED_TARGET static void ED_(product)(const ed_matrix *m, const float *x, size_t xs
     for (size_t c = 0; c < high; c += step) {
         const int8_t *weights = (const int8_t *)m->values + c * wide;
         size_t end = high - c < step ? 16 : step;
+        const int8_t *second = end > 16 ? weights + 16 * wide : weights;
         if (!bytes) ED_(panel)(m, c, w->panel);
+#if ED_KERNEL == ED_128_BITS
+        int16_t *words = (int16_t *)(void *)w->panel;
+        if (bytes) ED_(widen)(weights, wide, words), ED_(widen)(second, wide, words + 16 * wide);
+        if (bytes) weights = (const int8_t *)(const void *)words, second = weights + 32 * wide;
+#endif
         for (size_t t = 0; t < n; t += 4) {
             int32_t sums[128];
             float found[64];
-            if (bytes) ED_(dot)(w->bytes + t * wide, wide, weights, end > 16 ? weights + 16 * wide : weights, sums);
+            if (bytes) ED_(dot)(w->bytes + t * wide, wide, weights, second, sums);
             else ED_(multiply)(x + t * xs, xs, w->panel, wide, found);
             for (size_t r = 0; r < 4 && t + r < n; r++)
                 for (size_t j = 0; j < end; j += ED_W) {

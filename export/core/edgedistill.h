@@ -20,11 +20,14 @@ extern "C" {
 
 typedef struct ed_student ed_student;
 enum { ED_TEXT, ED_QUERY, ED_DOCUMENT, ED_ROLES }; /* what a text is: which prompt is put before it */
-enum { ED_VERSION = 4 };                           /* of the file's format */
+enum { ED_VERSION = 5 };                           /* of the file's format */
 
 /* data: the file's bytes, 4-byte aligned, as malloc and mmap return them. */
 ed_student *ed_open(const void *data, size_t size, const char **error);
 void ed_close(ed_student *s);
+
+/* What the file says of its student, as JSON without a zero behind it: name, precision, languages, golden (texts), space. */
+const char *ed_about(const ed_student *s, size_t *size);
 
 /* Floats of an embedding; of a classifier, its labels. */
 size_t ed_size(const ed_student *s);
@@ -48,9 +51,9 @@ const char *ed_embed_ids(const ed_student *s, const uint32_t *ids, size_t count,
 /* Cut an embedding to its first dims, of unit length again. */
 void ed_cut(float *embedding, size_t dims);
 
-/* An embedding in one byte a dimension, or in one bit (dims / 8 bytes, the first dimension in the highest bit). */
-void ed_int8(const float *embedding, size_t dims, int8_t *bytes);
-void ed_bits(const float *embedding, size_t dims, uint8_t *bits);
+/* An embedding of dims dimensions in one byte each, or in one bit (dims / 8 bytes, the first dimension in the highest bit). */
+void ed_int8(const ed_student *s, const float *embedding, size_t dims, int8_t *bytes);
+void ed_bits(const ed_student *s, const float *embedding, size_t dims, uint8_t *bits);
 
 /* The golden texts of the file: `worst` is the lowest cosine (of a classifier: 1 − the largest difference of a probability),
    `least` what the file asks for. Returns NULL, or what is wrong, as where token ids differ. */

@@ -1,9 +1,9 @@
 /**
  * A student in WebAssembly, for browsers, workers, Node, Deno, Bun and edge functions; nothing to install.
  *
- *     import { Student } from "./edgedistill.js";
+ *     import { Student, similarity } from "./edgedistill.js";
  *     const student = await Student.open("student.bin");
- *     const embedding = student.embed("How do I reset my password?"); // Float32Array of unit length
+ *     similarity(student.embed("How do I reset my password?"), student.embed("Choose Account in the settings."));
  *
  * `edgedistill export NAME --core DIR` writes student.bin beside this file and edgedistill.wasm. All of it is C: see
  * edgedistill.h; this hands texts over, and rows back.
@@ -11,11 +11,26 @@
 
 const ROLES = ["text", "query", "document"];
 const PRECISIONS = { float32: Float32Array, int8: Int8Array, binary: Uint8Array };
+const [LENGTH_AT, ALIGNED] = [16, 64]; // where a file says how long it is; a pair's second file stands at a multiple
 
 /** What is wrong with a file, a text or an option, and the way out. */
 export class StudentError extends Error {
   name = "StudentError";
 }
+
+/** The cosine of two embeddings, each in any precision of `embed`; a bit counts as ±1. */
+export function similarity(a, b) {
+  const [x, y] = [a, b].map((row) => (row instanceof Uint8Array ? signs(row) : row));
+  return a instanceof Float32Array && b instanceof Float32Array ? dot(a, b) : dot(x, y) / Math.sqrt(dot(x, x) * dot(y, y));
+}
+
+function dot(a, b) {
+  let sum = 0;
+  for (let at = 0; at < a.length; at++) sum += a[at] * b[at];
+  return sum;
+}
+
+const signs = (bits) => Float32Array.from({ length: 8 * bits.length }, (_, at) => (bits[at >> 3] & (128 >> (at & 7)) ? 1 : -1));
 
 /** The bytes at an address; of a file in Node, Deno and Bun. */
 async function bytesAt(address) {
@@ -26,12 +41,15 @@ async function bytesAt(address) {
   return new Uint8Array(await response.arrayBuffer());
 }
 
+const asBytes = (data) =>
+  ArrayBuffer.isView(data) ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength) : new Uint8Array(data);
+const areBytes = (value) => ArrayBuffer.isView(value) || value instanceof ArrayBuffer;
+
 const compiled = new Map();
 
 async function compile(wasm) {
   if (wasm instanceof WebAssembly.Module) return wasm;
-  const bytes = ArrayBuffer.isView(wasm) || wasm instanceof ArrayBuffer ? wasm : await bytesAt(wasm);
-  return WebAssembly.compile(bytes).catch((error) => {
+  return WebAssembly.compile(areBytes(wasm) ? wasm : await bytesAt(wasm)).catch((error) => {
     const way = "allow 'wasm-unsafe-eval' in the page's Content-Security-Policy, or hand over a WebAssembly.Module";
     throw new StudentError(`edgedistill.wasm: not compiled (${error.message}); ${way}`);
   });
@@ -40,34 +58,49 @@ async function compile(wasm) {
 export class Student {
   #core;
   #student;
+  #documents; // of a pair: the encoder of documents
+  #about;
   #decoder = new TextDecoder();
   #encoder = new TextEncoder();
 
   /**
-   * Open a student: its bytes, or where they are. `wasm` is edgedistill.wasm: where it is, its bytes, or a WebAssembly.Module,
-   * as bundlers and edge functions import it.
+   * Open a student: its bytes, or where they are, by default student.bin beside this file. `wasm` is edgedistill.wasm: where it
+   * is, its bytes, or a WebAssembly.Module, as bundlers and edge functions import it.
    */
-  static async open(student, wasm = new URL("edgedistill.wasm", import.meta.url)) {
+  static async open(student = new URL("student.bin", import.meta.url), wasm = new URL("edgedistill.wasm", import.meta.url)) {
     const key = wasm instanceof URL ? wasm.href : wasm;
     if (!compiled.has(key)) compiled.set(key, compile(wasm));
-    const bytes = ArrayBuffer.isView(student) || student instanceof ArrayBuffer ? student : await bytesAt(student);
+    const bytes = asBytes(areBytes(student) ? student : await bytesAt(student));
     const module = await compiled.get(key).finally(() => typeof key === "string" || compiled.delete(key));
-    return new Student(await WebAssembly.instantiate(module), bytes);
+    const length = bytes.length >= LENGTH_AT + 4 ? new DataView(bytes.buffer, bytes.byteOffset).getUint32(LENGTH_AT, true) : 0;
+    const isPair = length > 0 && length < bytes.length;
+    const opened = new Student(await WebAssembly.instantiate(module), isPair ? bytes.subarray(0, length) : bytes);
+    if (!isPair) return opened;
+    const others = bytes.subarray(Math.ceil(length / ALIGNED) * ALIGNED);
+    opened.#documents = new Student(await WebAssembly.instantiate(module), others);
+    return opened;
   }
 
   /** `instance` is one of edgedistill.wasm, which becomes this student's own; see `open`. */
   constructor(instance, bytes) {
     this.#core = instance.exports;
-    const data = ArrayBuffer.isView(bytes) ? new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength) : new Uint8Array(bytes);
+    const data = asBytes(bytes);
     const place = this.#room(data.length);
     new Uint8Array(this.#core.memory.buffer).set(data, place);
     this.#student = this.#core.open(place, data.length);
     if (!this.#student) throw this.#error();
+    this.#about = JSON.parse(this.#text(this.#core.about(this.#student), this.#core.count()));
+  }
+
+  /** What the file says of its student: {name, precision, languages, golden: how many texts, space}. */
+  get about() {
+    return { ...this.#about, golden: this.#about.golden + (this.#documents?.about.golden ?? 0) };
   }
 
   /** The dimensions that an embedding may have, the largest first; of a classifier none. */
   get dims() {
-    return this.#list((at) => this.#core.dims(this.#student, at));
+    const own = this.#list((at) => this.#core.dims(this.#student, at));
+    return this.#documents ? own.filter((dims) => this.#documents.dims.includes(dims)) : own;
   }
 
   /** The labels of a classifier, in the order of its logits; of an encoder none. */
@@ -82,36 +115,79 @@ export class Student {
     return this.#core.max_tokens(this.#student);
   }
 
+  /** Whether queries have an encoder of their own, and documents another: then a text needs one of these roles. */
+  get isPair() {
+    return Boolean(this.#documents);
+  }
+
   /** The embedding of a text; of a classifier, its logits. Options: role, dims (one of `dims`), precision. */
   embed(text, { role = "text", dims, precision = "float32" } = {}) {
-    const core = this.#core;
-    const size = core.size(this.#student);
+    const size = this.#core.size(this.#student);
     const wanted = dims ?? size;
     if (!(precision in PRECISIONS)) throw new StudentError(`precision: ${precision}, not one of ${Object.keys(PRECISIONS)}`);
     if (wanted !== size && !this.dims.includes(wanted)) throw new StudentError(`dims: ${wanted}, not one of ${this.dims}`);
-    return this.#with(text, role, 8 * size, (place, length, number, out) => {
-      if (!core.embed(this.#student, place, length, number, out)) throw this.#error();
-      if (wanted !== size) core.cut(out, wanted);
-      const compact = out + 4 * size;
-      if (precision === "int8") core.int8(out, wanted, compact);
-      if (precision === "binary") core.bits(out, wanted, compact);
-      const count = precision === "binary" ? wanted >> 3 : wanted;
-      return new PRECISIONS[precision](core.memory.buffer, precision === "float32" ? out : compact, count).slice();
-    });
+    if (precision === "binary" && wanted % 8) throw new StudentError(`precision: binary needs dimensions in whole bytes, not ${wanted}; choose int8`);
+    const encoder = this.#of(role);
+    const isMean = encoder !== this && this.#about.documents === "mean";
+    const row = isMean ? mean(encoder.#row(text, role, wanted), this.#row(text, role, wanted)) : encoder.#row(text, role, wanted);
+    return precision === "float32" ? row : encoder.#compact(row, precision);
+  }
+
+  /** The probability of each label of a classifier, the most probable first: [{label, probability}]. */
+  classify(text, { role = "text" } = {}) {
+    const { labels } = this;
+    if (!labels.length) throw new StudentError(`${this.#about.name}: an encoder, which has no labels; call embed`);
+    const logits = this.embed(text, { role });
+    const most = Math.max(...logits);
+    const powers = Array.from(logits, (each) => Math.exp(each - most));
+    const sum = powers.reduce((a, b) => a + b);
+    return labels.map((label, at) => ({ label, probability: powers[at] / sum })).sort((a, b) => b.probability - a.probability);
   }
 
   /** The token ids of a text, with its role's prompt and special tokens. */
   tokenize(text, { role = "text" } = {}) {
-    return this.#with(text, role, 4 * this.maxTokens, (place, length, number, out) => {
-      if (!this.#core.tokenize(this.#student, place, length, number, out)) throw this.#error();
-      return Array.from(new Uint32Array(this.#core.memory.buffer, out, this.#core.count()));
+    const student = this.#of(role);
+    return student.#with(text, role, 4 * student.maxTokens, (place, length, number, out) => {
+      if (!student.#core.tokenize(student.#student, place, length, number, out)) throw student.#error();
+      return Array.from(new Uint32Array(student.#core.memory.buffer, out, student.#core.count()));
     });
   }
 
   /** Embed the golden texts of the file: {worst, least}, the lowest cosine to what was exported, and what is asked. */
   check() {
     if (!this.#core.check(this.#student)) throw this.#error();
-    return { worst: this.#core.worst(), least: this.#core.least() };
+    const found = { worst: this.#core.worst(), least: this.#core.least() };
+    const other = this.#documents?.check() ?? found;
+    return other.worst - other.least < found.worst - found.least ? other : found;
+  }
+
+  /** What embeds texts of a role. */
+  #of(role) {
+    if (!ROLES.includes(role)) throw new StudentError(`role: ${role}, not one of ${ROLES}`);
+    if (!this.#documents || role === "query") return this;
+    if (role === "document") return this.#documents;
+    throw new StudentError(`${this.#about.name}: a pair of encoders; give role: "query" or role: "document"`);
+  }
+
+  #row(text, role, dims) {
+    const core = this.#core;
+    const size = core.size(this.#student);
+    return this.#with(text, role, 4 * size, (place, length, number, out) => {
+      if (!core.embed(this.#student, place, length, number, out)) throw this.#error();
+      if (dims !== size) core.cut(out, dims);
+      return new Float32Array(core.memory.buffer, out, dims).slice();
+    });
+  }
+
+  #compact(row, precision) {
+    const core = this.#core;
+    const place = this.#room(5 * row.length);
+    new Float32Array(core.memory.buffer, place, row.length).set(row);
+    const [out, count] = [place + 4 * row.length, precision === "binary" ? row.length / 8 : row.length];
+    core[precision === "binary" ? "bits" : "int8"](this.#student, place, row.length, out);
+    const found = new PRECISIONS[precision](core.memory.buffer, out, count).slice();
+    core.free(place);
+    return found;
   }
 
   #room(size) {
@@ -121,14 +197,13 @@ export class Student {
   }
 
   #with(text, role, size, call) {
-    const number = ROLES.indexOf(role);
-    if (typeof text !== "string" || text.isWellFormed?.() === false) throw new StudentError("text: not a string, or half a surrogate pair in it");
-    if (number < 0) throw new StudentError(`role: ${role}, not one of ${ROLES}`);
+    if (typeof text !== "string") throw new StudentError(`text: ${text === null ? "null" : typeof text}, not a string; give a string`);
+    if (text.isWellFormed?.() === false) throw new StudentError("text: contains half a surrogate pair, which is not text; decode it again");
     const bytes = this.#encoder.encode(text);
     const place = this.#room(size + bytes.length);
     try {
       new Uint8Array(this.#core.memory.buffer).set(bytes, place + size);
-      return call(place + size, bytes.length, number, place);
+      return call(place + size, bytes.length, ROLES.indexOf(role), place);
     } finally {
       this.#core.free(place);
     }
@@ -149,4 +224,11 @@ export class Student {
     const bytes = new Uint8Array(this.#core.memory.buffer, place);
     return new StudentError(this.#text(place, bytes.indexOf(0)));
   }
+}
+
+/** The mean of two embeddings, of unit length. */
+function mean(a, b) {
+  const sum = a.map((x, at) => x + b[at]);
+  const length = Math.max(Math.sqrt(dot(sum, sum)), 1e-12);
+  return sum.map((x) => x / length);
 }

@@ -88,6 +88,7 @@ WASM("size") size_t size_of(const ed_student *s) { return ed_size(s); }
 WASM("max_tokens") size_t max_tokens(const ed_student *s) { return ed_max_tokens(s); }
 WASM("dims") size_t dims(const ed_student *s, size_t index) { return ed_dims(s, index); }
 WASM("label") const char *label(const ed_student *s, size_t index) { return ed_label(s, index, &count); }
+WASM("about") const char *about(const ed_student *s) { return ed_about(s, &count); }
 WASM("count") size_t last_count(void) { return count; }
 WASM("worst") double last_worst(void) { return worst; }
 WASM("least") double last_least(void) { return least; }
@@ -101,6 +102,6 @@ WASM("embed") int embed(const ed_student *s, const char *text, size_t size, int 
 }
 
 WASM("cut") void cut(float *embedding, size_t dims) { ed_cut(embedding, dims); }
-WASM("int8") void int8(const float *embedding, size_t dims, int8_t *bytes) { ed_int8(embedding, dims, bytes); }
-WASM("bits") void bits(const float *embedding, size_t dims, uint8_t *bits) { ed_bits(embedding, dims, bits); }
+WASM("int8") void int8(const ed_student *s, const float *embedding, size_t dims, int8_t *bytes) { ed_int8(s, embedding, dims, bytes); }
+WASM("bits") void bits(const ed_student *s, const float *embedding, size_t dims, uint8_t *bits) { ed_bits(s, embedding, dims, bits); }
 WASM("check") int check(const ed_student *s) { return !(error = ed_check(s, &worst, &least)); }

@@ -1,24 +1,24 @@
 // The files of a dropped folder, by their path.
 
-import { BundleError } from "./encoder.js";
+import { StudentError } from "./encoder.js";
 
-const MOST_FILES = 500; // a bundle has about twenty
+const MOST_FILES = 500; // a folder of texts may have
 const DEEPEST = 4;
 
-/** A Map of path -> File of what was dropped; to be called during the drop event. Raises BundleError for none, and for more files than a bundle has. */
+/** A Map of path -> File of what was dropped; to be called during the drop event. Raises StudentError for none, and for more files than the page takes. */
 export async function droppedFiles(transfer) {
   const entries = Array.from(transfer.items, (item) => item.webkitGetAsEntry?.()).filter(Boolean); // gone after the event
   const files = new Map(entries.length ? [] : Array.from(transfer.files, (file) => [file.name, file]));
   const waiting = entries.map((entry) => ({ entry, path: entry.name, depth: 0 }));
   for (const { entry, path, depth } of waiting) {
     if (files.size > MOST_FILES) {
-      throw new BundleError(`${entries[0].name}: more than ${MOST_FILES} files, so not a bundle; drop the bundle's own folder`);
+      throw new StudentError(`${entries[0].name}: more than ${MOST_FILES} files; drop a part of it, or a student's file`);
     }
     if (entry.isFile) files.set(path, await new Promise((resolve, reject) => entry.file(resolve, reject)));
     const inside = entry.isDirectory && depth < DEEPEST ? await children(entry) : [];
     waiting.push(...inside.map((child) => ({ entry: child, path: `${path}/${child.name}`, depth: depth + 1 })));
   }
-  if (!files.size) throw new BundleError(`${entries[0]?.name ?? "nothing"}: the folder is empty; drop a bundle's folder or a text file`);
+  if (!files.size) throw new StudentError(`${entries[0]?.name ?? "nothing"}: the folder is empty; drop a text file, or a student's file`);
   return files;
 }
 

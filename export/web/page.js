@@ -1,6 +1,7 @@
-// The page: open a bundle, embed the visitor's lines, search them while they type. Strangers' text becomes text nodes, never HTML. All arithmetic is behind encoder.js.
+// The page: open a student, embed the visitor's lines, search them while they type. Strangers' text becomes text nodes, never HTML. All arithmetic is behind encoder.js.
 
-import { BundleError, load, missingFeature, similarity } from "./encoder.js";
+import { BM25, CLOSE, joined, words } from "./core/search.js";
+import { StudentError, load, missingFeature, similarity } from "./encoder.js";
 import { droppedFiles } from "./dropped.js";
 import { QUERY, exampleOf } from "./example.js";
 import { jsonLines, markdownLines, tableLines } from "./tables.js";
@@ -13,23 +14,24 @@ const NEAREST = 8; // lines shown at first
 const MORE = 20; // lines that one press adds
 const HERE = /^(localhost|127(\.\d+){3}|\[::1\])(:\d+)?(\/|$)/iu; // an address without its http://
 const HOST = /^([\w-]+(\.[\w-]+)+(:\d+)?|[\w-]+:\d+)(\/|$)/u; // one without its https://
-const BACKENDS = ["auto", "webgpu", "wasm"];
 const PORTION = 128; // lines embedded between two looks at Stop
 const PAUSE_MS = 600; // of typing, after which the lines are embedded
 const LONG_PASTE = 10_000; // characters, from which the page pastes in the browser's place
 const FEW = 64; // lines that are embedded before anybody could press Stop
 const TYPES = [".txt", ".md", ".csv", ".tsv", ".log", ".jsonl"]; // of text files, beside all that the browser calls text/
-const WORK = ["bundle", "lines", "search", "more-about"]; // the sections while a bundle is open
+const WORK = ["student", "lines", "search", "more-about"]; // the sections while a student is open
 const START = ["lines", "open"]; // and before
+const STUDENT = /\.bin$/iu; // its file
 const BUNDLED = /(^|\/)manifest\.json$|\.onnx$/u; // what a bundle has, and no folder of texts
+const WORDS = { nano: "finds best in English", micro: "smallest and fastest, in English", multi: "across languages" }; // of those that ship
 const SAYS = /[\p{L}\p{N}\p{So}]/u; // a line that can be searched, as no rule or bracket can
 const WIDE = 1024; // pixels from which style.css puts lines and search side by side
 
-let encoder = null; // the opened bundle
+let encoder = null; // the opened student
 let source = null; // {from, options}: what it was loaded from, for other settings
 let rowOf = new Map(); // line -> its embedding
-let embedded = { lines: [], of: [] }; // what is searched, all that was to be, and noun, numbers, index (BM25), joined, words once there are some
-let example = exampleOf([]); // in the languages of the open bundle
+let embedded = { lines: [], of: [] }; // what is searched, all that was to be, and noun, numbers, index (BM25) once there are some
+let example = exampleOf([]); // in the languages of the open student
 let unrelated = []; // the example's embeddings: what a query's cosine is with lines that it was not made for
 let own = ""; // the visitor's lines, while the example is shown
 let cleared = ""; // the lines that Clear took, until others are there
@@ -37,14 +39,14 @@ let halted = ""; // why lines wait for a press of the button: "stopped" or "fail
 let pause; // a timer, while lines are typed
 let limit = NEAREST; // results shown
 let stop = new AbortController();
-let opening = new AbortController(); // of the newest bundle, which alone is shown
+let opening = new AbortController(); // of the newest student, which alone is shown
 
 // ---- opening
 
 function show(...sections) {
   for (const id of ["error", "open", "loading", ...WORK]) $(id).hidden = !sections.includes(id);
-  document.body.classList.toggle("at-work", sections.includes("bundle"));
-  if (encoder && $("bundle").nextElementSibling === $("lines")) $("bundle").after($("open"), $("loading")); // no longer the next step
+  document.body.classList.toggle("at-work", sections.includes("student"));
+  if (encoder && $("student").nextElementSibling === $("lines")) $("student").after($("open"), $("loading")); // no longer the next step
   showKept();
   const isChoosing = sections.includes("open");
   $("another").ariaExpanded = String(isChoosing);
@@ -62,7 +64,7 @@ function showKept() {
   $("without").hidden = kept > 0;
 }
 
-/** A button for each student that ships, but for the open one. */
+/** A button for each student that is offered, but for the open one. */
 function nameStudents() {
   for (const [at, { children }] of [...$("students").children].entries()) {
     const [button, openNow] = children;
@@ -72,7 +74,7 @@ function nameStudents() {
   }
 }
 
-/** Open a bundle in place of the one that is open, which stays where the new one is refused. */
+/** Open a student in place of the one that is open, which stays where the new one is refused. */
 async function open(from, options = {}, isTyped = false) {
   opening.abort();
   $("url").ariaInvalid = null;
@@ -87,18 +89,19 @@ async function open(from, options = {}, isTyped = false) {
     const examples = exampleOf(loaded.languages);
     const rows = signal.aborted ? [] : await loaded.encodeDocument(examples);
     if (signal.aborted) return loaded.close();
-    const toFill = isExample() || (isShipped(from) && !lines().length);
-    closeBundle();
+    const toFill = isExample() || (isListed(from) && !lines().length);
+    closeStudent();
     source = { from, options };
     encoder = globalThis.encoder = loaded; // also for the console
     [example, unrelated] = [examples, rows];
     rowOf = new Map(example.map((line, at) => [line, rows[at]]));
     if (toFill) fillExample($("query").value || QUERY);
-    showBundle();
+    showStudent();
     show(...WORK);
     keepInAddress();
-    if (!stay) $("bundle-name").focus();
-    if (lines().length) embedLines({ stay });
+    if (!stay) $("student-name").focus();
+    if (lines().length) await embedLines({ stay });
+    if (encoder === loaded) await check(); // after what the visitor waits for
   } catch (error) {
     if (!signal.aborted) showError(error, isTyped);
   }
@@ -115,34 +118,32 @@ function openTyped(typed, options) {
   }
 }
 
-/** The open bundle in the page's address, so that a reload opens it again; a folder's cannot be. */
+/** The open student in the page's address, so that a reload opens it again; a visitor's file cannot be. */
 function keepInAddress() {
   const { from, options } = source;
   const address = new URL(location.pathname, location.origin);
   if (typeof from === "string") {
-    const all = { bundle: isShipped(from) ? from.split("/")[1] : from, ...options };
+    const all = { student: nameOf(from) ?? from, ...options };
     for (const [key, value] of Object.entries(all)) if (value !== undefined) address.searchParams.set(key, value);
   }
   history.replaceState(null, "", address);
 }
 
 function showProgress({ bytes, size }) {
-  const done = bytes >= size;
-  $("stage").textContent = done ? "Checking it with its golden texts…" : `Loading ${megabytes(bytes)} of ${megabytes(size)}`;
-  if (done) $("bytes").removeAttribute("value");
-  else $("bytes").value = bytes / size;
+  $("stage").textContent = bytes < size ? `Loading ${megabytes(bytes)} of ${megabytes(size)}` : "Opening…";
+  $("bytes").value = bytes / size;
 }
 
 /** An error of ours reads *place: fact; way out*, and is shown as these three, below what was refused. `isTyped`: the address, which stays to be corrected. */
 function showError(error, isTyped = false) {
-  if (!(error instanceof BundleError)) console.error(error);
+  if (!(error instanceof StudentError)) console.error(error);
   const [, place, fact, wayOut] = /^(.*?): (.*?)(?:[;:] ([^;:]*))?$/su.exec(error.message) ?? [];
   $("place").textContent = place ?? "";
-  const isNamed = place?.match(/^dim=\d/u); // the fact begins with the bundle's name
+  const isNamed = place?.match(/^dim=\d/u); // the fact begins with the student's name
   $("fact").textContent = isNamed ? `${fact}.` : sentence(fact ?? error.message);
   $("way-out").textContent = sentence(wayOut ?? "");
   const cannot = Boolean(missingFeature());
-  const refused = encoder ? `Not opened; ${encoder.name} stays open` : "The bundle was not opened";
+  const refused = encoder ? `Not opened; ${encoder.name} stays open` : "The encoder was not opened";
   $("refusal").textContent = cannot ? "The encoder cannot run here" : refused;
   if (encoder) showSettings(); // as they were
   const rest = [...(encoder ? WORK : START), ...(isTyped ? ["open"] : [])];
@@ -152,35 +153,39 @@ function showError(error, isTyped = false) {
   $("refusal").focus();
 }
 
-function showBundle() {
-  const { name, dim, max_tokens } = encoder;
-  $("bundle-name").textContent = name;
-  $("shape").textContent = `${dim} dimensions, of up to ${max_tokens} tokens a text`;
-  $("backend").replaceChildren(backendName(encoder), note(whyThreads(encoder)), note(encoder.reason));
+function showStudent() {
+  const { name, dim, dims, maxTokens, precision, isPair } = encoder;
+  $("student-name").textContent = name;
+  const kind = isPair ? ", queries by one encoder and lines by another" : "";
+  $("shape").textContent = `${dim} dimensions, of up to ${maxTokens} tokens a text; weights in ${precision}${kind}`;
   $("speed").textContent = "not measured yet";
-  showGolden(encoder.golden);
+  $("golden").textContent = "";
+  showFacts("");
   showSettings();
+  $("settings").hidden = dims.length === 1;
   showEmbedded();
 }
 
 function showSettings() {
-  fill($("precision"), encoder.precisions, encoder.precision);
-  fill($("dim"), encoder.dims, encoder.dim);
-  $("backend-choice").value = source.options.backend ?? "auto";
+  $("dim").replaceChildren(...encoder.dims.map((dims) => new Option(dims, dims, false, dims === encoder.dim)));
 }
 
-function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, cosine_at_least }) {
+function showFacts(checked) {
   const { languages, size_bytes } = encoder;
-  const facts = [few(languagesNamed(languages)), megabytes(size_bytes), ok ? "checked ✓" : "golden texts differ ✗"];
-  $("facts").textContent = facts.filter(Boolean).join(" · ");
-  const digits = cosine_at_least < 0.999 ? 4 : 6;
-  const worst = Math.min(cosine_min, batched_min).toFixed(digits);
-  const bound = `${texts} texts whose embeddings come with the bundle; worst cosine ${worst}, at least ${cosine_at_least.toFixed(digits)}`;
-  $("golden").replaceChildren(ok ? "✓ same results as in Python" : problem, note(ok ? bound : ""));
+  $("facts").textContent = [few(languagesNamed(languages)), megabytes(size_bytes), checked].filter(Boolean).join(" · ");
+}
+
+function showGolden({ worst, least }) {
+  const ok = worst >= least;
+  showFacts(ok ? "checked ✓" : "golden texts differ ✗");
+  const digits = least < 0.999 ? 4 : 6;
+  const bound = `worst cosine ${worst.toFixed(digits)}, at least ${least.toFixed(digits)}`;
+  const texts = `${encoder.golden} texts whose embeddings come with the encoder; ${bound}`;
+  $("golden").replaceChildren(ok ? "✓ same results as in Python" : "✗ other results than in Python", note(texts));
   $("golden").className = ok ? "good" : "bad";
 }
 
-function closeBundle() {
+function closeStudent() {
   stop.abort("closed");
   encoder?.close();
   encoder = null;
@@ -192,13 +197,14 @@ function closeBundle() {
 // ---- check and time
 
 async function busy(button, place, doing, call) {
+  const asked = encoder;
   button.disabled = true;
   place.textContent = doing;
   place.className = "";
   try {
     await call();
   } catch (error) {
-    if (encoder) place.textContent = error.message;
+    if (encoder === asked) [place.textContent, place.className] = [error.message, "bad"];
   }
   button.disabled = false;
 }
@@ -206,10 +212,9 @@ async function busy(button, place, doing, call) {
 const check = () => busy($("check"), $("golden"), "checking…", async () => showGolden(await encoder.check()));
 
 const time = () =>
-  busy($("time"), $("speed"), "measuring for three seconds…", async () => {
-    const { query_p50_ms, texts_s, tokens_mean } = await encoder.time();
-    const digits = query_p50_ms < 10 ? 1 + Number(query_p50_ms < 1 && crossOriginIsolated) : 0; // what the browser's clock resolves
-    const line = `a query ${query_p50_ms.toFixed(digits)} ms (p50) · ${whole(texts_s)} texts/s`;
+  busy($("time"), $("speed"), "measuring for a few seconds…", async () => {
+    const { p50_ms, rate_texts_s, tokens_mean } = await encoder.time();
+    const line = `a query ${p50_ms.toFixed(p50_ms < 10 ? 1 : 0)} ms (p50) · ${whole(rate_texts_s)} texts/s`; // what a browser's clock resolves
     $("speed").replaceChildren(line, note(`texts of ${tokens_mean.toFixed(0)} tokens, tokenization included`));
   });
 
@@ -300,25 +305,30 @@ function showInLines(line, number) {
   $("texts").focus(); // the browser scrolls to what is selected
 }
 
-/** Open files that are a bundle's, and else take the lines of all, of a folder those of its text files. Raises BundleError where it has none. */
+/** Open a student's file, and else take the lines of all, of a folder those of its text files. Raises StudentError where it has none. */
 async function takeFiles(files) {
   const all = [...files];
   const [folder] = all.find(([path]) => path.includes("/"))?.[0].split("/") ?? [];
-  if (all.some(([path]) => BUNDLED.test(path))) return open(files);
+  const students = all.filter(([path]) => STUDENT.test(path));
+  if (students.length === 1) return open(students[0][1]);
+  const [place] = folder ? [folder] : (students[0] ?? all[0]);
+  if (students.length) throw new StudentError(`${place}: several students (${few(students.map(([path]) => path.split("/").at(-1)).sort())}); choose one of the files`);
+  if (all.some(([path]) => BUNDLED.test(path))) {
+    throw new StudentError(`${place}: a bundle, not a student's file; edgedistill export ${place} --core DIR writes its student.bin`);
+  }
   if (folder === undefined) return takeLines(all);
   const shown = all.filter(([path]) => !/(^|\/)\./u.test(path)); // no hidden ones
   const texts = shown.filter(([path, { size }]) => hasTextEnding(path) && size > 0);
-  const fact = "not a bundle (no manifest.json), and no text files in it";
-  if (!texts.length) throw new BundleError(`${folder}: ${fact}; choose the folder that edgedistill export wrote, or ${TYPES.join(", ")}`);
+  if (!texts.length) throw new StudentError(`${folder}: no student.bin and no text files in it; choose a student's file, or ${TYPES.join(", ")}`);
   const size = texts.reduce((sum, [, file]) => sum + file.size, 0);
-  if (size > MOST_BYTES) throw new BundleError(`${folder}: ${megabytes(size)} of texts, and ${AT_MOST}; give a part of it`);
+  if (size > MOST_BYTES) throw new StudentError(`${folder}: ${megabytes(size)} of texts, and ${AT_MOST}; give a part of it`);
   await takeLines(
     texts,
     shown.filter((each) => !texts.includes(each)).map(([path]) => path.split("/").at(-1)),
   );
 }
 
-/** The lines of text files, [path, file] each, below those that are there; embedded where a bundle is open, and else when one has opened. */
+/** The lines of text files, [path, file] each, below those that are there; embedded where a student is open, and else when one has opened. */
 async function takeLines(files, left = []) {
   const taken = [];
   for (const [path, file] of files) taken.push(linesOf(path, await readText(path, file)));
@@ -343,12 +353,12 @@ function linesOf(path, text) {
   return { text: lines.join("\n"), said: [`Each row of ${path} is a line now.`, ...columns, ...without] };
 }
 
-/** The text of a file. Raises BundleError for one that is of another type, too large, empty or no text. */
+/** The text of a file. Raises StudentError for one that is of another type, too large, empty or no text. */
 async function readText(path, file) {
-  if (!isText(path, file)) throw new BundleError(`${path}: not a text file; give ${TYPES.join(", ")}, with one text a line`);
-  if (file.size > MOST_BYTES) throw new BundleError(`${path}: ${megabytes(file.size)}, and ${AT_MOST}; give a part of it`);
+  if (!isText(path, file)) throw new StudentError(`${path}: not a text file; give ${TYPES.join(", ")}, with one text a line`);
+  if (file.size > MOST_BYTES) throw new StudentError(`${path}: ${megabytes(file.size)}, and ${AT_MOST}; give a part of it`);
   const text = decoded(path, await file.arrayBuffer());
-  if (!SAYS.test(text)) throw new BundleError(`${path}: no lines in it; give a text file with one text a line`);
+  if (!SAYS.test(text)) throw new StudentError(`${path}: no lines in it; give a text file with one text a line`);
   return text;
 }
 
@@ -358,16 +368,16 @@ async function taking(call) {
   try {
     await call();
   } catch (error) {
-    if (!(error instanceof BundleError)) console.error(error);
+    if (!(error instanceof StudentError)) console.error(error);
     $("refused-why").textContent = error.message;
     $("refused").hidden = false;
     $("refused").scrollIntoView({ block: "nearest" });
   }
 }
 
-/** The text of a file's bytes, in UTF-8 or else in windows-1252, whose bytes are all letters. Raises BundleError for what is no text. */
+/** The text of a file's bytes, in UTF-8 or else in windows-1252, whose bytes are all letters. Raises StudentError for what is no text. */
 function decoded(path, bytes) {
-  if (new Uint8Array(bytes).includes(0)) throw new BundleError(`${path}: not a text file (it has NUL bytes); save it as text in UTF-8`);
+  if (new Uint8Array(bytes).includes(0)) throw new StudentError(`${path}: not a text file (it has NUL bytes); save it as text in UTF-8`);
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch {
@@ -403,12 +413,10 @@ async function embedLines({ stay = false } = {}) {
     }
     if (signal.aborted && signal.reason !== "stopped") return;
     const ready = all.filter(({ line }) => rows.has(line));
-    const { BM25, CLOSE, joined, words } = await import("./vendor/core/bm25.js"); // not before a bundle has opened
-    if (stop.signal !== signal || rows !== rowOf) return;
     const [kept, numbers] = [ready.map(({ line }) => line), ready.map(({ number }) => number)];
     rowOf = new Map(kept.map((text) => [text, rows.get(text)]));
     const noun = same(kept, example) ? "example line" : "line";
-    embedded = { lines: kept, noun, numbers, of: texts, index: new BM25(kept), CLOSE, joined, words };
+    embedded = { lines: kept, noun, numbers, of: texts, index: new BM25(kept) };
     if (signal.aborted) halted = "stopped";
     showEmbedded(stay);
     const searchable = `${counted(kept.length, noun)} searchable`;
@@ -477,7 +485,7 @@ async function search() {
 
 /** The lines nearest to a query and its embedding, by cosine or by cosine and words; the best cosine, the median of all with the example's; which words lines have. */
 function nearest(query, row) {
-  const { lines, numbers, index, CLOSE, joined } = embedded;
+  const { lines, numbers, index } = embedded;
   const cosines = lines.map((line) => similarity(row, rowOf.get(line)));
   const byWords = $("by-words").checked;
   const bm25 = byWords ? index.shares(query) : new Float64Array(lines.length);
@@ -537,7 +545,7 @@ function resultOf({ line, number, cosine, hasWords }, share, known) {
 function marked(line, known) {
   const parts = line.slice(0, MOST_MARKED).split(/([\p{L}\p{M}\p{N}\p{Cf}]+)/u);
   const isKnown = (part) => {
-    const found = embedded.words(part);
+    const found = words(part);
     return found.length > 0 && found.every((word) => known.has(word));
   };
   return [...parts.map((part) => (isKnown(part) ? element("mark", "", part) : part)), line.slice(MOST_MARKED)];
@@ -549,7 +557,8 @@ const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 const AT_MOST = `the page takes at most ${megabytes(MOST_BYTES)}`;
 const hasTextEnding = (path) => TYPES.some((ending) => path.toLowerCase().endsWith(ending));
 const isText = (path, { type }) => type.startsWith("text/") || hasTextEnding(path);
-const isShipped = (from) => typeof from === "string" && from.startsWith("shipped/");
+const nameOf = (from) => [...listed].find(([, file]) => file === from)?.[0]; // of a student that this page offers
+const isListed = (from) => nameOf(from) !== undefined;
 const seconds = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
 const whole = (number) => number.toLocaleString("en", { maximumFractionDigits: 0 });
 const sentence = (text) => text && text[0].toUpperCase() + text.slice(1) + (/[.!?]$/u.test(text) ? "" : ".");
@@ -558,14 +567,6 @@ const few = (names) => [...names.slice(0, 5), ...(names.length > 5 ? [`${names.l
 const counted = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 const LANGUAGES = new Intl.DisplayNames("en", { type: "language" });
 const languagesNamed = (codes) => [...new Set(codes.map((code) => LANGUAGES.of(code.split("-")[0])))];
-const backendName = ({ backend, threads }) => (backend === "webgpu" ? "WebGPU" : `WASM, ${counted(threads, "thread")}, SIMD`);
-
-function whyThreads({ backend, threads }) {
-  if (backend === "webgpu") return "";
-  if (!crossOriginIsolated) return "more need two headers, which this page came without";
-  return `on ${threads} of this machine’s ${counted(navigator.hardwareConcurrency ?? 1, "processor")}, so that the page stays quick`;
-}
-
 /** An element with a class and children, which are elements or text. */
 function element(name, className = "", ...children) {
   const made = document.createElement(name);
@@ -576,18 +577,14 @@ function element(name, className = "", ...children) {
 
 const note = (text) => element("span", "why", text);
 
-function fill(select, values, chosen) {
-  select.replaceChildren(...values.map((value) => new Option(value, value, false, value === chosen)));
-  select.hidden = values.length === 1; // then its value is plain text
-  select.previousElementSibling.textContent = select.hidden ? chosen : "";
-}
-
 // ---- events
 
-$("folder").addEventListener("change", async ({ target }) => {
-  await taking(() => takeFiles(new Map(Array.from(target.files, (file) => [file.webkitRelativePath || file.name, file]))));
-  target.value = "";
-});
+for (const id of ["folder", "student-file"]) {
+  $(id).addEventListener("change", async ({ target }) => {
+    await taking(() => takeFiles(new Map(Array.from(target.files, (file) => [file.webkitRelativePath || file.name, file]))));
+    target.value = "";
+  });
+}
 $("url").addEventListener("input", ({ target }) => (target.ariaInvalid = null));
 $("address").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -608,7 +605,7 @@ $("another").addEventListener("click", () => ($("open").hidden ? choose() : goBa
 $("cancel").addEventListener("click", () => (encoder ? goBack() : choose()));
 $("dismiss").addEventListener("click", () => {
   $("error").hidden = true;
-  const rest = encoder ? "bundle-name" : "texts";
+  const rest = encoder ? "student-name" : "texts";
   $($("url").ariaInvalid ? "url" : rest).focus();
 });
 $("refused-dismiss").addEventListener("click", () => {
@@ -637,7 +634,7 @@ $("texts").addEventListener("keydown", (event) => event.key === "Enter" && (even
 $("example").addEventListener("click", switchExample);
 $("clear").addEventListener("click", clearLines);
 $("edit").addEventListener("click", () => {
-  $("bundle").scrollIntoView();
+  $("student").scrollIntoView();
   $("texts").focus({ preventScroll: true });
 });
 $("file").addEventListener("change", async ({ target }) => {
@@ -650,7 +647,7 @@ $("embed").addEventListener("click", () => {
 });
 $("stop").addEventListener("click", () => stop.abort("stopped"));
 $("query").addEventListener("input", () => {
-  $("error").hidden = true; // of a bundle that was not opened
+  $("error").hidden = true; // of a student that was not opened
   limit = NEAREST;
   search();
 });
@@ -661,11 +658,7 @@ $("more").addEventListener("click", async () => {
   $("results").children[shown]?.querySelector("summary").focus(); // the first new one
 });
 $("by-words").addEventListener("change", search);
-for (const id of ["precision", "dim", "backend-choice"]) {
-  $(id).addEventListener("change", () =>
-    open(source.from, { precision: $("precision").value, dim: Number($("dim").value), backend: $("backend-choice").value }),
-  );
-}
+$("dim").addEventListener("change", ({ target }) => open(source.from, { dim: Number(target.value) }));
 
 addEventListener("dragover", (event) => {
   if (!event.dataTransfer.types.includes("Files")) return;
@@ -683,28 +676,29 @@ addEventListener("drop", async (event) => {
 
 // ---- start
 
-const shipped = new Set(); // the names of the bundles that the page's server has
+const listed = new Map(); // the files of the students that this page offers, by their names
 
-/** What a visitor typed, as the address that was meant: of a bundle that ships by its name, or without its scheme. Raises BundleError for another name. */
+/** What a visitor typed, as the address that was meant: of a student that is offered by its name, or without its scheme. Raises StudentError for another name. */
 function addressOf(typed) {
-  if (shipped.has(typed)) return `shipped/${typed}/`;
-  if (shipped.size && /^[\w-]+$/u.test(typed)) {
-    throw new BundleError(`${typed}: no such encoder; here are ${[...shipped].join(", ")}`);
+  if (listed.has(typed)) return listed.get(typed);
+  if (listed.size && /^[\w-]+$/u.test(typed)) {
+    throw new StudentError(`${typed}: no such encoder; here are ${[...listed.keys()].join(", ")}`);
   }
   if (HERE.test(typed)) return `http://${typed}`;
   return HOST.test(typed) ? `https://${typed}` : typed;
 }
 
-/** A button for each bundle that the page's server has (server.mjs); others have none. */
-async function offerShipped() {
-  const found = await fetch("shipped/index.json").catch(() => null);
+/** A button for each student in students.json, which `edgedistill export NAME --web` writes. */
+async function offerStudents() {
+  const found = await fetch("students.json").catch(() => null);
   if (!found?.ok) return;
-  const buttons = (await found.json()).map(({ name, word, size_bytes, languages }) => {
-    shipped.add(name);
+  const buttons = (await found.json()).map(({ name, file, size_bytes, languages }) => {
+    listed.set(name, file);
     const button = element("button");
-    [button.name, button.value] = [name, `shipped/${name}/`];
+    [button.name, button.value] = [name, file];
     button.textContent = `Try ${name}`;
-    button.addEventListener("click", () => open(button.value));
+    button.addEventListener("click", () => open(file));
+    const word = WORDS[name];
     const facts = [word, languages.length > 1 || !word ? languagesNamed(languages).join(", ") : "", megabytes(size_bytes)];
     return element("li", "", button, element("strong", "", `${name}, open now`), note(facts.filter(Boolean).join(" · ")));
   });
@@ -722,26 +716,25 @@ keepLines();
 countLines();
 const address = new URLSearchParams(location.search);
 const missing = missingFeature();
-if (missing) showError(new BundleError(missing));
+if (missing) showError(new StudentError(missing));
 else {
-  const offered = offerShipped();
+  const offered = offerStudents();
   try {
-    if (address.get("bundle")) {
+    if (address.get("student")) {
       const options = optionsOf(address);
       await offered;
-      openTyped(address.get("bundle").trim(), options);
+      openTyped(address.get("student").trim(), options);
     } else show(...START);
   } catch (error) {
     showError(error);
   }
 }
 
-/** precision, dim and backend of the page's address. Raises BundleError for what can be neither. */
+/** dim of the page's address. Raises StudentError for what can be none. */
 function optionsOf(address) {
-  const [precision, dim, backend] = ["precision", "dim", "backend"].map((key) => address.get(key) ?? undefined);
-  if (dim !== undefined && !/^\d+$/u.test(dim)) throw new BundleError(`dim=${dim}: not a whole number; give one of the bundle's dimensions, or leave it out`);
-  if (backend !== undefined && !BACKENDS.includes(backend)) throw new BundleError(`backend=${backend}: no such backend; give ${BACKENDS.join(", ")}, or leave it out`);
-  return { precision, dim: dim && Number(dim), backend };
+  const dim = address.get("dim") ?? undefined;
+  if (dim !== undefined && !/^\d+$/u.test(dim)) throw new StudentError(`dim=${dim}: not a whole number; give one of the encoder's dimensions, or leave it out`);
+  return { dim: dim && Number(dim) };
 }
 
 /** Keep the visitor's lines and query over a reload, in what the browser stores for this tab alone, where it stores anything. */

@@ -1,57 +1,39 @@
-// The runner, off the page's thread: opens a bundle, embeds texts, compares the golden texts, measures speed.
+// A student, off the page's thread: opens its file, embeds texts, compares the golden texts, measures speed.
 // Messages in: {id, op, ...}; out: {id, result}, {id, error} or {id, progress}. encoder.js is the other end.
 
-import { open } from "./vendor/core/bundle.js";
-import { compact, rowWidth } from "./vendor/core/compact.js";
-import { CheckFailed, UserError } from "./vendor/core/errors.js";
-import { languagesOf } from "./vendor/core/manifest.js";
-import { Files } from "./files.js";
-import { measure } from "./speed.js";
+import { Student, StudentError } from "./core/edgedistill.js";
+import { time } from "./core/measure.js";
 
-const VENDOR = new URL("./vendor/", import.meta.url).href;
-// Without a kernel in WebGPU's build of onnxruntime-web 1.30; of MultiHeadAttention only the one with a padding mask, which bundles have.
-const NOT_ON_GPU = /^(.*\.)?(MatMulIntegerToFloat|MatMulInteger|DynamicQuantize\w+|QLinearMatMul|MultiHeadAttention)$/;
+const MOST_BYTES = 1e9; // of a student's file
 
-let bundle; // the opened one; of a pair, its encoder of queries is timed
+let student;
 let chosenDim;
 
 const operations = {
-  /** Open a bundle, verified: hashes, the golden texts' ids, and their embeddings on the backend that it will use. */
-  async load({ from, precision, dim, backend, threads }, progress) {
-    bundle = await open(new Files(from), await vendored("tokenizers.min.mjs"), precision);
-    chosenDim = bundle.chosenDim(dim);
-    await bundle.checkIds();
-    const { dims, precision: used, maxTokens: max_tokens } = bundle;
-    const { name } = bundle.manifest;
-    const precisions = Object.keys(bundle.encoders[0].manifest.precisions);
-    const sizes = bundle.encoders.map(({ manifest, precision }) => manifest.precisions[precision].size_bytes);
-    const size = sizes.reduce((sum, each) => sum + each);
-    const opened = [];
-    for (const [at, encoder] of bundle.encoders.entries()) {
-      const before = sizes.slice(0, at).reduce((sum, each) => sum + each, 0);
-      const graph = await encoder.graph((bytes) => progress({ bytes: before + bytes, size }));
-      opened.push(await openSession(encoder, graph, backend, threads));
-    }
-    const languages = languagesOf(bundle.encoders[0].manifest);
-    const facts = { name, languages, dims, dim: chosenDim, max_tokens, precision: used, precisions, size_bytes: size };
-    return { ...facts, ...opened[0] };
+  async load({ from, dim }, progress) {
+    const place = from.url ?? from.file.name ?? "the file";
+    const bytes = await read(from, place, progress);
+    student = await Student.open(bytes).catch((error) => {
+      throw error instanceof StudentError ? new StudentError(`${place}: ${error.message}`) : error;
+    });
+    const { about, dims, labels, maxTokens, isPair } = student;
+    if (labels.length) throw new StudentError(`${about.name}: a classifier, which has no embeddings to search; call classify of core/edgedistill.js`);
+    chosenDim = chosen(dim);
+    return { ...about, dims, dim: chosenDim, maxTokens, isPair, size_bytes: bytes.length };
   },
 
   /** The embeddings of n texts, one after the other: {rows, width: of each}. `first`: the index of texts[0], for errors. */
-  async encode({ texts, dim = chosenDim, role = "text", precision, first }) {
-    const [encoder, chosen] = [bundle.of(role), bundle.chosenDim(dim)];
-    const width = rowWidth(precision, chosen);
-    const ids = texts.map((text, at) => encoder.tokenize(text, `texts[${first + at}]`, role));
-    return { rows: compact(await encoder.embed(ids, chosen), precision, chosen, encoder.manifest.calibration), width };
+  encode({ texts, dim = chosenDim, role = "text", precision = "float32", first }) {
+    const options = { role, dims: chosen(dim), precision };
+    const found = texts.map((text, at) => named(`texts[${first + at}]`, () => student.embed(text, options)));
+    const width = found[0].length;
+    const rows = new found[0].constructor(found.length * width);
+    found.forEach((row, at) => rows.set(row, at * width));
+    return { rows, width };
   },
 
-  /** Embed the golden texts, alone and in batches, and compare with the stored embeddings. */
-  async check() {
-    await bundle.checkIds();
-    return bundle.compare();
-  },
-
-  time: () => measure(bundle.encoders[0], chosenDim),
+  check: () => student.check(),
+  time: () => time(student, { dims: chosenDim, role: student.isPair ? "query" : "text" }),
 };
 
 let queue = Promise.resolve(); // one operation at a time
@@ -61,71 +43,44 @@ self.onmessage = ({ data: { id, op, ...rest } }) => {
       const result = await operations[op](rest, (progress) => self.postMessage({ id, progress }));
       self.postMessage({ id, result }, result.rows ? [result.rows.buffer] : []);
     } catch (error) {
-      self.postMessage({ id, error: { message: error.message, kind: kindOf(error), stack: error.stack } });
+      self.postMessage({ id, error: { message: error.message, isOurs: error instanceof StudentError, stack: error.stack } });
     }
   });
 };
 
-function kindOf(error) {
-  if (error instanceof CheckFailed) return "check";
-  return error instanceof UserError ? "user" : "bug";
-}
-
-// ---- sessions
-
-/** Open a session on the backend to use, WebGPU where it is there and its golden texts are right, else WASM: {backend, reason, threads, golden}. */
-async function openSession(encoder, graph, backend, threads) {
-  let reason = backend === "wasm" ? "" : await whyNotWebGPU(encoder, backend);
-  if (backend !== "wasm" && !reason) {
-    try {
-      const golden = await start(encoder, graph, "webgpu", 1);
-      if (golden.ok) return { backend: "webgpu", reason, threads: 1, golden };
-      reason = `its golden texts are wrong on WebGPU: ${golden.problem}`;
-      await encoder.close();
-    } catch (error) {
-      if (kindOf(error) !== "bug" && !error.cause) throw error;
-      reason = `WebGPU failed: ${(error.cause ?? error).message}`;
+/** The bytes of a file among those that a visitor chose, or at an address. */
+async function read({ url, file }, place, progress) {
+  const response = file ? new Response(file) : await fetch(url, { cache: "no-cache" }).catch(() => null);
+  if (!response) throw new StudentError(`${place}: no answer; check the address, and that its server allows other pages to read it (CORS)`);
+  if (!response.ok) throw new StudentError(`${place}: not there (HTTP ${response.status}); give the address of a student's file`);
+  const size = file ? file.size : Number(response.headers.get("Content-Length"));
+  const [parts, reader] = [[], response.body.getReader()];
+  let bytes = 0;
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    bytes += part.value.length;
+    if (bytes > MOST_BYTES) {
+      await reader.cancel();
+      throw new StudentError(`${place}: more than ${MOST_BYTES / 1e6} MB, so not a student's file; check the address`);
     }
+    parts.push(part.value);
+    progress({ bytes, size: Math.max(size, bytes) });
   }
-  const { folder, manifest, precision } = encoder;
-  const golden = await start(encoder, graph, "wasm", threads).catch((error) => {
-    if (kindOf(error) !== "bug") throw error;
-    throw new UserError(`${folder}: onnxruntime cannot open ${precision} (${error.message}); choose another precision`);
-  });
-  if (!golden.ok) {
-    const others = Object.keys(manifest.precisions).filter((each) => each !== precision);
-    const wayOut = others.length ? `choose precision ${others.join(" or ")}` : "export it from its run with another precision";
-    throw new CheckFailed(`${folder}: ${golden.problem}; token ids agree, so the loss is in the arithmetic: ${wayOut}`);
-  }
-  return { backend: "wasm", reason, threads, golden };
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
 }
 
-/** Why the graph should not or cannot run on WebGPU; empty where it can. */
-async function whyNotWebGPU(encoder, backend) {
-  const { operators } = encoder.manifest.precisions[encoder.precision];
-  const missing = operators ? operators.find((name) => NOT_ON_GPU.test(name)) : encoder.precision === "int8" && "its int8 products";
-  if (missing && backend === "auto") return `WebGPU has no kernel for ${missing}`;
-  const adapter = await self.navigator.gpu?.requestAdapter().catch(() => null);
-  if (!adapter) return "this browser offers no WebGPU";
-  const isSoftware = adapter.info?.isFallbackAdapter ?? adapter.isFallbackAdapter;
-  return isSoftware && backend === "auto" ? "its WebGPU is emulated in software" : "";
+/** The dimensions asked for, by default the largest. */
+function chosen(dim = student.dims[0]) {
+  const { about, dims } = student;
+  if (dims.includes(dim)) return dim;
+  if (dims.length === 1) throw new StudentError(`dim=${dim}: ${about.name} has ${dims[0]} dimensions and cannot be cut; leave it out`);
+  throw new StudentError(`dim=${dim}: ${about.name} was trained for ${dims.join(", ")} dimensions; choose one of these`);
 }
 
-/** Give an encoder a session on one backend; returns what its golden texts gave there. */
-async function start(encoder, graph, backend, threads) {
-  const ort = await vendored(backend === "webgpu" ? "ort.webgpu.min.mjs" : "ort.wasm.min.mjs");
-  ort.env.wasm.wasmPaths = VENDOR;
-  ort.env.wasm.numThreads = threads;
-  ort.env.logLevel = "error";
-  encoder.use(await ort.InferenceSession.create(graph, { executionProviders: [backend], logSeverityLevel: 3 }), ort.Tensor);
-  return encoder.compare(backend === "webgpu");
-}
-
-async function vendored(name) {
+/** What a call gives; its error names the text by its place. */
+function named(place, call) {
   try {
-    return await import(VENDOR + name);
+    return call();
   } catch (error) {
-    const wayOut = "run npm run vendor in export/web, and serve all of the folder";
-    throw new UserError(`${VENDOR}${name}: cannot be loaded (${error.message}); ${wayOut}`);
+    throw error instanceof StudentError ? new StudentError(error.message.replace(/^text(?=:)/u, place)) : error;
   }
 }

@@ -1,4 +1,4 @@
-"""Our own runners in Python, in Node, and in a browser: the same embeddings of every student."""
+"""Our own runners in Python, and the core in Node: the same embeddings of every student."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.ecosystems.conftest import Ask, assert_same
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("runner", ["edgedistill", "export/python", "export/node", "export/web"])
+@pytest.mark.parametrize("runner", ["edgedistill", "export/python", "export/core"])
 @pytest.mark.parametrize("student", ["linear", "tanh", "bilstm", "static"])
 def test_they_give_our_embeddings(ask: Ask, runner: str, student: str) -> None:
     assert_same(ask(runner, student))

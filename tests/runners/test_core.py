@@ -159,16 +159,21 @@ def test_shipped_students(name: str, core: Any) -> None:
     student.close()
 
 
-def test_compact_embeddings_and_cuts(core: Any) -> None:
-    student = CoreStudent(core, file_of("micro"))
-    rows = student.embed(PLAIN[:8])
-    for row, int8, bits in zip(rows, compact(rows, "int8"), compact(rows, "binary"), strict=True):
-        found = np.zeros(student.size, np.int8), np.zeros(student.size // 8, np.uint8)
-        core.ed_int8(row.ctypes.data, student.size, found[0].ctypes.data)
-        core.ed_bits(row.ctypes.data, student.size, found[1].ctypes.data)
-        assert np.array_equal(found[0], int8) and np.array_equal(found[1], bits)
-    core.ed_cut(rows[0].ctypes.data, 64)
-    assert np.linalg.norm(rows[0, :64]) == pytest.approx(1) and student.dims == [student.size]
+@pytest.mark.parametrize("name", ["micro", "multi"])  # bits of `multi` are less a mean
+def test_compact_embeddings_and_cuts(name: str, core: Any) -> None:
+    with load(name, threads=1) as opened:
+        student, calibration = CoreStudent(core, student_file.content(opened)), opened.calibration
+    assert (calibration.mean is not None) == (name == "multi") and student.dims == [student.size]
+    for row in student.embed(PLAIN[:8]):
+        core.ed_cut(row.ctypes.data, student.size)
+        for precision in ("int8", "binary"):
+            assert np.array_equal(
+                student.compact(row, precision), compact(row[None], precision, calibration)[0]
+            )
+        core.ed_cut(row.ctypes.data, 64)
+        assert np.linalg.norm(row[:64]) == pytest.approx(1)
+        short = compact(row[None, :64], "binary", calibration)[0]
+        assert np.array_equal(student.compact(row[:64], "binary"), short)
     student.close()
 
 
@@ -274,8 +279,8 @@ def test_webassembly_is_the_same(name: str, core: Any, tmp_path: Path) -> None:
     assert found["ids"] == [student.tokenize(text) for text in texts]
     cosines = (rows * student.embed(texts)).sum(1)
     assert cosines.min() > 0.995 and cosines.mean() > 0.9998  # roundings, as in ALIKE
-    assert np.array_equal(found["int8"], compact(rows, "int8"))
-    assert np.array_equal(found["bits"], compact(rows, "binary"))
+    for precision, values in (("int8", found["int8"]), ("binary", found["bits"])):
+        assert np.array_equal(values, [student.compact(row, precision) for row in rows])
     assert found["dims"] == [384] and found["long"] == 384
     assert found["check"]["worst"] >= found["check"]["least"]
     for error, fact in zip(
@@ -395,11 +400,10 @@ def test_what_the_file_has_no_place_for_is_named(exported: Callable[..., Path], 
             Tokenizer.from_file(str(folder / "tokenizer.json")), words | change, 200
         )
         assert isinstance(found, list) and any(fact in each for each in found)
-    with pytest.raises(UserError, match="two encoders"):
+    with pytest.raises(UserError, match="texts in pairs"):
         student_file.content(_Pair())  # type: ignore[arg-type]
 
 
 class _Pair:
     manifest = {"name": "pair"}  # noqa: RUF012
-    encoders = (1, 2)
-    pair = False
+    pair = True

@@ -1,4 +1,4 @@
-"""The browser runner and its page, in real headless Chromium: the cases of export/web/test/cases.mjs."""
+"""An exported page in real headless Chromium: the cases of export/web/test/cases.mjs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from edgedistill import device
 
 WEB = Path(__file__).resolve().parents[2] / "export" / "web"
 CHROMIUM = (
@@ -27,18 +29,16 @@ QUICK = [
     "example_and_changed_lines",
     "results_by_keyboard",
     "kept_over_a_reload",
-    "folder_dropped",
+    "file_chosen_or_dropped",
     "refused_beside_an_open_one",
     "text_dropped",
     "shipped",
     "paste_and_stop",
-    "refused_as_in_node",
+    "refused_files",
     "no_simd",
     "pair_by_roles",
-    "server_stays_in_its_folder",
 ]
-SLOW = ["search_check_time", "folder_chosen", "no_bundle_in_folder", "refused_bundles"]
-SLOW += ["gives_as_in_node", "many_texts", "phone_width", "webgpu"]
+SLOW = ["search_check_time", "many_texts", "golden_texts", "phone_width"]
 
 
 def missing() -> str | None:
@@ -49,19 +49,25 @@ def missing() -> str | None:
         return "no Chromium; install it, or name it in the environment variable CHROMIUM"
     if not (WEB / "node_modules" / "playwright-core").is_dir():
         return "no export/web/node_modules; run npm install there"
-    if not (WEB / "vendor" / "ort-wasm-simd-threaded.wasm").is_file():
-        return "no export/web/vendor; run npm run vendor there"
     return None
 
 
 needs_browser = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
-def run(cases: list[str]) -> dict[str, dict[str, Any]]:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page") / "site"
+    for name in ("nano", "micro", "multi"):
+        device.write_page(name, folder, lambda line: None)
+    return folder
+
+
+def run(page: Path, cases: list[str]) -> dict[str, dict[str, Any]]:
     """The result of each case of test/browser.mjs. Its servers and its browser are Node's; this process opens
     no socket."""
-    command = ["node", "test/browser.mjs", str(WEB.parents[1] / "edgedistill/shipped/bundles/nano"), *cases]
-    environment = {**os.environ, "CHROMIUM": str(CHROMIUM)}
+    command = ["node", "test/browser.mjs", *cases]
+    environment = {**os.environ, "CHROMIUM": str(CHROMIUM), "EDGEDISTILL_PAGE": str(page)}
     done = subprocess.run(
         command, cwd=WEB, env=environment, capture_output=True, text=True, check=False, timeout=900
     )
@@ -72,13 +78,13 @@ def run(cases: list[str]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def quick() -> dict[str, dict[str, Any]]:
-    return run(QUICK)
+def quick(page: Path) -> dict[str, dict[str, Any]]:
+    return run(page, QUICK)
 
 
 @pytest.fixture(scope="module")
-def slow() -> dict[str, dict[str, Any]]:
-    return run(SLOW)
+def slow(page: Path) -> dict[str, dict[str, Any]]:
+    return run(page, SLOW)
 
 
 @needs_browser
@@ -106,16 +112,8 @@ def test_the_page_asks_nobody_else() -> None:
         assert hosts <= {"www.w3.org"}, path.name  # the name of SVG
 
 
-@needs_browser
-def test_what_is_shared_with_node_is_a_copy() -> None:
-    """`make runners` copies again what changed."""
-    core, copied = WEB.parent / "node" / "core", WEB / "vendor" / "core"
-    assert sorted(path.name for path in core.iterdir()) == sorted(path.name for path in copied.iterdir())
-    assert all(path.read_bytes() == (copied / path.name).read_bytes() for path in core.iterdir())
-
-
 def test_versions_are_exact() -> None:
     """There is no lock file, so package.json names one version of each package."""
     package = json.loads((WEB / "package.json").read_text(encoding="utf-8"))
-    for versions in (package["dependencies"], package["devDependencies"]):
-        assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions.values())
+    assert "dependencies" not in package
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in package["devDependencies"].values())

@@ -70,8 +70,8 @@ static void embed(sqlite3_context *c, int count, sqlite3_value **values, int rol
     const char *error = row ? ed_embed(o->student, text, length, role, row) : "not enough memory";
     void *compact = row ? row + dims : NULL;
     if (error) fail(c, "embed", error);
-    else if (bytes) ed_int8(row, dims, (int8_t *)compact), sqlite3_result_blob(c, compact, (int)dims, SQLITE_TRANSIENT);
-    else if (bits) ed_bits(row, dims, (uint8_t *)compact), sqlite3_result_blob(c, compact, (int)(dims / 8), SQLITE_TRANSIENT);
+    else if (bytes) ed_int8(o->student, row, dims, (int8_t *)compact), sqlite3_result_blob(c, compact, (int)dims, SQLITE_TRANSIENT);
+    else if (bits) ed_bits(o->student, row, dims, (uint8_t *)compact), sqlite3_result_blob(c, compact, (int)(dims / 8), SQLITE_TRANSIENT);
     else sqlite3_result_blob(c, row, (int)(dims * sizeof *row), SQLITE_TRANSIENT);
     free(row);
 }

@@ -1,12 +1,11 @@
-// npm test [-- BUNDLE [CASE...]]: the page and the runner in real headless Chromium, on real bundles and on broken ones.
+// EDGEDISTILL_PAGE=FOLDER node test/browser.mjs [CASE...]: an exported page in real headless Chromium, with real students and damaged ones.
 // Prints one JSON object a case, {case, ok, ms, problem}; exit 1 where one fails. CHROMIUM names the browser.
 
-if (process.argv[2]) process.env.EDGEDISTILL_BUNDLE = process.argv[2]; // for the modules below
-const { browser, close } = await import("./harness.mjs");
-const { cases } = await import("./cases.mjs");
+import { cases } from "./cases.mjs";
+import { browser, close } from "./harness.mjs";
 
 let failed = 0;
-const wanted = process.argv.slice(3);
+const wanted = process.argv.slice(2);
 for (const [name, run] of Object.entries(cases)) {
   if (wanted.length && !wanted.includes(name)) continue;
   const started = performance.now();

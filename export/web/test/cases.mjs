@@ -1,17 +1,14 @@
-// What the page and the runner must do, and refuse, in a browser.
+// What the page and its worker must do, and refuse, in a browser.
 
 import assert from "node:assert/strict";
-import { createHash } from "node:crypto";
-import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { request } from "node:http";
+import { cpSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-import { BM25, joined } from "../../node/core/bm25.js";
-import { DIMS, dot, edit, GOLDEN, MANIFEST, PRECISION } from "../../node/test/bundles.js";
-import { GIVES, REFUSED } from "../../node/test/cases.js";
+import { Student } from "../../core/edgedistill.js";
+import { BM25, joined } from "../../core/search.js";
 import { QUERY, exampleOf } from "../example.js";
-import { FEW, broken, browser, drop, dropText, errorOf, errorText, few, inBrowser, openAddress, opened, origin, page, port, refused, shown, text } from "./harness.mjs";
+import { GOLDEN, browser, dot, drop, dropText, errorOf, errorText, inBrowser, mount, openAddress, opened, origin, page, port, scratch, shown, student, studentFile, text } from "./harness.mjs";
 
 const EXAMPLE = exampleOf(["en"]);
 
@@ -25,16 +22,15 @@ const JSON_ROWS = '{"id": 1, "text": "Hello\\nyou", "meta": {"to": "de"}}\nnot J
 
 export const cases = {
   async url() {
-    const on = await page("/?bundle=/bundle/");
+    const on = await page("/?student=nano");
     await opened(on);
-    assert.equal(await text(on, "bundle-name"), MANIFEST.name);
-    assert.match(await text(on, "golden"), /^✓ same results as in Python32 texts whose embeddings come with the bundle; worst cosine 0\.9\d+, at least 0\.9/);
-    assert.match(await text(on, "backend"), /^(WASM, \d+ threads?, SIMDon \d+ of this machine’s \d+ processors?, so that the page stays quick|WebGPU)/);
-    // the page's own encoder, all golden texts in batches, against the stored embeddings
+    assert.equal(await text(on, "student-name"), "nano");
+    await on.waitForFunction(() => /^English · 4\.7 MB · checked ✓$/.test(document.getElementById("facts").textContent));
+    assert.match(await text(on, "golden"), /^✓ same results as in Python32 texts whose embeddings come with the encoder; worst cosine 0\.9\d+, at least 0\.9/);
+    // what the page has of a text is what Node has
+    const nano = await Student.open(student("nano"));
     const rows = await on.evaluate(async (texts) => (await encoder.encode(texts)).map((row) => [...row]), GOLDEN.texts);
-    const { threshold } = MANIFEST.precisions[PRECISION].parity;
-    rows.forEach((row, at) => assert.ok(dot(row, GOLDEN.vectors[at]) >= threshold, `text ${at}: ${dot(row, GOLDEN.vectors[at])}`));
-    assert.match(await text(on, "facts"), /^English · \d+\.\d MB · checked ✓$/);
+    rows.forEach((row, at) => assert.deepEqual(row, [...nano.embed(GOLDEN.texts[at])], `text ${at}`));
     assert.deepEqual(
       [...new Set(on.asked.map((address) => new URL(address).origin))].filter((each) => each !== origin && each !== "null"),
       [],
@@ -43,7 +39,7 @@ export const cases = {
   },
 
   async search_check_time() {
-    const on = await page("/?bundle=/few/");
+    const on = await page("/?student=/few.bin");
     await opened(on);
     assert.equal(await on.isVisible("#embed"), false); // nothing to embed
     await on.click("#example");
@@ -74,7 +70,7 @@ export const cases = {
   },
 
   async search_by_words_too() {
-    const on = await page("/?bundle=/few/");
+    const on = await page("/?student=/few.bin");
     await opened(on);
     await on.click("#example");
     await on.waitForSelector("#query:enabled");
@@ -123,7 +119,7 @@ export const cases = {
     assert.deepEqual([await on.getAttribute("#results", "class"), (await text(on, "found")).startsWith("8 nearest")], ["", true]);
     await on.fill("#query", "chocolate cake recipe");
     await on.waitForFunction(() => document.getElementById("found").textContent.startsWith("Nothing close.The nearest anyway: 8 of 20"));
-    assert.ok((await text(on, "found")).endsWith(`${MANIFEST.name} knows English only.`));
+    assert.ok((await text(on, "found")).endsWith(`nano knows English only.`));
     assert.equal(await on.$eval("#results .line", (first) => getComputedStyle(first).fontWeight), "400");
     assert.equal(await on.isVisible("#results i"), false);
     assert.deepEqual(on.bugs, []);
@@ -131,13 +127,13 @@ export const cases = {
 
   /** One line is far or close by itself, and of three the second has a bar; a row of a table is a line, a folder's texts are taken. */
   async few_lines_tables_and_folders() {
-    const on = await page("/?bundle=");
+    const on = await page("/?student=");
     await shown(on, "open");
     assert.equal(await on.isVisible("#error"), false);
     await on.fill("#texts", "My parcel is late");
     await on.waitForFunction(() => document.getElementById("offer").textContent === "Pick an encoder to search your 1 line");
     assert.deepEqual([await text(on, "kept"), await on.isVisible("#without")], ["", false]);
-    await openAddress(on, "few/");
+    await openAddress(on, "/few.bin");
     await on.waitForSelector("#query:enabled");
     const asked = async (query, found) => {
       await on.fill("#query", query);
@@ -166,12 +162,12 @@ export const cases = {
     await on.click("#clear");
     assert.equal(await on.inputValue("#texts"), ["", ...lines].join("\n"));
     await on.click("#clear");
-    const folder = join(few, "..", "mixed");
+    const folder = join(scratch, "mixed");
     mkdirSync(folder);
     writeFileSync(join(folder, "picture.png"), "a");
     await on.setInputFiles("#folder", folder);
     await shown(on, "refused");
-    assert.match(await text(on, "refused-why"), /^mixed: not a bundle \(no manifest\.json\), and no text files in it; choose/);
+    assert.match(await text(on, "refused-why"), /^mixed: no student\.bin and no text files in it; choose/);
     await on.click("#refused-dismiss");
     assert.equal(await on.isVisible("#refused"), false);
     const table = 'id,question,answer\r\n1,"How do I, now, log in?","Use the\r\n""blue"" button"\r\n2,Where is Oslo,Norway\r\n';
@@ -192,7 +188,7 @@ export const cases = {
 
   /** One click fills in, embeds and searches the example; typed lines are embedded after a pause. */
   async example_and_changed_lines() {
-    const on = await page("/?bundle=/few/");
+    const on = await page("/?student=/few.bin");
     await opened(on);
     const first = (line) => on.waitForFunction((expected) => document.querySelector("#results .line")?.textContent === expected, line);
     await on.fill("#texts", "mine\nmine too");
@@ -208,8 +204,8 @@ export const cases = {
     await on.waitForSelector("#results li");
     await on.fill("#texts", "others"); // and a pause
     await first("others");
-    await on.click("#another"); // the next bundle embeds them and answers the same query
-    await on.setInputFiles("#folder", few);
+    await on.click("#another"); // the next encoder embeds them and answers the same query
+    await on.setInputFiles("#student-file", studentFile("micro"));
     await shown(on, "loading");
     await on.waitForSelector("#loading", { state: "hidden" });
     await first("others");
@@ -221,7 +217,7 @@ export const cases = {
 
   /** A result opens to its whole line, its cosine and a button that copies it; more come at a press, all by the keyboard. */
   async results_by_keyboard() {
-    const on = await page("/?bundle=/few/", { permissions: ["clipboard-read", "clipboard-write"] });
+    const on = await page("/?student=/few.bin", { permissions: ["clipboard-read", "clipboard-write"] });
     await opened(on);
     const html = "<img src=x onerror=alert(1)> the word";
     await on.fill("#texts", [...EXAMPLE, "", html, "the word ".repeat(400)].join("\n"));
@@ -265,13 +261,13 @@ export const cases = {
     await on.reload();
     await on.waitForFunction(() => document.querySelector("#results .line")?.textContent === "a cat");
     assert.equal(await on.isVisible("#clear"), true);
-    assert.deepEqual([await text(on, "bundle-name"), await on.inputValue("#query")], ["micro", "kitten"]);
-    assert.equal(new URL(on.url()).search, "?bundle=micro");
+    assert.deepEqual([await text(on, "student-name"), await on.inputValue("#query")], ["micro", "kitten"]);
+    assert.equal(new URL(on.url()).search, "?student=micro");
     await on.click("#example");
     await on.waitForFunction(() => document.querySelector("#results .line")?.textContent.startsWith("The screen"));
     await on.click("#in-your-page summary");
     const [readme] = await Promise.all([on.context().waitForEvent("page"), on.click("footer a")]); // beside this page
-    assert.match(await readme.textContent("body"), /^# Run a bundle in a browser/);
+    assert.match(await readme.textContent("body"), /^# Search in a page/);
     await on.goto(`${origin}/README.md`);
     await on.goBack();
     await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("2 lines searchable"));
@@ -283,33 +279,36 @@ export const cases = {
     assert.deepEqual(on.bugs, []);
   },
 
-  async folder_chosen() {
-    const on = await page("/");
-    await on.setInputFiles("#folder", few);
-    await opened(on);
-    assert.equal(await text(on, "bundle-name"), MANIFEST.name);
-    assert.match(await text(on, "golden"), /^✓/);
-  },
-
-  async folder_dropped() {
+  /** A student's file chosen or dropped, or in a folder; a bundle's folder is none, and says how to make one of it. */
+  async file_chosen_or_dropped() {
     const on = await page("/");
     await shown(on, "open");
-    mkdirSync(join(few, "..", "empty"));
-    await drop(on, join(few, "..", "empty"));
-    await shown(on, "refused");
-    assert.equal(await text(on, "refused-why"), "empty: the folder is empty; drop a bundle's folder or a text file");
-    for (const name of ["one", "two"]) cpSync(few, join(few, "..", "several", name), { recursive: true });
-    await drop(on, join(few, "..", "several"));
-    await on.waitForFunction(() => document.getElementById("place").textContent === "several");
-    assert.equal(await errorOf(on), "several: Several bundles (one, two). Choose the folder of one.");
-    await drop(on, few);
-    await shown(on, "bundle");
-    assert.equal(await text(on, "bundle-name"), MANIFEST.name);
+    const refusal = async (place, expected) => {
+      await drop(on, place);
+      await on.waitForFunction((why) => document.getElementById("refused-why").textContent === why, expected);
+    };
+    mkdirSync(join(scratch, "empty"));
+    await refusal(join(scratch, "empty"), "empty: the folder is empty; drop a text file, or a student's file");
+    mkdirSync(join(scratch, "several"));
+    for (const name of ["one", "two"]) cpSync(studentFile("micro"), join(scratch, "several", `${name}.bin`));
+    await refusal(join(scratch, "several"), "several: several students (one.bin, two.bin); choose one of the files");
+    const bundle = fileURLToPath(new URL("../../../edgedistill/shipped/bundles/micro", import.meta.url));
+    await refusal(bundle, "micro: a bundle, not a student's file; edgedistill export micro --core DIR writes its student.bin");
+    await refusal(fileURLToPath(new URL(".", import.meta.url)), "test: no student.bin and no text files in it; choose a student's file, or .txt, .md, .csv, .tsv, .log, .jsonl");
+    mkdirSync(join(scratch, "micro-core"));
+    cpSync(studentFile("micro"), join(scratch, "micro-core", "student.bin"));
+    await on.setInputFiles("#folder", join(scratch, "micro-core"));
+    await opened(on);
+    assert.equal(await text(on, "student-name"), "micro");
+    await drop(on, studentFile("nano"));
+    await on.waitForFunction(() => document.getElementById("student-name").textContent === "nano");
+    assert.equal(new URL(on.url()).search, "");
+    assert.deepEqual(on.bugs, []);
   },
 
   /** What cannot be opened leaves the encoder that is open, with its lines and its settings. */
   async refused_beside_an_open_one() {
-    const on = await page("/?bundle=/few/");
+    const on = await page("/?student=/few.bin");
     await opened(on);
     await on.fill("#texts", "first\nsecond");
     await on.waitForSelector("#query:enabled");
@@ -318,10 +317,10 @@ export const cases = {
     await on.click("#another");
     await openAddress(on, "/nothing/");
     await shown(on, "error");
-    assert.equal(await text(on, "refusal"), `Not opened; ${MANIFEST.name} stays open`);
+    assert.equal(await text(on, "refusal"), `Not opened; nano stays open`);
     assert.deepEqual([await on.isVisible("#url"), await on.getAttribute("#url", "aria-invalid")], [true, "true"]);
     assert.equal(await on.evaluate("document.activeElement.id"), "refusal");
-    assert.equal(await on.isVisible("#bundle"), true);
+    assert.equal(await on.isVisible("#student"), true);
     await on.fill("#query", "second");
     await on.waitForFunction(() => document.querySelector("#results .line")?.textContent === "second");
     assert.equal(await on.isVisible("#error"), false);
@@ -353,7 +352,7 @@ export const cases = {
     await dropText(on, "early.md", "before an encoder");
     await on.waitForFunction(() => document.getElementById("offer").textContent === "Pick an encoder to search your 1 line");
     assert.equal(await on.isVisible("#refused"), false);
-    await openAddress(on, "few/");
+    await openAddress(on, "/few.bin");
     await opened(on);
     await searchable("1 line");
     assert.equal(await on.inputValue("#texts"), "before an encoder");
@@ -367,7 +366,7 @@ export const cases = {
     await refusal("rules.md", "---\n```\n", noLines);
     await refusal("picture.png", "a", "not a text file; give .txt, .md, .csv, .tsv, .log, .jsonl, with one text a line");
     await refusal("large.txt", "a\n".repeat(3e6), "6.0 MB, and the page takes at most 5.0 MB; give a part of it");
-    assert.equal(await on.isVisible("#bundle"), true);
+    assert.equal(await on.isVisible("#student"), true);
     await dropText(on, "old.txt", Buffer.from("caf\xe9", "latin1"));
     await searchable("4 lines");
     assert.deepEqual([await on.inputValue("#texts"), await on.isVisible("#refused")], ["first\nsecond\nthird\ncafé", false]);
@@ -426,35 +425,34 @@ export const cases = {
     await on.keyboard.press("Tab");
     await on.keyboard.press("Enter"); // the second, by the keyboard alone
     await opened(on);
-    assert.equal(await text(on, "bundle-name"), "micro");
+    assert.equal(await text(on, "student-name"), "micro");
     assert.equal(await on.evaluate(width), wide);
     await on.waitForSelector("#results li"); // of the example
-    assert.match(await text(on, "facts"), /^English · 1\.5 MB · checked ✓$/);
-    for (const [typed, name] of Object.entries({ nano: "nano", [`localhost:${port}/shipped/micro`]: "micro" })) {
+    assert.match(await text(on, "facts"), /^English · 1\.8 MB/);
+    for (const [typed, name] of Object.entries({ nano: "nano", [`localhost:${port}/students/micro.bin`]: "micro" })) {
       await on.click("#another");
       await openAddress(on, typed);
-      await on.waitForFunction((expected) => document.getElementById("bundle-name").textContent === expected, name);
-      await shown(on, "bundle");
+      await on.waitForFunction((expected) => document.getElementById("student-name").textContent === expected, name);
+      await shown(on, "student");
     }
     await on.click("#another");
     assert.match(await on.innerText("#students"), /Try nano[^]*Try micro[^]*Try multi/); // micro is open from another address
     await on.click("text=Try multi");
-    await on.waitForFunction(() => document.getElementById("bundle-name").textContent === "multi");
+    await on.waitForFunction(() => document.getElementById("student-name").textContent === "multi");
     await on.waitForFunction((line) => document.querySelector("#results .line")?.textContent === line, exampleOf(["de"])[11]);
     await on.click("#another");
     assert.match(await on.innerText("#students"), /Try micro[^]*\nmulti, open now/);
     await on.click("text=Close");
     assert.equal(await on.isVisible("#open"), false);
     await on.click("#about summary");
-    assert.equal(await on.isVisible("#precision"), false); // there is one, as plain text
-    assert.equal(await on.isVisible("#backend-choice"), true);
-    assert.match(await on.innerText(".settings"), /^Precision\s*int8\s*Dimensions\s*384\s*Backend/);
+    assert.equal(await on.isVisible("#settings"), false); // its dimensions are all there are
+    assert.match(await text(on, "shape"), /^384 dimensions, of up to 256 tokens a text; weights in int8$/);
     assert.deepEqual(on.bugs, []);
   },
 
   /** Pasted lines are embedded; those embedded before Stop are searched, and the others come with the next Embed. */
   async paste_and_stop() {
-    const on = await page("/?bundle=/few/", { permissions: ["clipboard-read", "clipboard-write"] });
+    const on = await page("/?student=/few.bin", { permissions: ["clipboard-read", "clipboard-write"] });
     await opened(on);
     const all = 1500; // more than the browser pastes itself
     await on.evaluate((count) => navigator.clipboard.writeText(Array.from({ length: count }, (_, at) => `line ${at}`).join("\n")), all);
@@ -489,69 +487,53 @@ export const cases = {
     assert.deepEqual(on.bugs, []);
   },
 
-  async no_bundle_in_folder() {
-    const on = await page("/");
-    await on.setInputFiles("#folder", fileURLToPath(new URL(".", import.meta.url)));
-    await shown(on, "refused");
-    assert.match(await text(on, "refused-why"), /^test: not a bundle \(no manifest\.json\), and no text files in it; choose the folder/);
-    await on.setInputFiles(
-      "#folder",
-      broken("incomplete", (folder) => rmSync(join(folder, "tokenizer.json"))),
-    );
-    await on.waitForFunction(() => document.getElementById("place").textContent === "incomplete/tokenizer.json");
-    assert.equal(await text(on, "fact"), "Missing.");
-  },
-
-  /** What Node refuses, and in the same words: no file outside the bundle's folder is asked for. */
-  async refused_as_in_node() {
+  /** Files that are no student's, in the words of the core, and addresses that are none. */
+  async refused_files() {
+    const good = student("micro");
+    const changed = (change) => {
+      const bytes = Buffer.from(good);
+      change(bytes);
+      return bytes;
+    };
+    mount("text", "hello");
+    mount("version", changed((bytes) => bytes.writeUInt32LE(4, 8)));
+    mount("cut", good.subarray(0, 100_000));
+    mount("flipped", changed((bytes) => (bytes[70_000] ^= 1)));
     const on = await page("/");
     await shown(on, "open");
-    for (const [at, [name, { change, error }]] of Object.entries(REFUSED).entries()) {
-      broken(`refused${at}`, change);
-      const { error: message = "opened", kind } = await inBrowser(on, `/refused${at}/`, {}, "() => ({})");
-      const found = `${kind === "check" ? "CheckFailed" : "UserError"}: ${message}`.replaceAll(`${origin}/refused${at}`, "X");
-      if (typeof error === "string") assert.equal(found, error, name);
-      else assert.match(found, error, name);
+    for (const [name, fact] of Object.entries({
+      text: "not a student's file; get the file again, or export it again",
+      version: "another version of the format; export it again, or get a core of that version",
+      cut: "damaged: cut off; get the file again, or export it again",
+      flipped: "damaged: its checksum is wrong; get the file again, or export it again",
+    })) {
+      assert.deepEqual(await inBrowser(on, `/${name}.bin`, {}, "() => 0"), { error: `${origin}/${name}.bin: ${fact}`, name: "StudentError" });
     }
-    const strangers = on.asked.filter((address) => !address.startsWith(`${origin}/`) || /passwd|\/x$/.test(address));
-    assert.deepEqual(strangers, []);
-  },
-
-  async gives_as_in_node() {
-    const on = await page("/");
-    for (const [at, [, { change = () => {}, use, value, verify }]] of Object.entries(GIVES).entries()) {
-      broken(`gives${at}`, change);
-      verify(await inBrowser(on, `/gives${at}/`, { backend: "wasm" }, String(use).replace(/^async use\(/, "async function ("), value));
-    }
+    assert.match((await inBrowser(on, "/none.bin", {}, "() => 0")).error, /none\.bin: not there \(HTTP 404\); give the address of a student's file$/);
+    assert.match((await inBrowser(on, "file:///etc/passwd", {}, "() => 0")).error, /^file:.*: not a web address/);
+    const refused = async (query, expected) => assert.match(await errorOf(await page(`/?student=${query}`)), expected);
+    await refused("/flipped.bin", /flipped\.bin: Damaged: its checksum is wrong\. Get the file again, or export it again\.$/);
+    await refused("micro&dim=abc", /^dim=abc: Not a whole number\. Give one of the encoder's dimensions/);
+    await refused("micro&dim=7", /^dim=7: micro has 384 dimensions and cannot be cut\. Leave it out\.$/);
   },
 
   async no_simd() {
     const prepare = (value) => (fresh) => fresh.addInitScript(value);
-    const lacking = await page("/?bundle=/bundle/", { prepare: prepare("WebAssembly.validate = () => false") });
+    const lacking = await page("/?student=nano", { prepare: prepare("WebAssembly.validate = () => false") });
     assert.match(
       await errorOf(lacking),
       /^this browser: WebAssembly without SIMD, which the encoder's arithmetic needs\. Use a current Chrome/,
     );
     assert.equal(await lacking.isVisible("#open"), false);
     assert.deepEqual(
-      lacking.asked.filter((address) => /vendor|worker/.test(address)),
+      lacking.asked.filter((address) => /wasm|worker/.test(address)),
       [],
     ); // nothing was loaded for nothing
     const none = await page("/", { prepare: prepare("delete globalThis.WebAssembly") });
     assert.match(await errorOf(none), /^this browser: No WebAssembly, which runs the encoder\. Use a current Chrome/);
   },
 
-  async refused_bundles() {
-    const on = await page("/?bundle=/nothing/");
-    assert.match(await errorOf(on), /\/nothing\/manifest\.json: Not there \(HTTP 404\)\. Give the address of a bundle's folder\.$/);
-    await refused("newer", edit("manifest.json", (value) => (value.schema = 2)), /Schema 2, this runner reads up to 1\. Get a newer edgedistill\.$/);
-    await refused("backend", () => {}, /^backend=tpu: No such backend\. Give auto, webgpu, wasm, or leave it out\.$/, "&backend=tpu");
-    await refused("dim", () => {}, /^dim=abc: Not a whole number\. Give one of the bundle's dimensions/, "&dim=abc");
-    await refused("width", () => {}, new RegExp(`^dim=7: ${MANIFEST.name} (has|was trained)`), "&dim=7");
-    await refused("precise", () => {}, /No precision 'w3'\. Choose /, "&precision=w3");
-    await refused("cut", edit("manifest.json", (value) => (value.dims = [DIMS, 64])), /dim=65: .* choose one of these/i, "&dim=65");
-  },
-
+  /** Texts of all kinds from the worker: in windows, in fewer bytes, refused by their places. */
   async many_texts() {
     const texts = Array.from({ length: 300 }, (_, at) => GOLDEN.texts[(at * 7) % 25]);
     const on = await page("/");
@@ -559,101 +541,52 @@ export const cases = {
       const steps = [];
       const many = await encoder.encode(texts, { progress: (done) => steps.push(done) });
       const stopped = await encoder.encode(texts, { signal: AbortSignal.abort() }).catch((error) => error.name);
-      return { steps, stopped, threads: encoder.threads, last: [...many[299]], dim: encoder.dim };
+      const errors = [];
+      for (const wrong of [["fine", 3], [null], "half \ud83d"]) await encoder.encode(wrong).catch((error) => errors.push(error.message));
+      await encoder.encode("a", { precision: "int4" }).catch((error) => errors.push(error.message));
+      const [int8, binary] = [await encoder.encode("a cat", { precision: "int8" }), await encoder.encode("a cat", { precision: "binary" })];
+      return { steps, stopped, errors, last: [...many[299]], none: await encoder.encode([]), int8: [...int8], binary: [...binary], time: await encoder.time() };
     }`;
-    const found = await inBrowser(on, "/few/", { threads: 2, backend: "wasm" }, use, texts);
-    const threads = Math.min(2, await on.evaluate("navigator.hardwareConcurrency"));
-    assert.deepEqual([found.steps, found.stopped, found.threads, found.dim], [[256, 300], "AbortError", threads, DIMS]);
-    assert.ok(dot(found.last, GOLDEN.vectors[(299 * 7) % 25]) >= MANIFEST.precisions[PRECISION].parity.threshold);
-    broken(
-      "cut64",
-      edit("manifest.json", (value) => (value.dims = [DIMS, 64])),
-    );
-    const odd = { corpus: { pairs: [null, "x", { columns: ["fr", "<b>", 7] }, { columns: ["source", "target"], languages: ["en", "pt-BR"] }] } };
-    broken(
-      "odd",
-      edit("manifest.json", (value) => (value.recipe = odd)),
-    );
-    assert.deepEqual(await inBrowser(on, "/odd/", {}, "(encoder) => encoder.languages"), ["fr", "en", "pt-BR"]);
-    const { error, length } = await inBrowser(on, "/cut64/", { dim: 64 }, "async (encoder) => ({ length: (await encoder.encode('a')).length })");
-    assert.deepEqual([error, length], [undefined, 64]);
+    const multi = await Student.open(student("multi"));
+    const found = await inBrowser(on, "/students/multi.bin", {}, use, texts);
+    assert.deepEqual([found.error, found.steps, found.stopped, found.none], [undefined, [256, 300], "AbortError", []]);
+    assert.deepEqual(found.errors, [
+      "texts[1]: number, not a string; give a string",
+      "texts[0]: null, not a string; give a string",
+      "texts[0]: contains half a surrogate pair, which is not text; decode it again",
+      "precision: int4, not one of float32,int8,binary",
+    ]);
+    assert.deepEqual(found.last, [...multi.embed(texts[299])]);
+    for (const precision of ["int8", "binary"]) assert.deepEqual(found[precision], [...multi.embed("a cat", { precision })]);
+    assert.ok(found.time.p50_ms >= 0 && found.time.rate_texts_s > 0);
   },
 
-  async pair_by_roles() {
-    broken("pair", (folder) => {
-      const files = {};
-      for (const role of ["query", "document"]) {
-        cpSync(few, join(folder, role), { recursive: true });
-        edit("manifest.json", (value) => (value[`${role}_prompt`] = `${role} `))(join(folder, role));
-        const bytes = readFileSync(join(folder, role, "manifest.json"));
-        files[`${role}/manifest.json`] = createHash("sha256").update(bytes).digest("hex");
-      }
-      writeFileSync(join(folder, "manifest.json"), JSON.stringify({ schema: 1, name: "pair", kind: "pair", files }));
-    });
+  /** All students that ship have their golden texts' ids and embeddings in the page, too. */
+  async golden_texts() {
     const on = await page("/");
+    for (const name of ["nano", "micro", "multi"]) {
+      const { worst, least } = await inBrowser(on, `/students/${name}.bin`, {}, "(encoder) => encoder.check()");
+      assert.ok(worst >= least, `${name}: ${worst}`);
+    }
+  },
+
+  /** A pair's queries and documents have an encoder each; a text without a role has none. */
+  async pair_by_roles() {
+    const first = student("micro");
+    mount("pair", Buffer.concat([first, Buffer.alloc((64 - (first.length % 64)) % 64), student("nano")]));
+    const on = await page("/?student=/pair.bin");
+    await opened(on);
+    assert.match(await on.evaluate("document.getElementById('shape').textContent"), /queries by one encoder and lines by another/);
     const use = `async (encoder) => ({
       rows: [await encoder.encodeQuery("a cat"), (await encoder.encodeDocument(["a cat"]))[0]].map((row) => [...row]),
       refused: await encoder.encode("a cat").catch((error) => error.message),
-      checked: await encoder.check(),
-      size: encoder.size_bytes,
+      golden: encoder.golden,
     })`;
-    const options = { backend: "wasm", precision: PRECISION };
-    const found = await inBrowser(on, "/pair/", options, use);
-    assert.equal(found.error, undefined);
-    const plain = "async (encoder) => (await encoder.encode(['query a cat', 'document a cat'])).map((row) => [...row])";
-    const expected = await inBrowser(on, "/few/", options, plain);
-    found.rows.forEach((row, at) => assert.ok(dot(row, expected[at]) > 0.9999));
-    assert.ok(dot(...expected) < 0.99);
-    assert.match(found.refused, /^pair: a pair of encoders, for queries and documents; call encodeQuery or encodeDocument/);
-    assert.deepEqual([found.checked.ok, found.checked.texts], [true, 2 * FEW]);
-    assert.equal(found.size, 2 * MANIFEST.precisions[PRECISION].size_bytes);
-    rmSync(join(few, "..", "pair", "document", "manifest.json"));
-    assert.match((await inBrowser(on, "/pair/", options, use)).error, /document\/manifest\.json: not there/);
-  },
-
-  async webgpu() {
-    // A stand-in for WebGPU's build that runs WASM: right, wrong in batches, or failing.
-    const build = (output) => `
-      import * as ort from "./ort.wasm.min.mjs";
-      export const { env, Tensor } = ort;
-      export const InferenceSession = { async create(graph) {
-        const session = await ort.InferenceSession.create(graph);
-        const run = async (feeds, names) => { const found = await session.run(feeds, names); ${output}; return found; };
-        return { run, release: () => session.release() };
-      } };`;
-    const gpu = (found) => `Object.defineProperty(navigator, "gpu", { value: { requestAdapter: async () => (${found}) } });`;
-    const withGPU = async (adapter, output, options) => {
-      const on = await page("/");
-      const worker = readFileSync(new URL("../worker.js", import.meta.url), "utf8");
-      await on.route("**/worker.js", (route) =>
-        route.fulfill({ contentType: "text/javascript", headers: isolated, body: gpu(adapter) + worker }),
-      );
-      await on.route("**/ort.webgpu.min.mjs", (route) =>
-        route.fulfill({ contentType: "text/javascript", headers: isolated, body: build(output) }),
-      );
-      const found = await inBrowser(
-        on,
-        "/few/",
-        options,
-        "(encoder) => ({ backend: encoder.backend, reason: encoder.reason, ok: encoder.golden.ok })",
-      );
-      await on.context().close();
-      return found;
-    };
-    const isolated = { "Cross-Origin-Embedder-Policy": "require-corp" };
-    const forced = { backend: "webgpu" };
-    assert.deepEqual(await withGPU("{ info: {} }", "", forced), { backend: "webgpu", reason: "", ok: true });
-    const inBatches = "if (feeds.input_ids.dims[0] > 1) found[names[0]].data.fill(0.01)";
-    const wrong = await withGPU("{ info: {} }", inBatches, forced);
-    assert.deepEqual([wrong.backend, wrong.ok], ["wasm", true]);
-    assert.match(
-      wrong.reason,
-      /^its golden texts are wrong on WebGPU: text \d+ of 12 \(".*"\) has cosine -?0\.\d+ here, \w+ must reach 0\.\d+$/,
-    );
-    const nan = await withGPU("{ info: {} }", "found[names[0]].data.fill(NaN)", forced);
-    assert.match(nan.reason, /has cosine NaN here/);
-    const failing = await withGPU("{ info: {} }", "throw new Error('no kernel')", forced);
-    assert.deepEqual(failing, { backend: "wasm", reason: "WebGPU failed: no kernel", ok: true });
+    const found = await inBrowser(on, "/pair.bin", {}, use);
+    for (const [at, name] of ["micro", "nano"].entries()) assert.deepEqual(found.rows[at], [...(await Student.open(student(name))).embed("a cat")]);
+    assert.match(found.refused, /^micro: a pair of encoders; give role/);
+    assert.equal(found.golden, 64);
+    assert.deepEqual(on.bugs, []);
   },
 
   async phone_width() {
@@ -662,7 +595,7 @@ export const cases = {
     assert.deepEqual([await on.isVisible(".invite"), await on.isVisible("#drop .button")], [false, false]);
     await on.click("#own summary");
     assert.equal(await on.isVisible("#drop .button"), true);
-    await on.setInputFiles("#folder", few);
+    await on.setInputFiles("#student-file", studentFile("nano"));
     await opened(on);
     assert.ok((await on.getAttribute("#texts", "placeholder")).startsWith("Type or paste,")); // nothing is dropped by a finger
     await on.fill("#texts", `${"long".repeat(600)}\nمرحبا بالعالم\nshort`);
@@ -681,29 +614,5 @@ export const cases = {
     const unlabelled =
       "[...document.querySelectorAll('input, textarea, select')].filter((each) => !each.labels.length).map((each) => each.id)";
     assert.deepEqual(await on.evaluate(unlabelled), []);
-  },
-
-  async server_stays_in_its_folder() {
-    const status = (path) =>
-      new Promise((done, fail) =>
-        request({ port, host: "127.0.0.1", path }, (answer) => done(answer.resume().statusCode))
-          .on("error", fail)
-          .end(),
-      );
-    assert.equal(await status("/encoder.js"), 200);
-    for (const path of [
-      "/../README.md",
-      "/..%2fREADME.md",
-      "/bundle/..%2f..%2f__init__.py",
-      "/bundle/%2e%2e/x",
-      "/shipped/..%2f..%2f__init__.py",
-      "/test",
-      "/nothing",
-      "/%ff",
-      "/%00",
-      "/style.css/manifest.json",
-      "//",
-    ])
-      assert.equal(await status(path), 404, path);
   },
 };

@@ -1,34 +1,31 @@
-// A server of bundles, sound and broken, a browser, and what the cases ask of them.
+// A server of an exported page and of other students, a browser, and what the cases ask of them.
 
 import assert from "node:assert/strict";
-import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-import { chromium } from "playwright-core";
+import { launch, serve } from "../chromium.mjs";
 
-import { BUNDLE, edit, rehash } from "../../node/test/bundles.js";
-import { serve } from "../server.mjs";
+const PAGE = process.env.EDGEDISTILL_PAGE; // the folder that edgedistill export nano --web wrote, with micro and multi
+export const scratch = mkdtempSync(join(tmpdir(), "edgedistill-web-"));
+export const studentFile = (name) => join(PAGE, "students", `${name}.bin`);
+export const student = (name) => readFileSync(studentFile(name));
+const bundle = new URL("../../../edgedistill/shipped/bundles/nano/", import.meta.url);
+export const GOLDEN = JSON.parse(readFileSync(new URL("parity.json", bundle), "utf8"));
+export const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b[at], 0);
 
-const scratch = mkdtempSync(join(tmpdir(), "edgedistill-web-"));
-export let few; // the bundle with fewer golden texts, below
-const mounts = { "/bundle/": BUNDLE };
-const server = serve(mounts);
-await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
+const mounts = { "/few.bin": studentFile("nano") };
+const { server, origin: served } = await serve(mounts, PAGE);
+export const origin = served;
 export const { port } = server.address();
-export const origin = `http://localhost:${port}`;
-export const browser = await chromium.launch({
-  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-  args: ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"],
-});
+export const browser = await launch();
 
-/** A copy of the bundle with few golden texts, changed by `change(folder)`; returns its folder, which is served below /NAME/. */
-export function broken(name, change, from = few) {
-  const folder = join(scratch, name);
-  cpSync(from, folder, { recursive: true });
-  change(folder);
-  mounts[`/${name}/`] = folder;
-  return folder;
+/** Serve bytes below /NAME.bin. */
+export function mount(name, bytes) {
+  const path = (mounts[`/${name}.bin`] = join(scratch, `${name}.bin`));
+  writeFileSync(path, bytes);
+  return path;
 }
 
 /** A fresh page that fails the case on any error of its own, and notes which addresses it asked for. */
@@ -46,7 +43,7 @@ export async function page(path, { prepare = async () => {}, ...options } = {}) 
 }
 export const shown = (on, id) => on.waitForSelector(`#${id}:not([hidden])`);
 export const opened = (on) =>
-  Promise.race([shown(on, "bundle"), shown(on, "error").then(async () => assert.fail(await on.innerText("#error")))]);
+  Promise.race([shown(on, "student"), shown(on, "error").then(async () => assert.fail(await on.innerText("#error")))]);
 /** Open what is typed as an address, below what is folded away. */
 export async function openAddress(on, typed) {
   await on.evaluate("document.getElementById('own').open = true");
@@ -68,40 +65,22 @@ export async function dropText(on, name, content) {
 
 /** What the error card says, as one line: place: fact way out. */
 export async function errorOf(on) {
-  await Promise.race([shown(on, "error"), shown(on, "bundle").then(() => assert.fail("the bundle was opened"))]);
+  await Promise.race([shown(on, "error"), shown(on, "student").then(() => assert.fail("it was opened"))]);
   return errorText(on);
 }
 export const errorText = async (on) => `${await text(on, "place")}: ${await text(on, "fact")} ${await text(on, "way-out")}`;
 
-export async function refused(name, change, expected, query = "") {
-  broken(name, change);
-  const on = await page(`/?bundle=/${name}/${query}`);
-  assert.match(await errorOf(on), expected);
-  assert.deepEqual(on.bugs, []);
-  await on.context().close();
-}
 /** `load(from, options)` and then `use(encoder, value)`, both in the browser, or the message of the error. */
 export async function inBrowser(on, from, options, use, value) {
   const source = `async ([from, options, value]) => {
     const { load } = await import("/encoder.js");
     try { const encoder = await load(from, options); const found = await (${use})(encoder, value); encoder.close(); return found; }
-    catch (error) { return { error: error.message, kind: error.kind }; }
+    catch (error) { return { error: error.message, name: error.name }; }
   }`;
   return on.evaluate(`(${source})(${JSON.stringify([from, options, value])})`);
 }
 
-// The same bundle with fewer golden texts, which opens faster.
-export const FEW = 12;
-few = broken(
-  "few",
-  (folder) => {
-    edit("parity.json", (value) => ["texts", "ids", "vectors"].forEach((key) => value[key].splice(FEW)))(folder);
-    rehash(folder);
-  },
-  BUNDLE,
-);
-
-/** End the browser and the server, and remove the copies. */
+/** End the browser and the server, and remove what was written. */
 export async function close() {
   await browser.close();
   server.close();

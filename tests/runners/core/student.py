@@ -32,8 +32,8 @@ FUNCTIONS = {
     ),
     "ed_check": (ctypes.c_char_p, [ctypes.c_void_p] + [ctypes.POINTER(ctypes.c_double)] * 2),
     "ed_cut": (None, [ctypes.c_void_p, ctypes.c_size_t]),
-    "ed_int8": (None, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
-    "ed_bits": (None, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
+    "ed_int8": (None, [*[ctypes.c_void_p] * 2, ctypes.c_size_t, ctypes.c_void_p]),
+    "ed_bits": (None, [*[ctypes.c_void_p] * 2, ctypes.c_size_t, ctypes.c_void_p]),
     "ed_instructions": (ctypes.c_char_p, []),
 }
 
@@ -70,6 +70,13 @@ class CoreStudent:
         if not self._student:
             raise CoreError((error.value or b"").decode())
         self.size, self.max_tokens = core.ed_size(self._student), core.ed_max_tokens(self._student)
+
+    def compact(self, row: np.ndarray, precision: str) -> np.ndarray:
+        bits = precision == "binary"
+        found = np.zeros(len(row) // 8, np.uint8) if bits else np.zeros(len(row), np.int8)
+        call = self.core.ed_bits if bits else self.core.ed_int8
+        call(self._student, row.ctypes.data, len(row), found.ctypes.data)
+        return found
 
     def close(self) -> None:
         self.core.ed_close(self._student)

@@ -1,0 +1,14 @@
+/** BM25 over texts; English texts without their stop words. */
+export class BM25 {
+  constructor(texts: string[]);
+  /** The words of a query that some text has. */
+  known(query: string): Set<string>;
+  /** How much of a query each text has, 0 to 1. */
+  shares(query: string): Float64Array;
+}
+/** The scores that rank texts, of their cosines to a query and of its shares of words. */
+export function joined<T extends number[] | Float64Array>(cosines: T, shares: ArrayLike<number>, weight?: number, all?: ArrayLike<number>): T;
+/** The words of a text in lower case, without accents; of scripts without spaces each two letters in a row. */
+export function words(text: string): string[];
+/** Score below which no text answers, with shares of words and by cosine alone. */
+export const CLOSE: { words: number; cosine: number };
