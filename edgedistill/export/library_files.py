@@ -108,7 +108,7 @@ def tokenizer_json(folder: Path, max_tokens: int, side: str = "right") -> dict[s
 
 def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     """Write sentence-transformers' chain: Transformer (the graph's `last_hidden_state`), Pooling, a Dense per
-    layer, Normalize.
+    layer (a Normalize where a layer scales to unit length), Normalize.
 
     A head that the graph applies to every token has no Dense.
     """
@@ -128,19 +128,24 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
         **_pooling(poolings),
         "include_prompt": source.pools_prompt if source else True,
     }
-    layers = [
-        {
-            "in_features": linear.in_features,
-            "out_features": linear.out_features,
-            "bias": linear.bias is not None,
-            "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
-        }
-        for linear, activation in dense
-    ]
-    modules = [("Transformer", None), ("Pooling", pooling), *(("Dense", layer) for layer in layers)]
+    modules = [("Transformer", None), ("Pooling", pooling)]
+    for linear, activation in dense:
+        config = (
+            {
+                "in_features": linear.in_features,
+                "out_features": linear.out_features,
+                "bias": linear.bias is not None,
+                "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
+            }
+            if isinstance(linear, nn.Linear)
+            else {}
+        )
+        modules.append(("Dense" if config else "Normalize", config))
     _chain(folder, [*modules, ("Normalize", {})])
+    kind = torch.float16 if half else torch.float32
     for at, (linear, _) in enumerate(dense, start=2):
-        kind = torch.float16 if half else torch.float32
+        if not isinstance(linear, nn.Linear):
+            continue
         weights = linear.state_dict(prefix="linear.")
         save_file(
             {name: value.to(kind).contiguous() for name, value in weights.items()},
@@ -195,8 +200,8 @@ def _pooling(poolings: list[str]) -> dict[str, Any]:
     return {"pooling_mode": [names[ours] for ours in poolings]}
 
 
-def _dense(student: Any) -> list[tuple[nn.Linear, nn.Module]]:
-    """(linear, activation) of each layer after pooling."""
+def _dense(student: Any) -> list[tuple[nn.Module, nn.Module]]:
+    """(linear or UnitLength, activation) of each layer after pooling."""
     if hasattr(student, "dense"):
         return [(block[0], block[1]) for block in student.dense]
     activation = nn.Tanh() if student.tanh else nn.Identity()
