@@ -188,10 +188,9 @@ def _sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str,
 def _pooling(poolings: list[str]) -> dict[str, Any]:
     """Flags, which any version of sentence-transformers reads; joined in another order than the flags',
     poolings need its newer list."""
-    flags = {flag: ours in poolings for flag, (_, ours) in model_folder.POOLINGS.items()}
-    if poolings == [ours for _, ours in model_folder.POOLINGS.values() if ours in poolings]:
-        return flags
     names = {ours: name for name, ours in model_folder.POOLINGS.values()}
+    if poolings == [ours for ours in names if ours in poolings]:
+        return {flag: ours in poolings for flag, (_, ours) in model_folder.POOLINGS.items()}
     return {"pooling_mode": [names[ours] for ours in poolings]}
 
 

@@ -93,15 +93,19 @@ def _write_router(folder: Path, opened: list[bundle.Bundle]) -> list[str] | None
     Returns the graphs of which one is named to open the transformers among them, none where there is no
     transformer; None where it cannot open both.
     """
-    types, structure, graphs = dict[str, str](), dict[str, list[str]](), list[set[str]]()
-    for side, each in zip(SIDES, opened, strict=True):
-        if not (folder / side / "modules.json").exists():
+    types: dict[str, str] = {}
+    structure: dict[str, list[str]] = {}
+    graphs: list[set[str]] = []
+    for side, encoder in zip(SIDES, opened, strict=True):
+        path = folder / side / "modules.json"
+        if not path.exists():
             return None
-        modules = files.read_json(folder / side / "modules.json")
-        structure[side] = ["/".join(filter(None, (side, module["path"]))) for module in modules]
-        types |= zip(structure[side], (module["type"] for module in modules), strict=True)
+        modules = files.read_json(path)
+        names = [f"{side}/{module['path']}".rstrip("/") for module in modules]
+        structure[side] = names
+        types |= {name: module["type"] for name, module in zip(names, modules, strict=True)}
         if modules[0]["type"].endswith("Transformer"):
-            graphs.append({entry["file"] for entry in each.manifest["precisions"].values()})
+            graphs.append({entry["file"] for entry in encoder.manifest["precisions"].values()})
     common = sorted(set.intersection(*graphs)) if graphs else []
     if graphs and not common:
         return None
@@ -109,7 +113,7 @@ def _write_router(folder: Path, opened: list[bundle.Bundle]) -> list[str] | None
     router = {"types": types, "structure": structure, "parameters": parameters}
     files.write_json(folder / "router_config.json", router)
     files.write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": ROUTER}])
-    prompts = {side: each.prompts.of(side) for side, each in zip(SIDES, opened, strict=True)}
+    prompts = {side: encoder.prompts.of(side) for side, encoder in zip(SIDES, opened, strict=True)}
     settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     files.write_json(folder / "config_sentence_transformers.json", settings)
     return common

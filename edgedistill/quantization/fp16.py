@@ -207,7 +207,7 @@ class _Float16:
 
 def _values_of_type(model: onnx.ModelProto, kind: int) -> set[str]:
     """The names of all values that nodes compute in a type of TensorProto."""
-    names = {name for node in model.graph.node for name in node.output}
+    computed = {name for node in model.graph.node for name in node.output}
     graph = onnx.shape_inference.infer_shapes(model).graph
     typed = [*graph.value_info, *graph.output]
-    return {value.name for value in typed if value.type.tensor_type.elem_type == kind} & names
+    return computed & {value.name for value in typed if value.type.tensor_type.elem_type == kind}

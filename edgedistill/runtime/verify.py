@@ -145,12 +145,12 @@ def summary(name: str, result: dict[str, Any]) -> str:
     measure = kind_of(manifests.read(Path(result["bundle"]))).measure
     key = f"{measure.name}_{measure.worst}"
     at = min(precisions, key=lambda precision: measure.sign * precisions[precision][key])
-    worst = (
-        f"worst {measure.about} {precisions[at][key]:.5f}, of {measure.item} {precisions[at]['text']} in {at}"
-    )
+    value, text = precisions[at][key], precisions[at]["text"]
     place = name if Path(name) == Path(result["bundle"]) else f"{name} ({result['bundle']})"
-    left = dict.fromkeys(f"; {each['fallback']}" for each in precisions.values() if "fallback" in each)
+    fallbacks = dict.fromkeys(
+        f"; {entry['fallback']}" for entry in precisions.values() if "fallback" in entry
+    )
     return (
         f"{place}: OK, {result['files']} files match their hashes, {result['texts']} golden texts match "
-        f"({worst}){''.join(left)}"
+        f"(worst {measure.about} {value:.5f}, of {measure.item} {text} in {at}){''.join(fallbacks)}"
     )
