@@ -254,7 +254,7 @@ class ClassifierWriter(Writer):
 
 def _check_operators(model: onnx.ModelProto, student: Any) -> None:
     """Raise UserError for a traced graph with operators that bundles may not use."""
-    allowed = {operators.full_name(*each) for each in operators.ALLOWED}
+    allowed = {operators.full_name(*operator) for operator in operators.ALLOWED}
     if unknown := [name for name in _operators(model) if name not in allowed]:
         fact = f"an architecture whose graph has operators that a bundle may not use ({', '.join(unknown)})"
         raise UserError(f"{type(getattr(student, 'model', student)).__name__}: {fact}; {model_folder.TEACH}")

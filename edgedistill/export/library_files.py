@@ -223,7 +223,7 @@ def _static(folder: Path, run: Run, student: StaticStudent) -> None:
         inner.add_tokens([AddedToken(MARK)])
         # the token's own text goes through the normalizers too, hence "unless it is there"
         front = normalizers.Replace(Regex(rf"\A(?!{MARK})"), MARK)
-        inner.normalizer = normalizers.Sequence([each for each in (inner.normalizer, front) if each])
+        inner.normalizer = normalizers.Sequence([step for step in (inner.normalizer, front) if step])
     inner.enable_truncation(limit)
     inner.no_padding()
     _chain(folder, [("StaticEmbedding", None), ("Normalize", {})])

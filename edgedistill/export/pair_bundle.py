@@ -38,7 +38,7 @@ def export(
             _write_side(source, precisions, folder / side, log)
         opened = [bundle.load(folder / side) for side in SIDES]
         texts = sample_texts.suite_sentences()[:TEXTS]
-        cosine, fact = teacher_agreement.space(*(each.encode_query(texts) for each in opened))
+        cosine, fact = teacher_agreement.space(*(encoder.encode_query(texts) for encoder in opened))
         if fact is not None:
             way_out = "pair a student with its teacher, or with another student of that teacher"
             raise UserError(f"{query.name} for {document.name}: {fact}; {way_out}")
@@ -51,7 +51,7 @@ def export(
         }
         pair |= {"documents": manifests.MEAN} if mean else {}
         graphs = None if mean else _write_router(folder, opened)
-        sides = [each.manifest for each in opened]
+        sides = [encoder.manifest for encoder in opened]
         files.write_text(
             folder / "README.md",
             model_card.filled("pair", pair, **dict(zip(SIDES, sides, strict=True)), graphs=graphs),
@@ -61,8 +61,8 @@ def export(
         if out.exists():
             log(f"{out}: replaces the existing bundle")
     sizes = {
-        side: {name: entry["size_bytes"] for name, entry in each["precisions"].items()}
-        for side, each in zip(SIDES, sides, strict=True)
+        side: {name: entry["size_bytes"] for name, entry in about["precisions"].items()}
+        for side, about in zip(SIDES, sides, strict=True)
     }
     log(f"{out}: mean cosine of the two encoders on {TEXTS} sentences {cosine:.3f}")
     return {"name": out.name, "dims": opened[0].dims, "cosine": pair["cosine"], "precisions": sizes}

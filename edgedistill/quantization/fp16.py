@@ -115,9 +115,11 @@ class _Float16:
     def __init__(self, model: onnx.ModelProto, largest: Largest) -> None:
         self.editor = GraphEditor(model)
         inputs = {
-            each.name for each in model.graph.input if each.type.tensor_type.elem_type == TensorProto.FLOAT
+            value.name for value in model.graph.input if value.type.tensor_type.elem_type == TensorProto.FLOAT
         }
-        constants = {each.name for each in model.graph.initializer if each.data_type == TensorProto.FLOAT}
+        constants = {
+            constant.name for constant in model.graph.initializer if constant.data_type == TensorProto.FLOAT
+        }
         self.floats = inputs | constants | _values_of_type(model, TensorProto.FLOAT)
         self.largest = largest
         self.half: set[str] = set()

@@ -166,7 +166,7 @@ def _groups(facts: GraphFacts) -> list[_Group]:
 
 
 def _with(name: str, touched: list[_Group], at: int) -> list[str]:
-    return list(dict.fromkeys([*(each for group in touched for each in group[at]), name]))
+    return list(dict.fromkeys([*(member for group in touched for member in group[at]), name]))
 
 
 def _is_fixed(facts: GraphFacts, x: str) -> bool:

@@ -98,8 +98,8 @@ def values_of(
             indices = texts[start : start + size]
             batch = np.array([ids[at] for at in indices], np.int64)
             inputs = {
-                each.name: batch if each.name.startswith("input_ids") else np.ones_like(batch)
-                for each in session.get_inputs()
+                value.name: batch if value.name.startswith("input_ids") else np.ones_like(batch)
+                for value in session.get_inputs()
             }
             yield indices, dict(zip(names, session.run(list(names), inputs), strict=True))
 

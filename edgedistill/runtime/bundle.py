@@ -491,7 +491,7 @@ class ClassifierBundle(Bundle):
         with progress_bar(len(items), progress, "classifying", "items") as advance:
             for start in range(0, len(items), WINDOW):
                 texts = self._columns(items[start : start + WINDOW], start)
-                ids = [self._tokenize(each, start) for each in texts]
+                ids = [self._tokenize(column, start) for column in texts]
                 self._run([*ids], logits[start : start + len(ids[0])], batch_tokens, advance)
         return logits
 
