@@ -193,10 +193,9 @@ def _sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str,
 def _pooling(poolings: list[str]) -> dict[str, Any]:
     """Flags, which any version of sentence-transformers reads; joined in another order than the flags',
     poolings need its newer list."""
-    flags = {flag: ours in poolings for flag, (_, ours) in model_folder.POOLINGS.items()}
-    if poolings == [ours for _, ours in model_folder.POOLINGS.values() if ours in poolings]:
-        return flags
     names = {ours: name for name, ours in model_folder.POOLINGS.values()}
+    if poolings == [ours for ours in names if ours in poolings]:
+        return {flag: ours in poolings for flag, (_, ours) in model_folder.POOLINGS.items()}
     return {"pooling_mode": [names[ours] for ours in poolings]}
 
 
@@ -229,7 +228,7 @@ def _static(folder: Path, run: Run, student: StaticStudent) -> None:
         inner.add_tokens([AddedToken(MARK)])
         # the token's own text goes through the normalizers too, hence "unless it is there"
         front = normalizers.Replace(Regex(rf"\A(?!{MARK})"), MARK)
-        inner.normalizer = normalizers.Sequence([each for each in (inner.normalizer, front) if each])
+        inner.normalizer = normalizers.Sequence([step for step in (inner.normalizer, front) if step])
     inner.enable_truncation(limit)
     inner.no_padding()
     _chain(folder, [("StaticEmbedding", None), ("Normalize", {})])
