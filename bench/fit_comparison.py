@@ -43,11 +43,10 @@ def encoders(
 
 
 def portable(state: record.State) -> dict[str, Any]:
-    """The teacher and the corpus of a fit, without folders of this machine."""
-    teacher, corpus = dict(state.teacher or {}), dict(state.corpus or {})
+    """The teacher and the texts of a fit, without folders of this machine."""
+    teacher, rows = dict(state.teacher or {}), dict(state.corpus or {})
     teacher["model"] = files.portable(str(teacher["model"]))
-    corpus |= {"texts": list(map(files.portable, corpus["texts"]))} if "texts" in corpus else {}
-    return {"teacher": teacher, "corpus": corpus}
+    return {"teacher": teacher, "rows": {**rows, "files": list(map(files.portable, rows["files"]))}}
 
 
 def main() -> None:

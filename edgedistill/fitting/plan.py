@@ -102,7 +102,7 @@ class Fit:
     @cached_property
     def pairs(self) -> Rows | None:
         """The user's pairs of queries and texts."""
-        return self.sources.tuples(PAIRS) if self.sources.tables else None
+        return self.sources.of_stage(PAIRS) if self.sources.tables else None
 
     @cached_property
     def queries(self) -> dict[str, queries.Queries]:
@@ -140,7 +140,7 @@ class Fit:
             "name": shape.name,
             "seed": self.request.seed,
             "teacher": self.state.teacher,
-            "corpus": self.state.corpus,
+            "rows": self.state.corpus,
             "student": shapes.section(shape, self.source),
             "stages": stages,
         }
@@ -371,7 +371,7 @@ def _largest(
         usual = shape.vocabulary == USUAL
         return fits_in_8, shapes.products(shape, source) * (1 + usual), float(shape.table)
 
-    left = sorted(family, key=size, reverse=True)
+    left, in_fewer_bits = sorted(family, key=size, reverse=True), list[Shape]()
     for _ in range(TRIES):
         if not left:
             break
@@ -381,12 +381,15 @@ def _largest(
             continue
         costs[shape] = cost
         excess, precision = cost.nearest(budget)
+        if excess <= 0 and ROWS[cost.best(budget)].bits < 8 and size(shape)[0]:
+            in_fewer_bits = in_fewer_bits or [shape]  # a smaller one may fit in 8
+            continue
         if excess <= 0:
             return [shape]
         estimate = shapes.products if cost.p50_ms[precision] > budget.max_p50_ms else _least
         most = estimate(shape, source) / (1 + excess)
         left = [other for other in left if estimate(other, source) <= most]
-    return []
+    return in_fewer_bits
 
 
 def _nothing_fits(budget: Budget, costs: dict[Shape, Cost]) -> str:
