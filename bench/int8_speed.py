@@ -31,7 +31,7 @@ import onnxruntime
 
 import edgedistill
 from edgedistill import machine
-from edgedistill.evaluation.speed_child import PRODUCTS
+from edgedistill.quantization.graph_editor import PRODUCTS
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle import BATCH_TOKENS
 

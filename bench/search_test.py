@@ -38,7 +38,7 @@ def mean(student: scoring.Documents, teacher: scoring.Documents) -> scoring.Docu
 
 def row(suite: scoring.Suite, bundle: edgedistill.Bundle, documents: scoring.Documents) -> dict[str, Any]:
     """The scores of queries by a bundle among the documents of an encoder."""
-    search = scoring.Search(WEIGHT, documents, same=True)
+    search = scoring.Search(WEIGHT, documents)
     found = scoring.evaluate_search(suite, bundle, search)
     quality = {name: found[name] for name in (suite.name, f"{suite.name} + BM25")}
     return {"documents": documents.name, "quality": without_samples(quality)}

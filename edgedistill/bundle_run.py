@@ -34,10 +34,15 @@ class BundleRun(run.Run):
     graph in `precision`."""
 
     def __init__(self, opened: bundle.Bundle, spec: recipe.Recipe, shape: dict[str, Any]) -> None:
-        info = {"dims": opened.dims[0], "parameters": opened.manifest.get("parameters", {})}
-        super().__init__(opened.folder, spec, shape, opened.manifest.get("run", {}) | info)
+        manifest = opened.manifest
+        info = {
+            **manifest.get("run", {}),
+            "dims": opened.dims[0],
+            "parameters": manifest.get("parameters", {}),
+        }
+        super().__init__(opened.folder, spec, shape, info)
         self.precision = opened.precision
-        self._entry: dict[str, Any] = opened.manifest["precisions"][opened.precision]
+        self._entry: dict[str, Any] = manifest["precisions"][opened.precision]
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -106,16 +111,16 @@ def open_finished(name: str, place: str) -> run.Run:
     Raises UserError where it is neither, or a classifier or a teacher, or where its shape is none that a
     graph holds whole; CheckFailed for a bundle that fails the runtime's checks.
     """
-    found = resolve(name)
-    if isinstance(found, RunFolder):
-        opened = run.open_run(found.folder, place)
+    resolved = resolve(name)
+    if isinstance(resolved, RunFolder):
+        opened = run.open_run(resolved.folder, place)
         _check_student(f"{place}: {name}", opened.kind, opened.labels)
         return opened
-    if isinstance(found, BundleFolder):
-        about = manifest.read(found.folder)
-        _check_student(f"{place}: {found.name}", about["kind"], about.get("labels", []))
-        return _open_bundle(found, about)
-    if isinstance(found, ModelFolder):
+    if isinstance(resolved, BundleFolder):
+        about = manifest.read(resolved.folder)
+        _check_student(f"{place}: {resolved.name}", about["kind"], about.get("labels", []))
+        return _open_bundle(resolved, about)
+    if isinstance(resolved, ModelFolder):
         way_out = "a student with a `kind`, such as bert, can start from a model's layers"
         raise UserError(f"{place}: the folder {name} is neither a bundle nor a run; {way_out}")
     known = unknown_name("finished student", name, files.shipped("bundle"))
@@ -133,10 +138,14 @@ def _check_student(at: str, kind: str, labels: list[str]) -> None:
         raise UserError(f"{at} is a teacher, not a student; give a student's run or bundle")
 
 
-def _open_bundle(found: BundleFolder, about: dict[str, Any]) -> BundleRun:
-    folder, place = found.folder, str(found.folder / "manifest.json")
-    precision = next((each for each in PRECISIONS if each in about["precisions"]), None)
-    opened = bundle.load(folder, found.precision or precision, threads=1)
+def _open_bundle(resolved: BundleFolder, about: dict[str, Any]) -> BundleRun:
+    """Open a bundle in the named precision, else in its most exact one."""
+    folder, precision = resolved.folder, resolved.precision
+    place = str(folder / "manifest.json")
+    if precision is None:
+        precision = next((name for name in PRECISIONS if name in about["precisions"]), None)
+    opened = bundle.load(folder, precision, threads=1)
     raise_failed(manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]))
     shape = kinds.checked({**about.get("student", {}), "kind": about["kind"]}, place)
-    return BundleRun(opened, recipe.parse(opened.manifest.get("recipe", {}), place), shape)
+    spec = recipe.parse(opened.manifest.get("recipe", {}), place)
+    return BundleRun(opened, spec, shape)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
 import re
-import shlex
 import signal
 import sys
 import textwrap
@@ -14,12 +12,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from edgedistill import files, object_store
 from edgedistill.data import file_patterns
@@ -34,118 +30,18 @@ Command = Callable[..., None]
 UNWRAPPED = "\b\n"  # in front of a paragraph of help: keep its line ends
 DEVICES = ("auto", "cpu", "cuda")
 
-# What strangers try, and what it is here.
-SYNONYMS = {
-    "version": "--version",
-    **dict.fromkeys(("list", "ls", "bundles", "models", "shipped"), "students"),
-    "encode": "embed: edgedistill embed nano texts.csv --column body",
-    "load": "embed, or in Python edgedistill.load('nano').encode(texts)",
-    "convert": "export",
-    "quantize": "export",
-    "distill": "train",
-    "finetune": "adapt",
-    "evaluate": "bench",
-}
-OPTIONS = {
-    "-o": "--out",
-    "--output": "--out",
-    **dict.fromkeys(("-v", "-V"), "--version"),
-    "-k": "--top",
-    "--limit": "--top",
-    "--top-k": "--top",
-    "--batch-size": "--batch-tokens",
-    "--force": "--overwrite",
-    "--dimensions": "--dim",
-    "--field": "--column",
-    "--text-column": "--column",
-}
 WRONG_USAGE: Any = typer.BadParameter.__base__  # every error of a command line
 
 
-class _Commands(TyperGroup):
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Raises UserError for a command that there is not."""
-        if (name := args[0]) not in self.commands:
-            if name in SYNONYMS:
-                raise UserError(f"edgedistill {name}: no such command; use {SYNONYMS[name]}")
-            if name in files.shipped("bundle"):
-                way_out = f"put what to do before it: edgedistill search {name} docs 'how do I reset it?'"
-                raise UserError(f"edgedistill {name}: a bundle, no command; {way_out}")
-            way_out = "edgedistill --help describes them"
-            raise UserError(f"edgedistill: {unknown_name('command', name, self.commands)}; {way_out}")
-        return super().resolve_command(ctx, args)
-
-
-class _Command(TyperCommand):
-    """A command whose help shows metavars alone: no types of Python, and nothing around what is required."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        for each in self.params:
-            shown = each.metavar if each.opts[0].startswith("-") else None  # an argument is its metavar
-            each.display_type_rich = lambda ctx, shown=shown: shown  # type: ignore[attr-defined]
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except WRONG_USAGE as error:
-            error.ctx = ctx  # typer leaves it out where an option lacks its value
-            raise
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [re.sub("[{}]", "", part) for part in super().collect_usage_pieces(ctx)]
-
-
-# At the head of an error: a parameter of a function and its value, or the value that none of the choices is.
-ARGUMENT = re.compile(r"^([a-z_]+)=('?)(.*?)\2:")
-NO_CHOICE = re.compile(
-    r"^(?:--)?(device|embeddings|engine|pooling|precision|role|runner): no ([a-z ]+) '([^']*)'"
-)
-SURPLUS = re.compile(r"unexpected extra argument\(s\) \((.*)\)")
-
-
-def _no_number(error: Any) -> str:
-    """What is wrong with the value of a number's option, in our words: typer's are those of pydantic."""
-    option, given = error.param, error.__cause__.errors()[0]["input"]
-    kind = "whole number" if option.type_descriptor.annotation is int else "number"
-    bounds = {"from": option.min, "to": option.max}
-    words = (f" {word} {bound:,}" for word, bound in bounds.items() if bound is not None)
-    return f"{option.opts[0]} {given}: not a {kind}{''.join(words)}"
-
-
-def _of_options(problem: str) -> str:
-    """A problem in the words of the command line: `--OPTION VALUE: fact; way out`."""
-    names = {"role": "as"}
-    problem = ARGUMENT.sub(lambda it: f"--{it[1].replace('_', '-')} {it[3]}:", problem)
-    return NO_CHOICE.sub(lambda it: f"--{names.get(it[1], it[1])} {it[3]}: no such {it[2]}", problem)
-
-
 def _wrong_usage(error: Any) -> UserError:
-    """What is wrong with a command line: a value names its option; the rest comes with the command's
-    example."""
-    if hasattr(error.__cause__, "errors"):
-        return UserError(_no_number(error))
-    fact, place, command = error.format_message().rstrip("."), error.ctx.command_path, error.ctx.command
-    way_out = f"for example: {command.epilog.partition('Example: ')[2] or f'{place} --help'}"
-    listed = command.get_params(error.ctx)
-    options = {name: each for each in listed for name in each.opts if name.startswith("-")}
-    given: Any = getattr(error, "option_name", None)
-    if surplus := SURPLUS.search(fact):
-        fact = f"unexpected argument {surplus[1]!r}"
-    elif given in options:  # without its value
-        way_out = f"give {given} {options[given].metavar}"
-    elif OPTIONS.get(given) in options:
-        fact = f"no option {given!r}; use {OPTIONS[given]}"
-    elif given:
-        near = " or ".join(difflib.get_close_matches(given, options))
-        fact = f"no option {given!r}"
-        way_out = f"{f'did you mean {near}? ' if near else ''}{place} --help lists them all"
-    return UserError(f"{place}: {fact[0].lower()}{fact[1:]}; {way_out}")
+    """What is wrong with a command line, in the words of typer."""
+    place = error.ctx.command_path if error.ctx else "edgedistill"
+    lines = [line.strip() for line in error.format_message().splitlines()]
+    return UserError(f"{place}: {' '.join(lines).rstrip('.')}; {place} --help describes it")
 
 
 app = typer.Typer(
     name="edgedistill",
-    cls=_Commands,
     help="Distil a sentence encoder into a small one, export it to ONNX, and measure what it retains.",
     epilog=f"{DEBUG}=1 in the environment prints the traceback of every error.\n\n{UNWRAPPED}Exit codes:\n"
     "  0    success\n"
@@ -166,12 +62,17 @@ def _known_device(device: str) -> str:
 
 
 def _option(metavar: str, help: str, *names: str, **more: Any) -> Any:
-    """An option with a value; typer names it after its parameter."""
+    """An option of several commands; typer names it after its parameter."""
     return typer.Option(*names, metavar=metavar, help=help, **more)
 
 
-def _argument(metavar: str, help: str, **more: Any) -> Any:
-    return typer.Argument(metavar=metavar, help=help, **more)
+def _value(default: Any, metavar: str, help: str, *names: str, **more: Any) -> Any:
+    """An option with a value, by default this one."""
+    return typer.Option(default, *names, metavar=metavar, help=help, **more)
+
+
+def _positional(default: Any, metavar: str, help: str, **more: Any) -> Any:
+    return typer.Argument(default, metavar=metavar, help=help, **more)
 
 
 Json = Annotated[
@@ -204,7 +105,9 @@ RemoteCode = Annotated[
         help="Let Python code that comes with a model run. No recipe or bundle can allow it.",
     ),
 ]
-Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names of shipped ones.")]
+Recipes = Annotated[
+    list[str], typer.Argument(metavar="RECIPE", help="Paths of recipes, or names of shipped ones.")
+]
 
 
 NEEDED = "; .pdf needs pypdf, .parquet pyarrow"
@@ -248,18 +151,20 @@ Threads = Annotated[
 ]
 OneBundle = Annotated[
     str,
-    _argument("BUNDLE[:PRECISION]", "Folder or name of a bundle, such as nano, which is shipped."),
+    typer.Argument(
+        metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped."
+    ),
 ]
 
 
 def _command(example: str) -> Callable[[Command], Command]:
     """Make a command of a function; the last line of its help is an example, on one line so that it can be
     copied."""
-    return app.command(cls=_Command, epilog=f"{UNWRAPPED}Example: {example}")
+    return app.command(epilog=f"{UNWRAPPED}Example: {example}")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         import edgedistill
 
         typer.echo(edgedistill.__version__)
@@ -269,10 +174,9 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def options(
     context: typer.Context,
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
-    ] = False,
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
 ) -> None:
     if context.invoked_subcommand not in ("train", "cache"):
         check_one_process(context.invoked_subcommand)
@@ -345,16 +249,16 @@ def students(as_json: Json = False) -> None:
 
     shipped, scored = bundle_location.shipped(), bundle_location.SCORED
     lines = [f"name   languages       tokens    MB{''.join(f'{title:>8}' for title in scored.values())}"]
-    for each in shipped:
-        scores = "".join(f"{100 * each['scores'][suite]:8.1f}" for suite in scored)
-        size = f"{each['max_tokens']:6} {each['size_bytes'] / 1e6:5.1f}"
-        lines.append(f"{each['name']:6} {' '.join(each['languages']):15} {size}{scores}")
+    for student in shipped:
+        scores = "".join(f"{100 * student['scores'][suite]:8.1f}" for suite in scored)
+        size = f"{student['max_tokens']:6} {student['size_bytes'] / 1e6:5.1f}"
+        lines.append(f"{student['name']:6} {' '.join(student['languages']):15} {size}{scores}")
     print_result({"students": shipped}, as_json, "\n".join(lines))
 
 
 @_command("edgedistill recipes demo-bert2 > mine.yaml")
 def recipes(
-    name: Annotated[str | None, _argument("RECIPE", "Print this recipe.")] = None,
+    name: str | None = _positional(None, "RECIPE", "Print this recipe."),
     as_json: Json = False,
 ) -> None:
     """List the shipped recipes, or print one."""
@@ -364,21 +268,20 @@ def recipes(
         path = files.find("recipe", name)
         # but the schema, which an editor finds from that folder alone
         text = re.sub(r"^#.*\$schema=.*\n", "", path.read_text(encoding="utf-8"))
-        found = {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}
-        return print_result(found, as_json, text.rstrip())
+        result = {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}
+        return print_result(result, as_json, text.rstrip())
     from edgedistill import recipe
 
     lines, shipped = list[str](), list[dict[str, str]]()
     # the one to begin with comes first
     paths = sorted(files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter")
-    width = max(len(path.stem) for path in paths)
-    for group, members in groupby(paths, key=lambda path: path.parent.name):
-        lines += ["", group]
-        for spec in map(recipe.read, members):
-            lines += textwrap.wrap(
-                f"{spec.name:{width}}  {spec.about}", 100, subsequent_indent=" " * (width + 2)
-            )
-            shipped.append({"name": spec.name, "group": group, "about": spec.about})
+    width = 2 + max(len(path.stem) for path in paths)
+    for path in paths:
+        spec, group = recipe.read(path), path.parent.name
+        if not shipped or shipped[-1]["group"] != group:
+            lines += ["", group]
+        shipped.append({"name": spec.name, "group": group, "about": spec.about})
+        lines += textwrap.wrap(f"{spec.name:{width}}{spec.about}", 100, subsequent_indent=" " * width)
     return print_result({"recipes": shipped}, as_json, "\n".join(lines[1:]))
 
 
@@ -405,8 +308,10 @@ def check(
     from edgedistill.planning import cost
 
     session = _session(data, device, remote_code, quiet=True)
-    found = cost.costs(specs, session)
-    print_read(session, {"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
+    result = cost.costs(specs, session)
+    print_read(
+        session, {"recipes": result}, as_json, "\n\n".join(cost.table(recipe_cost) for recipe_cost in result)
+    )
 
 
 def _share(value: str) -> tuple[int, int]:
@@ -421,18 +326,16 @@ def _share(value: str) -> tuple[int, int]:
 
 @_command("edgedistill cache demo-bert2 --only 3/16")
 def cache(
-    name: Annotated[str, _argument("RECIPE", "Path of a recipe, or name of a shipped one.")],
-    only: Annotated[
-        str,
-        _option("I/N", "Only the I-th of N shares, for N jobs with one cache folder (EDGEDISTILL_CACHE)."),
-    ] = "",
-    engine: Annotated[
-        str, _option("ENGINE", "local (this process), or ray: the cluster of RAY_ADDRESS, else a local one.")
-    ] = "local",
-    parquet: Annotated[
-        Path | None,
-        _option("DIR", "Write the embeddings there too, as .parquet files of `hash` and `embedding`."),
-    ] = None,
+    name: str = _positional(..., "RECIPE", "Path of a recipe, or name of a shipped one."),
+    only: str = _value(
+        "", "I/N", "Only the I-th of N shares, for N jobs with one cache folder (EDGEDISTILL_CACHE)."
+    ),
+    engine: str = _value(
+        "local", "ENGINE", "local (this process), or ray: the cluster of RAY_ADDRESS, else a local one."
+    ),
+    parquet: Path | None = _value(
+        None, "DIR", "Write the embeddings there too, as .parquet files of `hash` and `embedding`."
+    ),
     data: Data = None,
     changes: Changes = None,
     device: TrainingDevice = "auto",
@@ -458,17 +361,17 @@ def cache(
     from edgedistill.training import teacher_cache
 
     session = _session(data, device, remote_code)
-    found = teacher_cache.fill(spec, session, share, engine, parquet)
-    lines = [f"{each['name']}: {each['done']:,} of {each['shards']:,} shards" for each in found["passes"]]
-    print_result(found, as_json, "\n".join(lines))
+    result = teacher_cache.fill(spec, session, share, engine, parquet)
+    lines = [
+        f"{shares['name']}: {shares['done']:,} of {shares['shards']:,} shards" for shares in result["passes"]
+    ]
+    print_result(result, as_json, "\n".join(lines))
 
 
 @_command("edgedistill train demo-bert2 --set stages.0.epochs=1")
 def train(
-    name: Annotated[str, _argument("RECIPE", "Path of a recipe, or the name of a shipped one.")],
-    out: Annotated[
-        str | None, _option("DIR", "Folder of the run, also s3://bucket/folder. Default: runs/NAME.")
-    ] = None,
+    name: str = _positional(..., "RECIPE", "Path of a recipe, or the name of a shipped one."),
+    out: str | None = _value(None, "DIR", "Folder of the run, also s3://bucket/folder. Default: runs/NAME."),
     data: Data = None,
     changes: Changes = None,
     resume: Resume = False,
@@ -504,37 +407,27 @@ def train(
 
 @_command("edgedistill adapt nano --texts 'docs/**/*.txt' --out bundles/mine")
 def adapt(
-    student: Annotated[
-        str,
-        _argument("STUDENT", "A shipped bundle such as nano, the folder of a bundle, or of a run."),
-    ],
-    texts: Annotated[
-        list[str],
-        _option(
-            "GLOB",
-            f"Your texts, 50 or more: a folder, or files ({' '.join(KINDS)}), also .gz{NEEDED}. Repeatable.",
-        ),
-    ],
-    out: Annotated[
-        Path,
-        _option("DIR", "Folder of the bundle. The run goes to runs/NAME, with its recipe."),
-    ],
+    student: str = _positional(
+        ..., "STUDENT", "A shipped bundle such as nano, the folder of a bundle, or of a run."
+    ),
+    texts: list[str] = _value(
+        ...,
+        "GLOB",
+        f"Your texts, 50 or more: a folder, or files ({' '.join(KINDS)}), also .gz{NEEDED}. Repeatable.",
+    ),
+    out: Path = _value(..., "DIR", "Folder of the bundle. The run goes to runs/NAME, with its recipe."),
     column: Column = None,
     pairs: PairTable = None,
     query_column: QueryColumn = "query",
     text_column: TextColumn = "text",
-    teacher: Annotated[
-        str | None,
-        _option("MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
-    ] = None,
+    teacher: str | None = _value(
+        None, "MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."
+    ),
     revision: Revision = None,
-    minutes: Annotated[
-        float, _option("N", "For all of it, measuring to comparing.", min=0.1, max=1e5)
-    ] = 10.0,
-    steps: Annotated[
-        int | None,
-        _option("N", "Training steps, in place of the clock: the same student each time.", min=1),
-    ] = None,
+    minutes: float = _value(10.0, "N", "For all of it, measuring to comparing.", min=0.1, max=1e5),
+    steps: int | None = _value(
+        None, "N", "Training steps, in place of the clock: the same student each time.", min=1
+    ),
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -559,64 +452,48 @@ def adapt(
     from edgedistill.resolve import unfinished_run
 
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
-    own = None if pairs is None else Pairs(pairs, query_column, text_column)
+    queries = None if pairs is None else Pairs(pairs, query_column, text_column)
     request = adapting.Request(
         *(student, texts, out, Path("runs"), column, other, minutes, steps),
-        *(tuple(listed(precision)), overwrite, own),
+        *(tuple(listed(precision)), overwrite, queries),
     )
     for folder in (out, request.run):
         if not resume:
             files.check_free(folder, "--out", overwrite)
     with _resumable(request.run, unfinished_run(request.run)):
         session = _session(data, device, remote_code)
-        found = adapting.adapt(request, session, resume)
-    text = f"{found['table']}\n{adapting.usage(found)}"
-    print_read(session, {key: value for key, value in found.items() if key != "table"}, as_json, text)
+        result = adapting.adapt(request, session, resume)
+    text = f"{result['table']}\n{adapting.usage(result)}"
+    print_read(session, {key: value for key, value in result.items() if key != "table"}, as_json, text)
 
 
 @_command(
     "edgedistill fit --teacher packaged:all-MiniLM-L6-v2 --texts 'texts/*.txt' --max-mb 5 --max-p50-ms 1"
 )
 def fit(
-    teacher: Annotated[
-        str,
-        _option("MODEL", "packaged:NAME, a folder, a run, or a hub id with --revision."),
-    ],
-    max_mb: Annotated[
-        float,
-        _option("MB", "Size of the graph and tokenizer.json together, in 10⁶ bytes.", min=0.001),
-    ],
-    max_p50_ms: Annotated[
-        float,
-        _option("MS", "Median time of one short text on one thread, tokenization included.", min=0.001),
-    ],
-    texts: Annotated[
-        list[str] | None,
-        _option(
-            "GLOB",
-            "Texts like those to embed, 200 or more, as for adapt; or documentation, which is Python's. "
-            "Repeatable.",
-        ),
-    ] = None,
-    minutes: Annotated[
-        float,
-        _option("N", "For all of it, reading to measuring.", min=0.05, max=1e5),
-    ] = 60.0,
-    space: Annotated[
-        str,
-        _option(
-            "SPACE",
-            "own, or teacher: where an index of the teacher's embeddings exists, which the student is to "
-            "search.",
-        ),
-    ] = "own",
-    steps: Annotated[
-        int | None,
-        _option(
-            "N", "Training steps of the best candidate, in place of the clock: the same each time.", min=4
-        ),
-    ] = None,
-    out: Annotated[Path, _option("DIR", "Folder of the fit.")] = Path("fit"),
+    teacher: str = _value(..., "MODEL", "packaged:NAME, a folder, a run, or a hub id with --revision."),
+    max_mb: float = _value(
+        ..., "MB", "Size of the graph and tokenizer.json together, in 10⁶ bytes.", min=0.001
+    ),
+    max_p50_ms: float = _value(
+        ..., "MS", "Median time of one short text on one thread, tokenization included.", min=0.001
+    ),
+    texts: list[str] | None = _value(
+        None,
+        "GLOB",
+        "Texts like those to embed, 200 or more, as for adapt; or documentation, which is Python's. "
+        "Repeatable.",
+    ),
+    minutes: float = _value(60.0, "N", "For all of it, reading to measuring.", min=0.05, max=1e5),
+    space: str = _value(
+        "own",
+        "SPACE",
+        "own, or teacher: where an index of the teacher's embeddings exists, which the student is to search.",
+    ),
+    steps: int | None = _value(
+        None, "N", "Training steps of the best candidate, in place of the clock: the same each time.", min=4
+    ),
+    out: Path = _value(Path("fit"), "DIR", "Folder of the fit."),
     resume: Resume = False,
     column: Column = None,
     pairs: PairTable = None,
@@ -624,9 +501,7 @@ def fit(
     text_column: TextColumn = "text",
     pooling: Pooling = None,
     revision: Revision = None,
-    seed: Annotated[
-        int, _option("N", "Of the candidates' recipes and of the sampler.", min=0, max=2**32 - 1)
-    ] = 0,
+    seed: int = _value(0, "N", "Of the candidates' recipes and of the sampler.", min=0, max=2**32 - 1),
     data: Data = None,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
@@ -637,65 +512,54 @@ def fit(
     Candidates are built, exported and measured before training; the shipped students among them are starts.
     The best start and other shapes learn your texts beside general ones, with --pairs your queries too, and
     the best of all is exported: a start that no training has beaten stays. Writes a bundle, its recipe
-    mine.yaml, and the page fit.html; prints what the student keeps, beside its start and the teacher.
+    mine.yaml, and fit.json; prints what the student keeps, beside its start and the teacher.
     """
     _require_torch("fit", teacher)
     from edgedistill.fitting import fit as fitting
-    from edgedistill.fitting.cost import Budget
     from edgedistill.fitting.queries import Pairs
-    from edgedistill.fitting.record import FitRequest
+    from edgedistill.fitting.record import Budget, FitRequest
 
-    budget, taught = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
+    budget, known_teacher = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
     if space not in (spaces := ("own", "teacher")):
         raise UserError(f"--space: {unknown_name('space', space, spaces)}")
-    own = None if pairs is None else Pairs(pairs, query_column, text_column)
-    asked = FitRequest(
-        *(taught, tuple(texts or ()), budget, minutes, column),
-        *("teacher" if space == "teacher" else "own", steps, seed, own, data),
+    queries = None if pairs is None else Pairs(pairs, query_column, text_column)
+    request = FitRequest(
+        *(known_teacher, tuple(texts or ()), budget, minutes, column),
+        *("teacher" if space == "teacher" else "own", steps, seed, queries, data),
     )
     with _resumable(out, out):
         session = _session(data, device, remote_code, quiet=as_json)
-        found = fitting.fit(asked, out, session, resume)
-    print_read(session, found, as_json, fitting.summary(found))
+        result = fitting.fit(request, out, session, resume)
+    print_read(session, result, as_json, fitting.summary(result))
 
 
 @_command("edgedistill export runs/demo-bert2 --precision int8,w8")
 def export(
-    source: Annotated[
-        str,
-        _argument(
-            "RUN|MODEL", "A run folder written by train; or a model: its folder, packaged:NAME or a hub id."
-        ),
-    ],
-    documents: Annotated[
-        str | None,
-        _option(
-            "RUN|MODEL|BUNDLE",
-            "Write a pair: RUN (or a bundle) embeds queries, this one documents, in the same space.",
-        ),
-    ] = None,
-    mean: Annotated[
-        bool,
-        typer.Option("--mean", help="Embed the documents of a pair by both, as the mean: more is found."),
-    ] = False,
-    precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
-    out: Annotated[Path | None, _option("DIR", "Folder of the bundle. Default: bundles/NAME.")] = None,
-    core: Annotated[
-        Path | None,
-        _option(
-            "DIR",
-            "Write a bundle, or BUNDLE:PRECISION, as one file for a device, with the core that reads it "
-            "there: C99 without a library.",
-        ),
-    ] = None,
-    web: Annotated[
-        Path | None,
-        _option(
-            "DIR",
-            "Write a bundle, or BUNDLE:PRECISION, with a page of static files that searches by it; once more "
-            "with another, and the page offers both.",
-        ),
-    ] = None,
+    source: str = _positional(
+        ..., "RUN|MODEL", "A run folder written by train; or a model: its folder, packaged:NAME or a hub id."
+    ),
+    documents: str | None = _value(
+        None,
+        "RUN|MODEL|BUNDLE",
+        "Write a pair: RUN (or a bundle) embeds queries, this one documents, in the same space.",
+    ),
+    mean: bool = typer.Option(
+        False, "--mean", help="Embed the documents of a pair by both, as the mean: more is found."
+    ),
+    precision: Precisions = [",".join(DEFAULT)],  # noqa: B006
+    out: Path | None = _value(None, "DIR", "Folder of the bundle. Default: bundles/NAME."),
+    core: Path | None = _value(
+        None,
+        "DIR",
+        "Write a bundle, or BUNDLE:PRECISION, as one file for a device, with the core that reads it "
+        "there: C99 without a library.",
+    ),
+    web: Path | None = _value(
+        None,
+        "DIR",
+        "Write a bundle, or BUNDLE:PRECISION, with a page of static files that searches by it; once more "
+        "with another, and the page offers both.",
+    ),
     overwrite: Overwrite = False,
     pooling: Pooling = None,
     revision: Revision = None,
@@ -718,11 +582,11 @@ def export(
         named = source if precisions == DEFAULT else f"{source}:{','.join(precisions)}"
         if core:
             files.check_free(core, option, overwrite, device.FILE, f"a folder with {device.FILE}")
-        found = device.write(named, folder, log) if core else device.write_page(named, folder, log)
+        result = device.write(named, folder, log) if core else device.write_page(named, folder, log)
         way_on = (
             "edgedistill.h says how to read it" if core else f"python -m http.server -d {folder} serves it"
         )
-        print_result({"folder": str(folder), **found}, as_json, f"wrote {folder}; {way_on}")
+        print_result({"folder": str(folder), **result}, as_json, f"wrote {folder}; {way_on}")
         return
     if mean and documents is None:
         raise UserError("--mean: is of a pair's documents; add --documents, their encoder, or leave it out")
@@ -737,83 +601,64 @@ def export(
     )
     from edgedistill.export import bundle_writer, model_source, pair_bundle
 
-    given = model_source.Source(source, pooling, revision, remote_code)
+    exported = model_source.Source(source, pooling, revision, remote_code)
     if documents is None:
-        found = bundle_writer.export(given, precisions, out, log)
+        result = bundle_writer.export(exported, precisions, out, log)
     else:
-        asked = model_source.Source(documents, remote_code=remote_code)
-        found = pair_bundle.export(given, asked, precisions, out, log, mean)
+        document_encoder = model_source.Source(documents, remote_code=remote_code)
+        result = pair_bundle.export(exported, document_encoder, precisions, out, log, mean)
     way_on = f"edgedistill verify {out}, or edgedistill bench {out}"
-    print_result({"bundle": str(out), **found}, as_json, f"wrote {out}; go on with {way_on}")
+    print_result({"bundle": str(out), **result}, as_json, f"wrote {out}; go on with {way_on}")
 
 
 @_command("edgedistill bench nano micro --suite sts-small --html report.html")
 def bench(
-    bundles: Annotated[
-        list[str] | None,
-        _argument("BUNDLE[:PRECISION]", "Folders or names of bundles; NAME:* measures every precision."),
-    ] = None,
-    suite: Annotated[
-        list[str] | None,
-        _option(
-            "SUITE",
-            "A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks, mteb:TASK is "
-            "one of mteb. For classifiers: task (the test rows), or task:FILE. "
-            "Repeatable. Default: sts-small, or task for classifiers.",
-        ),
-    ] = None,
+    bundles: list[str] | None = _positional(
+        None, "BUNDLE[:PRECISION]", "Folders or names of bundles; NAME:* measures every precision."
+    ),
+    suite: list[str] | None = _value(
+        None,
+        "SUITE",
+        "A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks, mteb:TASK is "
+        "one of mteb. For classifiers: task (the test rows), or task:FILE. "
+        "Repeatable. Default: sts-small, or task for classifiers.",
+    ),
     data: Data = None,
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
-    runner: Annotated[
-        list[str] | None,
-        _option(
-            "RUNNER",
-            "What is timed: python, node, web (WASM in Chromium), or a command that answers as "
-            "bench/README.md says. Repeatable. Default: python.",
-        ),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter measurements.")] = False,
-    hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Measure retrieval suites beside BM25 too.")
-    ] = False,
-    hybrid_weight: Annotated[
-        float | None,
-        _option("WEIGHT", HYBRID_WEIGHT + " Given alone, it is --hybrid too.", min=0),
-    ] = None,
-    documents: Annotated[
-        str | None,
-        _option(
-            "NAME",
-            "A bundle: retrieval suites are measured with its embeddings of the documents too.",
-        ),
-    ] = None,
-    embeddings: Annotated[
-        list[str] | None,
-        _option(
-            "LIST",
-            "Score suites of sentence pairs and retrieval with embeddings in int8, binary or both too, "
-            "separated by commas.",
-        ),
-    ] = None,
-    out: Annotated[Path | None, _option("FILE", "Write the reports to this JSON file.")] = None,
-    html: Annotated[Path | None, _option("FILE", "Write a self-contained HTML page.")] = None,
-    png: Annotated[Path | None, _option("FILE", "Write that page as a picture (needs Chromium).")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        _option(
-            "BEFORE.json AFTER.json",
-            "Measure nothing: compare two files that --out wrote. Exit code 1 where accuracy, size or speed "
-            "fell beyond noise.",
-        ),
-    ] = None,
-    drawn: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="FILE", help="Measure nothing: show the reports of a file that --out wrote."
-        ),
-    ] = None,
+    runner: list[str] | None = _value(
+        None,
+        "RUNNER",
+        "What is timed: python, node, web (WASM in Chromium), or a command that answers as "
+        "bench/README.md says. Repeatable. Default: python.",
+    ),
+    quick: bool = typer.Option(False, "--quick", help="Fewer and shorter measurements."),
+    hybrid: bool = typer.Option(False, "--hybrid", help="Measure retrieval suites beside BM25 too."),
+    hybrid_weight: float | None = _value(
+        None, "WEIGHT", HYBRID_WEIGHT + " Given alone, it is --hybrid too.", min=0
+    ),
+    documents: str | None = _value(
+        None, "NAME", "A bundle: retrieval suites are measured with its embeddings of the documents too."
+    ),
+    embeddings: list[str] | None = _value(
+        None,
+        "LIST",
+        "Score suites of sentence pairs and retrieval with embeddings in int8, binary or both too, "
+        "separated by commas.",
+    ),
+    out: Path | None = _value(None, "FILE", "Write the reports to this JSON file."),
+    html: Path | None = _value(None, "FILE", "Write a self-contained HTML page."),
+    png: Path | None = _value(None, "FILE", "Write that page as a picture (needs Chromium)."),
+    markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
+    compare: tuple[Path, Path] | None = _value(
+        None,
+        "BEFORE.json AFTER.json",
+        "Measure nothing: compare two files that --out wrote. Exit code 1 where accuracy, size or speed "
+        "fell beyond noise.",
+    ),
+    drawn: Path | None = typer.Option(
+        None, "--from", metavar="FILE", help="Measure nothing: show the reports of a file that --out wrote."
+    ),
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -826,17 +671,15 @@ def bench(
         if file is not None and file.is_file():
             files.check_free(file, option, overwrite)
     show = None if as_json or markdown else typer.echo
-    given = {"--compare": compare, "--from": drawn}
-    if unmeasured := next((name for name, value in given.items() if value is not None), None):
-        if bundles:
-            raise UserError(f"{unmeasured}: measures nothing, and {bundles[0]} is given too; leave one out")
-        if drawn is not None:
-            _drawn(drawn, html, png, as_json, markdown)
-        elif compare is not None:
-            from edgedistill.evaluation import comparison
+    if bundles and (drawn is not None or compare is not None):
+        fact = f"measure nothing, and {bundles[0]} is given too"
+        raise UserError(f"--from and --compare: {fact}; leave one out")
+    if drawn is not None:
+        return _drawn(drawn, html, png, as_json, markdown)
+    if compare is not None:
+        from edgedistill.evaluation import comparison
 
-            print_result(comparison.compare(*compare, show or log, html, png), as_json)
-        return
+        return print_result(comparison.compare(*compare, show or log, html, png), as_json)
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
     from edgedistill.evaluation import scoring, speed, tables
@@ -844,14 +687,14 @@ def bench(
     session = replace(_session(data, device, quiet=True), threads=threads)
     if hybrid and hybrid_weight is None:
         hybrid_weight = bm25.WEIGHT
-    precisions = dict.fromkeys(each for each in listed(embeddings or []) if each != "float32")
+    precisions = tuple(name for name in dict.fromkeys(listed(embeddings or [])) if name != "float32")
     texts_of = benchmark.documents(documents, session) if documents else None
-    search = scoring.Search(hybrid_weight, texts_of, precisions=tuple(precisions))
+    search = scoring.Search(hybrid_weight, texts_of, precisions=precisions)
     plan = speed.QUICK if quick else speed.PLAN
     outputs = benchmark.Outputs(out, html, png)
     runners = runner or [speed.OWN]
-    found = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runners, show)
-    print_result(found, as_json, tables.markdown(found["reports"]) if markdown else "")
+    result = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runners, show)
+    return print_result(result, as_json, tables.markdown(result["reports"]) if markdown else "")
 
 
 def _drawn(file: Path, html: Path | None, png: Path | None, as_json: bool, markdown: bool) -> None:
@@ -860,47 +703,39 @@ def _drawn(file: Path, html: Path | None, png: Path | None, as_json: bool, markd
 
     reports = report.read(file)
     page.draw(reports, html, png)
-    result = {"schema": report.SCHEMA, "reports": [report.without_samples(each) for each in reports]}
+    result = {"schema": report.SCHEMA, "reports": [report.without_samples(made) for made in reports]}
     print_result(result, as_json, tables.markdown(reports) if markdown else tables.terminal(reports))
 
 
 @_command("edgedistill embed nano questions.csv --column question --out questions.npy")
 def embed(
     name: OneBundle,
-    file: Annotated[
-        str,
-        _argument(
-            "FILE",
-            f"One of {' '.join(KINDS)}, each also .gz; a .txt file has one text per line{NEEDED}. Default: - "
-            "(lines from stdin).",
-            show_default=False,
-        ),
-    ] = "-",
-    out: Annotated[
-        Path | None,
-        _option("FILE", "X.npy (an n x d array) or X.jsonl. Default: JSON lines on stdout."),
-    ] = None,
+    file: str = _positional(
+        "-",
+        "FILE",
+        f"One of {' '.join(KINDS)}, each also .gz; a .txt file has one text per line{NEEDED}. Default: - "
+        "(lines from stdin).",
+        show_default=False,
+    ),
+    out: Path | None = _value(
+        None, "FILE", "X.npy (an n x d array) or X.jsonl. Default: JSON lines on stdout."
+    ),
     column: Column = None,
-    role: Annotated[
-        str,
-        _option(
-            "ROLE",
-            "What the texts are: text, query or document, each with the bundle's prompt for it.",
-            "--as",
-        ),
-    ] = "text",
-    dim: Annotated[
-        int | None,
-        _option("N", "Dimensions to return, of a Matryoshka student. Default: all."),
-    ] = None,
-    embeddings: Annotated[
-        str,
-        _option("PRECISION", "float32, int8 (a byte per dimension) or binary (a bit), whatever the graph's."),
-    ] = "float32",
-    batch_tokens: Annotated[
-        int | None,
-        _option("N", "Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda."),
-    ] = None,
+    role: str = _value(
+        "text",
+        "ROLE",
+        "What the texts are: text, query or document, each with the bundle's prompt for it.",
+        "--as",
+    ),
+    dim: int | None = _value(None, "N", "Dimensions to return, of a Matryoshka student. Default: all."),
+    embeddings: str = _value(
+        "float32",
+        "PRECISION",
+        "float32, int8 (a byte per dimension) or binary (a bit), whatever the graph's.",
+    ),
+    batch_tokens: int | None = _value(
+        None, "N", "Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda."
+    ),
     overwrite: Overwrite = False,
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
@@ -923,29 +758,21 @@ def embed(
     print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
 
 
-def _is_word(path: str) -> bool:
-    """Whether this names no file and is no pattern, as a word of a question that lacks its quotes."""
-    return not (os.path.exists(path) or any(sign in path for sign in "*?[/."))
-
-
 @_command("edgedistill search nano 'docs/**/*.md' 'how do I reset it?'")
 def search(
     name: OneBundle,
-    paths: Annotated[
-        list[str] | None,
-        _argument(
-            "PATH",
-            "Files of texts as for embed, globs, folders; node_modules and what is hidden are skipped.",
-            show_default=False,
-        ),
-    ] = None,
-    question: Annotated[str, _argument("QUESTION", "What to look for, in quotes.", show_default=False)] = "",
-    top: Annotated[int, _option("N", "How many texts to show.")] = 10,
+    paths: list[str] | None = _positional(
+        None,
+        "PATH",
+        "Files of texts as for embed, globs, folders; node_modules and what is hidden are skipped.",
+        show_default=False,
+    ),
+    question: str = _positional("", "QUESTION", "What to look for, in quotes.", show_default=False),
+    top: int = _value(10, "N", "How many texts to show."),
     column: Column = None,
-    weight: Annotated[
-        float | None,
-        _option("WEIGHT", HYBRID_WEIGHT + " 0 leaves BM25 out.", "--hybrid-weight", min=0),
-    ] = None,
+    weight: float | None = _value(
+        None, "WEIGHT", HYBRID_WEIGHT + " 0 leaves BM25 out.", "--hybrid-weight", min=0
+    ),
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -957,33 +784,27 @@ def search(
     in the cache: only what has changed is embedded again.
     """
     from edgedistill import search_files
-    from edgedistill.data import bm25, file_patterns
+    from edgedistill.data import bm25
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
-    words = [] if " " in question else list(takewhile(_is_word, reversed(paths or [])))[::-1]
-    misspelt = file_patterns.missing(Path(words[0])) if words else ""
-    if os.path.exists(question) or not paths or (words == paths and "mean" not in misspelt):
+    if os.path.exists(question) or not paths:
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
-    if words:
-        whole = shlex.quote(" ".join([*words, question]))
-        raise UserError(f"{words[0]}: {misspelt}; if it is of the question, quote it: {whole}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
-    found = search_files.search(opened, request, _session(quiet=as_json))
-    log(f"ranked by {found['ranked_by']}")
-    print_result(found, as_json, search_files.table(found))
+    result = search_files.search(opened, request, _session(quiet=as_json))
+    log(f"ranked by {result['ranked_by']}")
+    print_result(result, as_json, search_files.table(result))
 
 
 @_command("edgedistill verify nano")
 def verify(
     name: OneBundle,
     device: RuntimeDevice = "cpu",
-    other: Annotated[
-        str | None,
-        _option("BUNDLE", "Whether its embeddings may be mixed with those of this bundle.", "--with"),
-    ] = None,
+    other: str | None = _value(
+        None, "BUNDLE", "Whether its embeddings may be mixed with those of this bundle.", "--with"
+    ),
     as_json: Json = False,
 ) -> None:
     """Verify a bundle on this machine.
@@ -994,43 +815,42 @@ def verify(
     """
     from edgedistill.runtime import verify as verification
 
-    found = verification.verify(name, device)
-    lines = verification.summary(name, found)
+    result = verification.verify(name, device)
+    lines = verification.summary(name, result)
     if other is not None:
-        found["with"] = verification.beside(name, other)
-        lines += f"\nwith {other}: {found['with']['space']} space; {found['with']['advice']}"
-    print_result(found, as_json, lines)
-
-
-def _number(default: int, help: str, most: int | None = None) -> Any:
-    """A whole number from 1, of an option that needs no more words."""
-    return typer.Option(default, metavar="N", help=help, min=1, max=most)
+        result["with"] = verification.beside(name, other)
+        lines += f"\nwith {other}: {result['with']['space']} space; {result['with']['advice']}"
+    print_result(result, as_json, lines)
 
 
 @_command("edgedistill serve nano --port 8000 --cors https://example.org")
 def serve(
     name: OneBundle,
-    host: Annotated[str, _option("ADDRESS", "0.0.0.0 for all interfaces.", "--host")] = "127.0.0.1",
-    port: Annotated[int, _option("N", "0 for any free one.", "--port", min=0, max=65_535)] = 8000,
-    cors: Annotated[
-        list[str] | None,
-        _option("ORIGIN", "A web page whose scripts may ask: https://example.org; * for all. Repeatable."),
-    ] = None,
-    api_key: Annotated[
-        str | None,
-        _option("KEY", "Requests must bear it. Better in the environment.", envvar="EDGEDISTILL_API_KEY"),
-    ] = None,
-    workers: int = _number(1, "Batches embedded at the same time, a copy of the bundle each.", MOST_THREADS),
+    host: str = _value("127.0.0.1", "ADDRESS", "0.0.0.0 for all interfaces.", "--host"),
+    port: int = _value(8000, "N", "0 for any free one.", "--port", min=0, max=65_535),
+    cors: list[str] | None = _value(
+        None, "ORIGIN", "A web page whose scripts may ask: https://example.org; * for all. Repeatable."
+    ),
+    api_key: str | None = _value(
+        None, "KEY", "Requests must bear it. Better in the environment.", envvar="EDGEDISTILL_API_KEY"
+    ),
+    workers: int = _value(
+        1, "N", "Batches embedded at the same time, a copy of the bundle each.", min=1, max=MOST_THREADS
+    ),
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
-    batch_tokens: int = _number(256, "Estimated tokens of a batch."),
-    max_body_mb: int = _number(8, "Megabytes of a request's body, else 413."),
-    max_texts: int = _number(2048, "Texts of a request, else 400."),
-    max_chars: int = _number(100_000, "Characters of a text, else 400."),
-    queue_seconds: int = _number(30, "How long what waits may take, at the measured rate, else 429."),
-    timeout: int = _number(60, "Seconds to answer a request, else 503."),
-    header_timeout: int = _number(10, "Seconds for the headers of a request, and of an idle connection."),
-    stop_timeout: int = _number(30, "Seconds to finish what waits after SIGTERM."),
+    batch_tokens: int = _value(256, "N", "Estimated tokens of a batch.", min=1),
+    max_body_mb: int = _value(8, "N", "Megabytes of a request's body, else 413.", min=1),
+    max_texts: int = _value(2048, "N", "Texts of a request, else 400.", min=1),
+    max_chars: int = _value(100_000, "N", "Characters of a text, else 400.", min=1),
+    queue_seconds: int = _value(
+        30, "N", "How long what waits may take, at the measured rate, else 429.", min=1
+    ),
+    timeout: int = _value(60, "N", "Seconds to answer a request, else 503.", min=1),
+    header_timeout: int = _value(
+        10, "N", "Seconds for the headers of a request, and of an idle connection.", min=1
+    ),
+    stop_timeout: int = _value(30, "N", "Seconds to finish what waits after SIGTERM.", min=1),
 ) -> None:
     """Serve a bundle over HTTP, with OpenAI's embeddings API.
 
@@ -1051,12 +871,12 @@ def serve(
 
 @_command("edgedistill demo --out demo")
 def demo(
-    out: Annotated[Path, _option("DIR", "Folder for runs, bundles and the report.")] = Path("demo"),
+    out: Path = _value(Path("demo"), "DIR", "Folder for runs, bundles and the report."),
     as_json: Json = False,
 ) -> None:
     """Train, export and measure two small students.
 
-    Takes about six minutes: a slower machine trains on fewer texts. They are sentences of Python's
+    Takes about six minutes on two cores. The texts are sentences of Python's
     documentation and come with the package, the teacher comes with the extra `demo`: nothing is downloaded.
     """
     require("torch", "edgedistill demo", "demo")
@@ -1107,8 +927,8 @@ def main() -> None:
     # half the time
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     sys.stdin, sys.stdout, sys.stderr = (
-        each or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
-        for each in (sys.stdin, sys.stdout, sys.stderr)
+        stream or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
+        for stream in (sys.stdin, sys.stdout, sys.stderr)
     )
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal shows what it can; what is stored is UTF-8
         encoding = None if sys.stdout.isatty() else "utf-8"
@@ -1122,8 +942,8 @@ def main() -> None:
         if ended == INTERRUPTED:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except UserError as error:
-        problems = list(map(_of_options, error.problems))
-        code, message, details = 2, "\n".join(problems), {"problems": problems, **error.details}
+        code, message = 2, str(error)
+        details = {"problems": error.problems, **error.details}
     except CheckFailed as error:
         code, message, details = 1, str(error), error.details
     except KeyboardInterrupt:

@@ -85,8 +85,8 @@ def portable(name: str) -> str:
 def own_cache() -> Path:
     """The cache of this machine: $EDGEDISTILL_CACHE, where that is no address in an object store, otherwise
     ~/.cache/edgedistill."""
-    given = os.environ.get("EDGEDISTILL_CACHE") or "://"
-    return Path.home() / ".cache" / "edgedistill" if "://" in given else Path(given)
+    cache_place = os.environ.get("EDGEDISTILL_CACHE") or "://"
+    return Path.home() / ".cache" / "edgedistill" if "://" in cache_place else Path(cache_place)
 
 
 def sha256_file(path: Path) -> str:
@@ -122,7 +122,7 @@ def cache_key(**parts: Any) -> str:
 def leaves_folder(path: str) -> bool:
     """Whether a relative path would leave its folder, by the syntax of any system."""
     paths = (PurePosixPath(path), PureWindowsPath(path))
-    return "\0" in path or any(each.anchor or ".." in each.parts for each in paths)
+    return "\0" in path or any(flavour.anchor or ".." in flavour.parts for flavour in paths)
 
 
 LARGEST_JSON_BYTES = 1 << 30
@@ -198,9 +198,9 @@ def json_text(value: Any, **options: Any) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -259,7 +259,7 @@ def folder_beside(path: Path) -> Iterator[Path]:
     """Yield an empty folder next to `path`, of a hidden name, and delete it at the end, with the folders that
     were made for it and are still empty."""
     with border():
-        missing = [each for each in path.absolute().parents if not each.exists()]
+        missing = [parent for parent in path.absolute().parents if not parent.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
     with _written(path):
         folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
@@ -269,8 +269,8 @@ def folder_beside(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # not empty: something was written
-            for each in missing:
-                each.rmdir()
+            for parent in missing:
+                parent.rmdir()
 
 
 def _swap(new: Path, path: Path) -> None:
@@ -299,10 +299,10 @@ def full_disk_as_user_error(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        found = user_error(error, f"{path} was not written")
-        if not isinstance(found, DiskFull):
+        known_error = user_error(error, f"{path} was not written")
+        if not isinstance(known_error, DiskFull):
             raise
-        raise found from error
+        raise known_error from error
 
 
 def _written(path: Path) -> AbstractContextManager[None]:
@@ -350,23 +350,14 @@ def held(folder: Path, work: str) -> Iterator[None]:
                 path.unlink()
 
 
-def difference(before: Any, now: Any) -> str | None:
-    """The first key in which two trees of plain data differ, with both values; None where they agree."""
-    old, new = dict(_leaves(before)), dict(_leaves(now))
-    for key in dict.fromkeys([*old, *new]):
-        if old.get(key) != new.get(key) or (key in old) != (key in new):
-            was, is_now = (repr(side[key]) if key in side else "not set" for side in (old, new))
-            return f"{key} was {was}, is now {is_now}"
+def difference(before: Any, now: Any, key: str = "") -> str | None:
+    """The first key in which two trees of plain data differ, with both values; None where they agree. Keys
+    are those of --set, such as stages.0.epochs."""
+    if isinstance(before, list) and isinstance(now, list):
+        before, now = dict(enumerate(before)), dict(enumerate(now))
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return None if before == now else f"{key} was {before!r}, is now {now!r}"
+    for name in {**before, **now}:
+        if fact := difference(before.get(name), now.get(name), f"{key}.{name}".lstrip(".")):
+            return fact
     return None
-
-
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """(key, value) of every plain value; keys as in errors, such as stages[0].epochs."""
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list) and value:
-        for number, inner in enumerate(value):
-            yield from _leaves(inner, f"{key}[{number}]")
-    else:
-        yield key, value

@@ -71,14 +71,14 @@ def listed(address: str) -> list[str]:
     with _reached(address) as (system, path):
         system.invalidate_cache()
         # not its glob(), which leaves out a folder that could not be listed
-        found = _below(system, path)
-        if not found and (pattern := re.search(r"[*?\[]", path)):
-            found = _below(system, path[: pattern.start()].rpartition("/")[0])
+        addresses = _below(system, path)
+        if not addresses and (pattern := re.search(r"[*?\[]", path)):
+            addresses = _below(system, path[: pattern.start()].rpartition("/")[0])
             translate = require("fsspec.utils", address, EXTRA).glob_translate
             # what exists under a name is that file: brackets in it are no pattern
-            fits = [re.compile(translate(each)) for each in (path, path.replace("[", "[[]"))]
-            found = [each for each in found if any(pattern.match(each) for pattern in fits)]
-        return [f"{address.partition('://')[0]}://{each.lstrip('/')}" for each in sorted(found)]
+            fits = [re.compile(translate(name)) for name in (path, path.replace("[", "[[]"))]
+            addresses = [name for name in addresses if any(pattern.match(name) for pattern in fits)]
+        return [f"{address.partition('://')[0]}://{name.lstrip('/')}" for name in sorted(addresses)]
 
 
 def _below(system: Any, path: str) -> list[str]:
@@ -92,9 +92,9 @@ def noted(name: str | Path) -> Path:
     """The file of a name; for one in a store with what that says of it now, which is what must be read."""
     if not is_address(name):
         return Path(name)
-    found = StoredFile(name)
-    found.version = _version(str(name))
-    return found
+    stored = StoredFile(name)
+    stored.version = _version(str(name))
+    return stored
 
 
 def _version(address: str, again: bool = False) -> tuple[str, int, str]:
@@ -109,8 +109,8 @@ def opened(file: Path) -> Iterator[io.BufferedReader]:
     """The bytes of a file; those of one in a store are fetched in chunks. Raises UserError where they
     are fewer than was noted, or those of another file by now."""
     if not isinstance(file, StoredFile):
-        with file.open("rb") as found:
-            yield found
+        with file.open("rb") as handle:
+            yield handle
         return
     yield io.BufferedReader(_Chunks(file), CHUNK)
     if _version(str(file), again=True) != file.version:
@@ -138,11 +138,11 @@ class _Chunks(io.RawIOBase):
         wanted = max(0, min(len(buffer), self.size - self.at))
         if wanted:
             with _reached(self.address) as (system, path):
-                found = system.cat_file(path, start=self.at, end=self.at + wanted)
-            if len(found) != wanted:
-                fact = f"cut off: {len(found):,} of {wanted:,} bytes came from byte {self.at:,} on"
+                content = system.cat_file(path, start=self.at, end=self.at + wanted)
+            if len(content) != wanted:
+                fact = f"cut off: {len(content):,} of {wanted:,} bytes came from byte {self.at:,} on"
                 raise UserError(f"{self.address}: {fact}; check the network, and run it again")
-            buffer[:wanted] = found
+            buffer[:wanted] = content
             self.at += wanted
         return wanted
 
@@ -151,25 +151,25 @@ def names(folder: Path) -> set[str]:
     """The names of the files that a folder has in its store, `a/b.json` in folders below; none of a folder
     that is only here."""
     address = address_of(folder)
-    found = listed(address) if address else []
-    return {each.removeprefix(f"{address}/") for each in found if each != address}
+    addresses = listed(address) if address else []
+    return {name.removeprefix(f"{address}/") for name in addresses if name != address}
 
 
 def pull(name: str | Path, mark: str) -> Path:
     """Have a folder of a store here as it is there, if it has its mark there and not the same one here.
     Returns its place, or the path of a folder that is only here."""
     folder = place_of(name)
-    address, found = address_of(folder), names(folder)
-    if mark not in found:
+    address, present = address_of(folder), names(folder)
+    if mark not in present:
         return folder
     with _reached(f"{address}/{mark}") as (system, path):
         there = system.cat_file(path)
     if not (folder / mark).exists() or (folder / mark).read_bytes() != there:
         with files.new_folder(folder) as temporary:
-            for each in [f"{address}/{name}" for name in sorted(found)]:
-                to = temporary / place_of(each).relative_to(folder)
+            for source in [f"{address}/{name}" for name in sorted(present)]:
+                to = temporary / place_of(source).relative_to(folder)
                 to.parent.mkdir(parents=True, exist_ok=True)
-                with to.open("wb") as copy, opened(noted(each)) as file:
+                with to.open("wb") as copy, opened(noted(source)) as file:
                     shutil.copyfileobj(file, copy, CHUNK)
     return folder
 
@@ -181,8 +181,8 @@ def push(folder: Path, mark: str) -> None:
     if mark in names(folder):
         with _reached(address_of(folder / mark)) as (system, path):
             system.rm_file(path)
-    found = filter(Path.is_file, folder.rglob("*"))
-    for place in sorted(found, key=lambda each: (each == folder / mark, each)):
+    places = filter(Path.is_file, folder.rglob("*"))
+    for place in sorted(places, key=lambda place: (place == folder / mark, place)):
         with _reached(address_of(place)) as (system, path):
             system.makedirs(path.rpartition("/")[0], exist_ok=True)
             system.put_file(str(place), path)

@@ -108,32 +108,32 @@ def teacher_files(spec: recipe.Teacher, place: str = "teacher") -> Path:
     return model_files(resolve(spec.model), spec.revision, f"{place}.model")
 
 
-def model_files(found: Resolved, revision: str | None, place: str) -> Path:
+def model_files(resolved: Resolved, revision: str | None, place: str) -> Path:
     """The local folder of a model; one of the hub is downloaded at its revision.
 
     The recipe key `place` names it; the key of the revision is `revision` in the same section. Raises
     UserError for an unknown packaged name or a package that is not installed, no such folder, a hub id
     without revision or one that cannot be downloaded, and a bundle, which holds graphs and no model.
     """
-    if isinstance(found, BundleFolder):
+    if isinstance(resolved, BundleFolder):
         way_out = "give the model or the run it was exported from"
         if place.startswith("student."):
-            whole = f"student: {{weights: {found.name}}}"
+            whole = f"student: {{weights: {resolved.name}}}"
             way_out = f"give the run it was exported from; or go on from the bundle as a whole: {whole}"
-        raise UserError(f"{place}: {found.name} is a bundle, which has graphs and no model; {way_out}")
-    if isinstance(found, Packaged):
-        return _packaged(found.name.removeprefix("packaged:"), place)
-    return _download(found, revision, place) if isinstance(found, HubId) else found.folder
+        raise UserError(f"{place}: {resolved.name} is a bundle, which has graphs and no model; {way_out}")
+    if isinstance(resolved, Packaged):
+        return _packaged(resolved.name.removeprefix("packaged:"), place)
+    return _download(resolved, revision, place) if isinstance(resolved, HubId) else resolved.folder
 
 
-def _download(found: HubId, revision: str | None, place: str) -> Path:
+def _download(hub: HubId, revision: str | None, place: str) -> Path:
     """The folder of a hub model at a revision, from the hub's cache or the network."""
-    model = found.name
+    model = hub.name
     if model.startswith("runs/"):
         raise UserError(
             f"{model}: no such run here; train it first: edgedistill train {model.removeprefix('runs/')}"
         )
-    if not found.possible:
+    if not hub.possible:
         raise UserError(
             f"{place}: no such folder: {model!r}; give packaged:NAME, a folder, or a hub id such as "
             "owner/name"
@@ -165,10 +165,10 @@ def _packaged(name: str, place: str) -> Path:
     if name not in PACKAGED:
         raise UserError(f"{place}: {unknown_name('packaged teacher', name, PACKAGED)}")
     module, inside, package = PACKAGED[name]
-    found = importlib.util.find_spec(module)
-    if found is None or found.origin is None:
+    package_spec = importlib.util.find_spec(module)
+    if package_spec is None or package_spec.origin is None:
         raise UserError(
             f"{place}: packaged:{name} comes with the package {package}, which is not installed; pip install "
             f"{package}"
         )
-    return Path(found.origin).parent / inside
+    return Path(package_spec.origin).parent / inside

@@ -15,9 +15,6 @@ from edgedistill.errors import UserError
 from edgedistill.files import own_cache
 from edgedistill.reading import Reading
 
-# the time left is estimated from the steps of this long, of which there are few where each takes a minute
-SPEED_PERIOD_S = 600.0
-
 LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 Log = Callable[[str], None]  # one line for the user; the command line writes it to stderr
 
@@ -90,7 +87,7 @@ def progress_bar(
     """Yield a function that advances the bar by a number of texts; where the bar is not shown, the log gets
     lines in its place.
 
-    The bar shows the work, how many units of it are done, how many a second or minute, and the time left.
+    The bar shows the work, how many units of it are done, and the time left.
     """
     done = 0
     if not shown:
@@ -107,27 +104,7 @@ def progress_bar(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn(work),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=Console(stderr=True), transient=True, speed_estimate_period=SPEED_PERIOD_S
-    ) as bar:
-        task, started = bar.add_task("", total=total, rate=""), time.perf_counter()
-
-        def moved(count: int) -> None:
-            nonlocal done
-            done += count
-            bar.update(task, advance=count, rate=rate(done, time.perf_counter() - started, unit))
-
-        yield moved
-
-
-def rate(done: int, seconds: float, unit: str) -> str:
-    """Units per second, or per minute where that is less than one a second."""
-    per_second = done / max(seconds, 1e-9)
-    return f"{per_second:,.0f} {unit}/s" if per_second >= 1 else f"{60 * per_second:.1f} {unit}/min"
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
+    with Progress(TextColumn(work), *columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)

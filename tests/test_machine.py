@@ -24,14 +24,8 @@ def tree(folder: Path, contents: dict[str, str]) -> Path:
         ("0::/\n", {"cpu.max": "250000 100000\n"}, 2.5),
         ("0::/a/b\n", {"a/cpu.max": "150000 100000\n", "a/b/cpu.max": "max 100000\n"}, 1.5),
         ("0::/a/b\n", {"a/cpu.max": "300000 100000\n", "a/b/cpu.max": "50000 100000\n"}, 0.5),
-        (
-            "5:memory:/x\n4:cpu,cpuacct:/d/x\n",
-            {"cpu,cpuacct/d/x/cpu.cfs_quota_us": "75000", "cpu,cpuacct/d/x/cpu.cfs_period_us": "50000"},
-            1.5,
-        ),
-        ("4:cpu:/x\n", {"cpu/x/cpu.cfs_quota_us": "-1", "cpu/x/cpu.cfs_period_us": "100000"}, None),
-        ("4:cpu:/\n", {"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2.0),
-        ("4:cpu:/gone\n0::/\n", {}, None),
+        ("4:cpu:/gone\n0::/\n", {"unified/cpu.max": "200000 100000\n"}, 2.0),
+        ("4:cpu:/gone\n", {}, None),
     ],
 )
 def test_the_quota_of_control_groups(

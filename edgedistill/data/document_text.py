@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import IO, TYPE_CHECKING, Any
@@ -48,7 +47,7 @@ _CONTAINER = re.compile(
     r"|[uod]l|dir|menu|form|address|hgroup|summary|search|listing|pre)\b",
     re.IGNORECASE,
 )
-MOST_LINKS = 20  # within each other, with images
+MOST_LINKS, MOST_BLOCKS = 8, 200  # of Markdown within each other; a list is two blocks
 MOST_NESTED = 10_000  # containers: the time that parsing takes grows with the square of their depth
 _SHORT = 0.8  # of a page's longest line: a sentence that ends in a shorter one ends its paragraph
 NEEDLE = 40  # characters by which a text is found in its page
@@ -168,7 +167,10 @@ class _Place:
 
 def markdown(document: str, left_out: Callable[[list[str]], None] = lambda keys: None) -> Passages:
     """Every heading, paragraph, list item, table row and code block, in their order, and what HTML in the
-    document shows; an image is its alternative text. `left_out` is called with the keys of front matter."""
+    document shows; an image is its alternative text. `left_out` is called with the keys of front matter.
+
+    Raises RecursionError where blocks stand in each other MOST_BLOCKS times.
+    """
     from markdown_it import MarkdownIt
     from markdown_it.common.utils import escapeHtml
     from markdown_it.rules_block import reference
@@ -186,8 +188,7 @@ def markdown(document: str, left_out: Callable[[list[str]], None] = lambda keys:
     def nested_links(state: Any) -> None:
         state.md.options["maxNesting"] = MOST_LINKS
 
-    # Python ends the nesting of blocks, as RecursionError: the parser leaves out what is below its own limit
-    parser = MarkdownIt("commonmark", {"maxNesting": sys.maxsize}).enable("table")
+    parser = MarkdownIt("commonmark", {"maxNesting": MOST_BLOCKS}).enable("table")
     parser.core.ruler.before("inline", "nested_links", nested_links)
     parser.block.ruler.at("reference", no_footnote)
     parser.add_render_rule("html_block", html)
@@ -196,6 +197,8 @@ def markdown(document: str, left_out: Callable[[list[str]], None] = lambda keys:
     if keys:
         left_out(keys)
     tokens = parser.parse(document)
+    if any(token.level >= MOST_BLOCKS - 1 for token in tokens):  # what is below is left out by the parser
+        raise RecursionError
     for token in tokens:
         if token.map and token.nesting >= 0:
             token.attrSet(LINE, str(token.map[0] + 1 + (token.type == "fence")))

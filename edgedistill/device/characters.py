@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from tokenizers import Tokenizer, normalizers
 
@@ -15,6 +15,7 @@ HANGUL = range(0xAC00, 0xD7A4)
 REMOVED, SPACE, ALONE, SYLLABLE = range(4)
 SEQUENCE = 21  # above so many bits stands how many letters there are
 JOINS, JOINED, CONTROL = 1, 2, 3  # how a character joins its neighbours to a grapheme
+Value = TypeVar("Value")
 GRAVE, LAST_MARK = "\u0300", "\u0345"  # marks, of which the second has the highest class, 240
 
 
@@ -26,16 +27,12 @@ def changed(tokenizer: Tokenizer) -> dict[str, str]:
     the end of a word. Each character is treated without its neighbours; whether the tokenizer does so is for
     others to check.
     """
-    found: dict[str, str] = {}
-    for start in range(0, 0x110000, BLOCK):
-        if start not in SURROGATES:
-            results = _results(tokenizer, "".join(map(chr, range(start, start + BLOCK))))
-            found |= {
-                character: result
-                for character, result in results.items()
-                if result != character or result.isspace()
-            }
-    return found
+    return {
+        character: result
+        for block in _blocks()
+        for character, result in _results(tokenizer, "".join(block)).items()
+        if result != character or result.isspace()
+    }
 
 
 def _results(tokenizer: Tokenizer, block: str) -> dict[str, str]:
@@ -45,54 +42,51 @@ def _results(tokenizer: Tokenizer, block: str) -> dict[str, str]:
     whole = normalize(block)
     if not whole:
         return dict.fromkeys(block, "")
-    if whole == block and _words(tokenizer, block) == [(0, len(block))]:
+    if whole == block and _words(tokenizer, block) == {(0, len(block))}:
         return {}
     normalized = {character: normalize(character) for character in block}
     parts = _parts(tokenizer, sorted(set().union(*normalized.values())))
-    return {character: "".join([parts[each] for each in text]) for character, text in normalized.items()}
+    return {character: "".join([parts[letter] for letter in text]) for character, text in normalized.items()}
 
 
 def _parts(tokenizer: Tokenizer, characters: list[str]) -> dict[str, str]:
     """Each character as the pre-tokenizer leaves it between two letters: `c` within a word, ` c ` by itself,
     ` ` as a separator."""
-    words = _words(tokenizer, "a" + "".join([f"{each}a" for each in characters]))
-    word = {place: (start, end) for start, end in words for place in range(start, end)}
-    found = {}
+    words = _words(tokenizer, "a" + "".join([f"{character}a" for character in characters]))
+    inside = {place for start, end in words for place in range(start, end)}
+    parts = {}
     for at, character in enumerate(characters):
         place = 2 * at + 1
-        found[character] = character if place in word else " "
-        if word.get(place) == (place, place + 1):
-            found[character] = f" {character} "
-    return found
+        parts[character] = character if place in inside else " "
+        if (place, place + 1) in words:
+            parts[character] = f" {character} "
+    return parts
 
 
-def _words(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
+def _words(tokenizer: Tokenizer, text: str) -> set[tuple[int, int]]:
     """Start and end of each word of a normalized text."""
-    return [place for _, place in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    return {place for _, place in tokenizer.pre_tokenizer.pre_tokenize_str(text)}
 
 
 def runs_of_changes(changed: dict[str, str]) -> tuple[list[tuple[int, int, int]], list[int]]:
     """Ranges of characters (first, last, what they become), and the letters that they become."""
     letters: list[int] = []
-    places: dict[str, int] = {}
-    runs: list[tuple[int, int, int]] = []
-    for character in sorted(changed):
-        code, result = ord(character), changed[character]
-        to, step = _becomes(code, result), 0
-        if to is None:
-            if len(result) == 1 and ord(result) > SYLLABLE:
-                to, step = ord(result), 1
-            else:
-                if result not in places:
-                    places[result] = len(letters)
-                    letters += map(ord, result)
-                to = len(result) << SEQUENCE | places[result]
-        if runs and runs[-1][1] == code - 1:
-            first, _, before = runs[-1]
-            if to == before + step * (code - first) and (not step or before > SYLLABLE):
-                runs[-1] = (first, code, before)
-                continue
-        runs.append((code, code, to))
+    places: dict[str, int] = {}  # where the letters of a result stand
+    becomes: list[
+        tuple[int, tuple[int, int]]
+    ] = []  # (character, what it becomes, as step · character + start)
+    for character, result in sorted(changed.items()):
+        code, alone = ord(character), _becomes(ord(character), result)
+        if alone is not None:
+            becomes.append((code, (0, alone)))
+        elif len(result) == 1 and ord(result) > SYLLABLE:
+            becomes.append((code, (1, ord(result) - code)))
+        else:
+            if result not in places:
+                places[result] = len(letters)
+                letters += map(ord, result)
+            becomes.append((code, (0, len(result) << SEQUENCE | places[result])))
+    runs = [(first, last, step * first + start) for first, last, (step, start) in _runs(becomes)]
     return runs, letters
 
 
@@ -103,14 +97,14 @@ def _becomes(code: int, result: str) -> int | None:
     return {"": REMOVED, " ": SPACE, f" {chr(code)} ": ALONE}.get(result)
 
 
-def _runs(values: Iterator[tuple[int, int]]) -> list[tuple[int, int, int]]:
+def _runs(values: Iterable[tuple[int, Value]]) -> list[tuple[int, int, Value]]:
     """(code, value) in order -> ranges (first, last, value)."""
-    runs: list[tuple[int, int, int]] = []
+    runs: list[tuple[int, int, Value]] = []
     for code, value in values:
-        if runs and runs[-1][1] == code - 1 and runs[-1][2] == value:
-            runs[-1] = (runs[-1][0], code, value)
-        else:
-            runs.append((code, code, value))
+        first = code
+        if runs and runs[-1][1:] == (code - 1, value):
+            first = runs.pop()[0]
+        runs.append((first, code, value))
     return runs
 
 
@@ -145,13 +139,13 @@ def graphemes(table: Any) -> list[tuple[int, int, int]]:
         is_changed = normalize(character) != character
         return CONTROL if is_changed and normalize(character + GRAVE).count(GRAVE) > alone else 0
 
-    found = []
+    kinds = []
     for block in _blocks():
         joined = normalize("\n".join(f"½{GRAVE}{character}" for character in block)).count(GRAVE)
         joins = normalize("\n".join(f"{character}½{GRAVE}" for character in block)).count(GRAVE)
         if joined or joins or normalize("".join(block)) != "".join(block):
-            found += [(ord(character), kind(character)) for character in block]
-    return _runs((code, value) for code, value in found if value)
+            kinds += [(ord(character), kind(character)) for character in block]
+    return _runs((code, value) for code, value in kinds if value)
 
 
 def composition() -> tuple[list[list[int]], list[tuple[int, int, int]], list[tuple[int, int, int]]]:
@@ -160,13 +154,13 @@ def composition() -> tuple[list[list[int]], list[tuple[int, int, int]], list[tup
     split, join = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
     parts, composed = [], []
     for character in _where(lambda each: split(each) != each, str, split):
-        found = split(character)
+        decomposed = split(character)
         if ord(character) in HANGUL:
             continue
-        parts.append([ord(character), *map(ord, found), *[0] * (4 - len(found))])
-        first = join(found[:-1])
-        if len(first) == 1 and join(first + found[-1]) == character:
-            composed.append((ord(first), ord(found[-1]), ord(character)))
+        parts.append([ord(character), *map(ord, decomposed), *[0] * (4 - len(decomposed))])
+        first = join(decomposed[:-1])
+        if len(first) == 1 and join(first + decomposed[-1]) == character:
+            composed.append((ord(first), ord(decomposed[-1]), ord(character)))
 
     def moves(character: str) -> bool:
         return split(f"a{LAST_MARK}{character}") != f"a{LAST_MARK}{split(character)}"

@@ -168,9 +168,9 @@ class _File:
 
     def numbers(self, values: Any) -> None:
         """Numbers, in as few bytes as the largest takes."""
-        found = np.asarray(values, np.int64)
-        most = int(found.max(initial=0))
-        self.array(found.astype(np.min_scalar_type(most)))
+        array = np.asarray(values, np.int64)
+        most = int(array.max(initial=0))
+        self.array(array.astype(np.min_scalar_type(most)))
 
     def strings(self, texts: list[bytes]) -> None:
         self.numbers([len(text) for text in texts])

@@ -3,7 +3,6 @@ the recipes' requirements."""
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -18,9 +17,10 @@ import numpy as np
 from edgedistill import files, machine
 from edgedistill.data import bm25
 from edgedistill.errors import CheckFailed, UserError, require
-from edgedistill.evaluation import bootstrap, furthest, page, report, scoring, speed, tables
-from edgedistill.evaluation import teacher_agreement as agreements
-from edgedistill.evaluation.suites import FAMILIES, cosines
+from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
+from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, cosines
+from edgedistill.evaluation.suites.cosines import Measures
+from edgedistill.evaluation.suites.retrieval import Collection
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.runtime import bundle_location
 from edgedistill.runtime.arguments import MOST_THREADS, positive
@@ -52,18 +52,13 @@ class Measured(speed.Target):
 
     manifest: dict[str, Any] = field(default_factory=dict)  # of a pair: that of its encoder of queries
     documents: dict[str, Any] | None = None  # of a pair: what embeds its documents
-    quality: dict[str, dict[str, Any]] = field(default_factory=dict)
-    speed: dict[str, Any] = field(default_factory=dict)
-    agreement: dict[str, Any] | None = None
+    quality: dict[str, Measures] = field(default_factory=dict)
+    speed: Measures = field(default_factory=dict)
+    agreement: Measures | None = None
 
     @property
     def is_teacher(self) -> bool:
         return bool(self.manifest["kind"] == "teacher") and self.documents is None
-
-    @property
-    def graph(self) -> tuple[Path, str]:
-        """What one graph is known by: its folder and precision."""
-        return self.folder.resolve(), self.precision
 
     def open(self, session: Session) -> bundles_.Bundle:
         return bundles_.load(
@@ -80,7 +75,7 @@ def bench(
     search: scoring.Search = BY_COSINE,
     runners: Sequence[str] = (speed.OWN,),
     show: Log | None = None,
-) -> dict[str, Any]:
+) -> Measures:
     """Measure bundles ("path", "path:w8", "path:*") on suites, show the table (by default in the log), write
     the outputs, check the recipes' requirements. `search` adds to suites of kind retrieval; `runners` are
     timed, and accuracy is that of the graph in edgedistill's own.
@@ -89,39 +84,20 @@ def bench(
     possible, and CheckFailed with the result, after the files are written, when a requirement is not met.
     """
     if not bundles:
-        raise UserError(
-            "edgedistill bench: no bundle; name one, such as nano, or make one: edgedistill export RUN"
-        )
-    for file in filter(None, outputs):
-        if file.is_dir():
-            raise UserError(f"{file}: a folder; give the name of a file")
-        with files.folder_beside(file):  # so that what cannot be written is known now
-            pass
-    if outputs.png is not None:
-        page.browser()
+        way_out = "name one, such as nano, or make one: edgedistill export RUN"
+        raise UserError(f"edgedistill bench: no bundle; {way_out}")
+    _check_outputs(outputs)
     threads = machine.default_threads() if session.threads is None else session.threads
     session = replace(session, threads=positive(threads, "threads", MOST_THREADS))
     programs = [speed.Runner.named(name) for name in dict.fromkeys(runners)]
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
-    for target in measured:
-        if target.documents is not None:
-            of = "{name}:{precision}, {size_bytes:,} bytes".format(**target.documents)
-            session.log(
-                f"{target.title}: a pair; what is timed embeds queries, documents are embedded by {of}"
-            )
     _check_search(search, opened, measured, session)
-    _log_missing_teacher(measured, session.log)
-    of_each = len(opened) + sum(plan.rounds + (program.name == speed.OWN) for program in programs)
-    steps = len(measured) * of_each + plan.rounds  # the A/A test's
-    progress = _progress(steps, session.log)
+    _log_conditions(measured, session.log)
+    rounds = plan.rounds * (1 + len(measured) * len(programs))  # that of the A/A test too
+    progress = _progress(len(measured) * len(opened) + rounds, session.log)
     _accuracy(measured, opened, session, search, progress)
-    _compare_scores(measured, plan)
-    teacher = reference(measured)
-    for suite in opened:
-        expected = teacher.quality[suite.name] if teacher is not None else None
-        found = [target.quality[suite.name] for target in measured]
-        furthest.add(suite, found, expected)
+    _compare_scores(measured, opened, plan)
     measured = [replace(target, runner=program) for target in measured for program in programs]
     texts = opened[0].sample(plan.queries, plan.seed)
     timings = speed.measure(measured, texts, replace(session, log=progress), plan)
@@ -135,18 +111,13 @@ def bench(
     page.draw(reports, outputs.html, outputs.png)
     (show or session.log)(tables.terminal(reports))
     checks = []
-    for target, each in zip(measured, reports, strict=True):
-        checks += report.check_requirements(target.manifest, each)
-    result = {
-        "schema": report.SCHEMA,
-        "reports": [report.without_samples(each) for each in reports],
-        "requirements": checks,
-    }
-    try:
-        report.conclude(checks, result, session.log)
-    finally:
-        for path in filter(None, outputs):
-            session.log(f"wrote {path}")
+    for target, made in zip(measured, reports, strict=True):
+        checks += report.check_requirements(target.manifest, made)
+    slim = [report.without_samples(made) for made in reports]
+    for path in filter(None, outputs):
+        session.log(f"wrote {path}")
+    result = {"schema": report.SCHEMA, "reports": slim, "requirements": checks}
+    report.conclude(checks, result, session.log)
     return result
 
 
@@ -155,55 +126,51 @@ def targets(name: str, device: str = "cpu") -> list[Measured]:
 
     Raises UserError where there is no such bundle or precision.
     """
-    every = name.endswith(":*")
     opened = bundles_.load(name.removesuffix(":*"), device=device)
     query, *others = opened.encoders
-    chosen = list(query.manifest["precisions"]) if every else [opened.precision]
-    about: dict[str, Any] = {"timed": query.folder, "manifest": query.manifest}
-    for other in others:
-        graph = other.manifest["precisions"][other.precision]
+    documents = None
+    for encoder in others:
+        graph = encoder.manifest["precisions"][encoder.precision]
+        names = [encoder.manifest["name"]]
+        if "documents" in opened.manifest:  # by both, as the mean
+            names.append(query.manifest["name"])
         size = {key: graph[key] for key in ("sha256", "size_bytes")}
-        both = [query.manifest["name"]] if "documents" in opened.manifest else []
-        name = " + ".join([other.manifest["name"], *both])
-        about["documents"] = {"name": name, "precision": other.precision, **size}
-    return [Measured(opened.folder, precision, **about) for precision in chosen]
+        documents = {"name": " + ".join(names), "precision": encoder.precision, **size}
+    precisions = list(query.manifest["precisions"]) if name.endswith(":*") else [opened.precision]
+    about: dict[str, Any] = {"timed": query.folder, "manifest": query.manifest, "documents": documents}
+    return [Measured(opened.folder, precision, **about) for precision in precisions]
 
 
 def distinguishable(measured: list[Measured]) -> list[Measured]:
-    """Return the same bundles; those in different folders of the same name are named by their paths below a
-    folder that all are in."""
+    """Return the same bundles; those in different folders of the same name are named by the folder above
+    too."""
     folders = Counter(name for name, _ in {(target.name, target.folder.resolve()) for target in measured})
-    above = os.path.commonpath([target.folder.absolute().parent for target in measured])
-    return [
-        replace(target, name=Path(os.path.relpath(target.folder, above)).as_posix())
-        if folders[target.name] > 1
-        else target
-        for target in measured
-    ]
+    named = []
+    for target in measured:
+        name = "/".join(target.folder.absolute().parts[-2:])
+        named.append(replace(target, name=name) if folders[target.name] > 1 else target)
+    return named
 
 
 def reference(measured: list[Measured]) -> Measured | None:
     """Return the teacher that students are compared with, in fp32 where that is measured."""
-    return min(
-        (target for target in measured if target.is_teacher),
-        key=lambda target: target.precision != "fp32",
-        default=None,
-    )
+    teachers = [target for target in measured if target.is_teacher]
+    return min(teachers, key=lambda target: target.precision != "fp32", default=None)
 
 
 def assemble(
     target: Measured, measured: list[Measured], suite_of_texts: str, described: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the report of one bundle, with every key of KEYS in bench/report_files.py.
+) -> Measures:
+    """Return the report of one bundle, with every key of KEYS in evaluation/report.py.
 
     `suite_of_texts` is the suite whose texts were timed, `described` the machine.
     """
     manifest, graph, spent = target.manifest, target.manifest["precisions"][target.precision], target.speed
     teacher = reference(measured)
-    kept = {
-        name: _share(found, teacher.quality.get(name) if teacher else None)
-        for name, found in target.quality.items()
-    }
+    kept = dict[str, float | None]()
+    for name, quality in target.quality.items():
+        best = teacher.quality.get(name, {}).get("average", 0) if teacher else 0
+        kept[name] = quality["average"] / best if best > 0 else None
     return {
         "schema": report.SCHEMA,
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -228,37 +195,46 @@ def assemble(
     }
 
 
+def _check_outputs(outputs: Outputs) -> None:
+    """Raises UserError for files that cannot be written, so that this is known now."""
+    for file in filter(None, outputs):
+        if file.is_dir():
+            raise UserError(f"{file}: a folder; give the name of a file")
+        with files.folder_beside(file):
+            pass
+    if outputs.png is not None:
+        page.browser()
+
+
 def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> None:
     """Compare the embeddings that another's runner returned with edgedistill's own. Raises CheckFailed where
     they are of another model, so that no report has its times."""
-    found = target.speed["runner"]
-    rows = found.pop("embeddings", None)
-    found["name"] = target.runner.name
+    runner = target.speed["runner"]
+    rows = runner.pop("embeddings", None)
+    runner["name"] = target.runner.name
     if not rows:
         return
-    place, expected = f"--runner {target.runner.name}", target.open(session).encode_query(texts[: len(rows)])
-    given = np.array(rows, np.float32) if len({len(row) for row in rows}) == 1 else np.zeros((1, 0))
-    if given.shape != expected.shape:
-        raise UserError(
-            f"{place}: embeddings of shape {given.shape}, {expected.shape} expected; see bench/README.md"
+    expected = target.open(session).encode_query(texts[: len(rows)])
+    if {len(row) for row in rows} != {expected.shape[1]} or len(rows) > len(texts):
+        fact = f"embeddings that are not of {expected.shape[1]} dimensions, or of more than its texts"
+        raise UserError(f"--runner {target.runner.name}: {fact}; see bench/README.md")
+    least = float(cosines.dot(cosines.unit(np.array(rows)), expected).min())
+    runner["cosine_min"] = round(least, 5)
+    if least < SAME_MODEL:
+        fact = f"an embedding is at a cosine of {least:.3f} to that of {target.title}"
+        raise CheckFailed(
+            f"--runner {target.runner.name}: {fact}, so it did not run this graph; check the command"
         )
-    found["cosine_min"] = round(float(cosines.dot(cosines.unit(given), expected).min()), 5)
-    if found["cosine_min"] < SAME_MODEL:
-        fact = f"an embedding is at a cosine of {found['cosine_min']:.3f} to that of {target.title}"
-        raise CheckFailed(f"{place}: {fact}, so it did not run this graph; check the command")
 
 
-def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, Any]:
+def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> Measures:
     """Count what the vocabulary lacks of a suite. Returns {texts: with unknown tokens, tokens: their share of
     all, first: text or None}."""
-    unknown = opened.unknown_id
-    if unknown is None:
-        return {"texts": 0, "tokens": 0.0, "first": None}
-    tokenized = opened.tokenize(suite.texts, "query" if suite.kind == "retrieval" else "text")
-    counts, total = [int((ids == unknown).sum()) for ids in tokenized], sum(map(len, tokenized))
-    affected = [text for text, count in zip(suite.texts, counts, strict=True) if count]
-    share = round(sum(counts) / max(1, total), 6)
-    return {"texts": len(affected), "tokens": share, "first": next(iter(affected), None)}
+    ids = opened.tokenize(suite.texts, "query" if suite.kind == "retrieval" else "text")
+    counts = [int((row == opened.unknown_id).sum()) for row in ids]
+    affected = [text for text, lacking in zip(suite.texts, counts, strict=True) if lacking]
+    share = round(sum(counts) / max(1, sum(map(len, ids))), 6)
+    return {"texts": len(affected), "tokens": share, "first": affected[0] if affected else None}
 
 
 def _suites(names: list[str], measured: list[Measured], data: Path | None) -> list[scoring.Suite]:
@@ -267,29 +243,27 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
     Raises UserError where suites and bundles do not fit, because one needs or returns labels and the other
     embeddings.
     """
-    label_sets = {tuple(target.manifest.get("labels", ())) for target in measured}
-    if len(label_sets) > 1:
-        raise UserError(
-            "edgedistill bench: some bundles return different labels, or embeddings; measure them in "
-            "separate runs"
-        )
-    classifies, found = bool(next(iter(label_sets))), []
+    manifest, suites = measured[0].manifest, list[scoring.Suite]()
+    classifies = bool(manifest.get("labels"))
+    if any(target.manifest.get("labels", []) != manifest.get("labels", []) for target in measured):
+        fact = "some bundles return different labels, or embeddings"
+        raise UserError(f"edgedistill bench: {fact}; measure them in separate runs")
     for name in names or ["task" if classifies else DEFAULT_SUITE]:
-        own, _, file = name.partition(":")
-        if classifies != (own == "task"):
-            needed = ["labels", "embeddings; fine-tune it, or choose another suite"]
-            if classifies:
-                needed = ["embeddings", "labels; use --suite task for labels"]
-            raise UserError(f"--suite {name}: needs {needed[0]}, {measured[0].name} returns {needed[1]}")
-        of_task = scoring.task_suite(measured[0].manifest, file, data) if classifies else None
-        suite = of_task or scoring.suite(name, data)
-        for target in measured:
-            if target.documents is not None and suite.kind != "retrieval":
-                fact = f"its texts are no queries and documents, and {target.name} is a pair of encoders"
-                way_out = f"choose a suite of kind retrieval, or measure {target.timed} by itself"
-                raise UserError(f"--suite {name}: {fact}; {way_out}")
-        found.append(suite)
-    return found
+        kind, _, file = name.partition(":")
+        if classifies and kind != "task":
+            fact = f"needs embeddings, {measured[0].name} returns labels"
+            raise UserError(f"--suite {name}: {fact}; use --suite task for labels")
+        if kind == "task" and not classifies:
+            fact = f"needs labels, {measured[0].name} returns embeddings"
+            raise UserError(f"--suite {name}: {fact}; fine-tune it, or choose another suite")
+        suite = scoring.task_suite(manifest, file, data) if classifies else scoring.suite(name, data)
+        pairs = [target for target in measured if target.documents is not None]
+        if pairs and suite.kind != "retrieval":
+            fact = f"its texts are no queries and documents, and {pairs[0].name} is a pair of encoders"
+            way_out = f"choose a suite of kind retrieval, or measure {pairs[0].timed} by itself"
+            raise UserError(f"--suite {name}: {fact}; {way_out}")
+        suites.append(suite)
+    return suites
 
 
 def documents(name: str, session: Session) -> scoring.Documents:
@@ -300,61 +274,66 @@ def documents(name: str, session: Session) -> scoring.Documents:
         raise UserError(f"--documents {name}: returns labels, and embeddings are needed; name an encoder")
     target = Measured(opened.folder, opened.precision, manifest=opened.manifest)
     encoder = scoring.finite(opened, f"--documents {name}")
-    return scoring.Documents(target.title, encoder, target.graph)
+    return scoring.Documents(target.title, encoder)
 
 
 def _check_search(
     search: scoring.Search, suites: list[scoring.Suite], measured: list[Measured], session: Session
 ) -> None:
-    """Raises UserError where no suite is of kind retrieval, a package is missing, the embeddings of a bundle
-    are not in the space of the documents' encoder, or a suite is scored in float32 alone."""
+    """Raises UserError where no suite is of the kind that an option needs, a package is missing, or the
+    embeddings of a bundle are not in the space of the documents' encoder."""
+    retrieval = [suite for suite in suites if suite.kind == "retrieval"]
+    compact = [suite for suite in suites if suite.kind not in FLOAT32_ALONE]
+    for option, is_given, kinds, able in (
+        ("--hybrid", search.weight is not None, "retrieval", retrieval),
+        ("--documents", search.documents is not None, "retrieval", retrieval),
+        ("--embeddings", search.precisions, "retrieval, or another of a suite.yaml,", compact),
+    ):
+        if is_given and not able:
+            names = ", ".join(suite.name for suite in suites)
+            way_out = "add --suite retrieval"
+            raise UserError(f"{option}: none of the suites ({names}) is of kind {kinds}; {way_out}")
     for precision, target in product(search.precisions, measured):
         layout(precision, target.manifest["dims"][0], "--embeddings")
-    for suite in suites if search.precisions else ():
-        if suite.kind != "retrieval" and not FAMILIES[suite.kind].shares_embeddings:
-            raise UserError(
-                f"--embeddings: suite {suite.name} of kind {suite.kind} is scored in float32 alone; leave it "
-                "out, or choose suites of kinds sts, pair_classification and retrieval"
-            )
-    given, documents = {"--hybrid": search.weight, "--documents": search.documents}, search.documents
-    retrieval = [suite for suite in suites if suite.kind == "retrieval"]
-    for option, value in given.items():
-        if value is not None and not retrieval:
-            names = ", ".join(suite.name for suite in suites)
-            raise UserError(
-                f"{option}: none of the suites ({names}) is of kind retrieval; add --suite retrieval"
-            )
     if search.weight is not None:
         bm25.checked_weight(search.weight)
         for package in ("bm25s", "Stemmer"):
             require(package, "edgedistill bench --hybrid", "search")
-        # indexed now, so that texts without words are refused before anything is measured
-        _ = [task.bm25 for suite in retrieval for task in suite.tasks.values()]
-    if documents is None:
-        return
-    texts = retrieval[0].texts[:SPACE_TEXTS]
-    expected, problems = documents.encoder.query(texts), []
+        for suite in retrieval:  # indexed now, so that texts without words are refused before measuring
+            _ = [task.bm25 for task in suite.tasks.values() if isinstance(task, Collection)]
+    if search.documents is not None:
+        _check_space(search.documents, retrieval[0].texts[:SPACE_TEXTS], measured, session)
+
+
+def _check_space(
+    documents: scoring.Documents, queries: list[str], measured: list[Measured], session: Session
+) -> None:
+    """Raises UserError for each bundle whose embeddings are not in the space of the documents' encoder."""
+    expected, problems = documents.encoder.query(queries), []
     for target in measured:
-        opened, place = target.open(session), f"--documents {documents.name}: {target.title}"
-        _, fact = agreements.space(opened.encode_query(texts), expected)
+        _, fact = teacher_agreement.space(target.open(session).encode_query(queries), expected)
         if fact is not None:
+            place = f"--documents {documents.name}: {target.title}"
             problems.append(f"{place} {fact}; name an encoder of its teacher's space")
     if problems:
         raise UserError(*problems)
 
 
-def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
-    """Log, where no teacher is among the bundles, that the share retained is not shown, and how the teacher's
-    bundle is made."""
-    if reference(measured) is not None or measured[0].manifest.get("labels"):
-        return
+def _log_conditions(measured: list[Measured], log: Log) -> None:
+    """Log what embeds the documents of a pair and, where no teacher is among the bundles, that the share
+    retained is not shown, and how the teacher's bundle is made."""
+    for target in measured:
+        if target.documents is not None:
+            encoder = "{name}:{precision}, {size_bytes:,} bytes".format(**target.documents)
+            log(f"{target.title}: a pair; what is timed embeds queries, documents are embedded by {encoder}")
     manifest = measured[0].manifest
-    teacher = (manifest.get("recipe") or {}).get("teacher") or {}
-    model, revision = teacher.get("model", manifest["teacher"]), teacher.get("revision")
-    source = shlex.join([model, *(["--revision", revision] if revision else [])])
+    if reference(measured) is not None or manifest.get("labels"):
+        return
+    teacher = {"model": manifest["teacher"], **((manifest.get("recipe") or {}).get("teacher") or {})}
+    source = [teacher["model"], *(["--revision", teacher["revision"]] if teacher.get("revision") else [])]
     log(
         "no teacher among the bundles, so the share retained is not shown; run `edgedistill export "
-        f"{source} --out bundles/teacher` and add bundles/teacher:fp32 to this command"
+        f"{shlex.join(source)} --out bundles/teacher` and add bundles/teacher:fp32 to this command"
     )
 
 
@@ -369,27 +348,15 @@ def _accuracy(
     teacher = reference(measured)
     texts = list(dict.fromkeys(text for suite in suites for text in suite.texts if text))[:AGREEMENT_TEXTS]
     expected = teacher.open(session).encode(texts) if teacher is not None and texts else None
+    source = f"texts of {', '.join(suite.name for suite in suites)}"
     for target in measured:
         opened = target.open(session)
         if opened.fallback:
             session.log(f"{target.title}: {opened.fallback}")
         for suite in suites:
             progress(f"{target.title} on {suite.name}")
-            unknown = unknown_tokens(opened, suite)
-            encode = opened.classify if opened.labels else opened
-            if suite.kind == "retrieval":
-                same = search.documents is not None and search.documents.bundle == target.graph
-                found = scoring.evaluate_search(suite, encode, search._replace(same=same))
-            else:
-                found = {suite.name: scoring.evaluate(suite, encode, search.precisions, samples=True)}
-            if search.precisions:
-                scored, dim = found[suite.name], opened.embedding_dim()
-                averages = {"float32": scored["average"], **scored["embeddings"]}
-                scored["embeddings"] = {}
-                for name, average in averages.items():  # of binary+int8 both are stored
-                    size = sum(layout(each, dim).bytes for each in name.split("+"))
-                    scored["embeddings"][name] = {"average": average, "bytes": size}
-            target.quality.update({name: {**each, "unknown": unknown} for name, each in found.items()})
+            target.quality |= _scores(opened, suite, search)
+            unknown = target.quality[suite.name]["unknown"]
             if unknown["texts"] > UNKNOWN_SHARE * len(suite.texts):
                 session.log(
                     f"{target.title} on {suite.name}: {unknown['texts']:,} of {len(suite.texts):,} texts "
@@ -397,21 +364,48 @@ def _accuracy(
                     f'first "{unknown["first"][:60]}"'
                 )
         if expected is not None and target is not teacher:
-            found = agreements.agreement(opened.encoders[0].encode(texts), expected)
-            target.agreement = {**found, "source": f"texts of {', '.join(suite.name for suite in suites)}"}
+            embeddings = opened.encoders[0].encode(texts)
+            target.agreement = {**teacher_agreement.agreement(embeddings, expected), "source": source}
 
 
-def _compare_scores(measured: list[Measured], plan: speed.MeasurementPlan) -> None:
+def _scores(opened: bundles_.Bundle, suite: scoring.Suite, search: scoring.Search) -> dict[str, Measures]:
+    """Score a bundle on a suite: {name of a ranking, or of the suite: its quality}."""
+    if suite.kind == "retrieval":
+        scored = scoring.evaluate_search(suite, opened, search)
+    else:
+        encode = opened.classify if opened.labels else opened
+        scored = {suite.name: scoring.evaluate(suite, encode, search.precisions, samples=True)}
+    quality = scored[suite.name]
+    if compact := quality.get("embeddings"):
+        quality["embeddings"] = {}
+        for precision, average in {"float32": quality["average"], **compact}.items():
+            stored = [layout(part, opened.embedding_dim()).bytes for part in precision.split("+")]
+            quality["embeddings"][precision] = {"average": average, "bytes": sum(stored)}
+    unknown = unknown_tokens(opened, suite)
+    return {name: {**scores, "unknown": unknown} for name, scores in scored.items()}
+
+
+def _compare_scores(
+    measured: list[Measured], suites: list[scoring.Suite], plan: speed.MeasurementPlan
+) -> None:
     """Give each suite and task its `interval95` and its `difference` to the teacher in the same ranking, by
-    the bootstrap over pairs or queries."""
+    the bootstrap over pairs or queries, and each student's suites the items on which it is `furthest` from
+    the teacher."""
     teacher = reference(measured)
-    drawn = {target.title: _resampled(target, plan) for target in measured}
-    expected = drawn[teacher.title] if teacher is not None else {}
+    expected = _resampled(teacher, plan) if teacher is not None else {}
     for target in measured:
-        for key, (draws, score, place) in drawn[target.title].items():
+        for key, (draws, score, place) in _resampled(target, plan).items():
             place["interval95"] = bootstrap.interval(draws)
-            if target is not teacher and (other := expected.get(key)):
-                place["difference"] = bootstrap.difference(draws, other.draws, score - other.score)
+            if target is not teacher and key in expected:
+                theirs = expected[key]
+                interval = bootstrap.interval(draws - theirs.draws)
+                place["difference"] = {"mean": round(score - theirs.score, 5), "interval95": interval}
+        if teacher is None or target is teacher:
+            continue
+        for suite in suites:
+            quality = target.quality[suite.name]
+            if furthest := teacher_agreement.furthest(suite, quality, teacher.quality[suite.name]):
+                quality["furthest"] = furthest
 
 
 class Resampled(NamedTuple):
@@ -419,23 +413,19 @@ class Resampled(NamedTuple):
 
     draws: bootstrap.Floats
     score: float
-    place: dict[str, Any]
+    place: Measures
 
 
 def _resampled(target: Measured, plan: speed.MeasurementPlan) -> dict[tuple[str, str], Resampled]:
     """Resample the scores of a bundle by suite and task, and by suite and "" the average; none of suites
     whose tasks have no samples."""
-    found = dict[tuple[str, str], Resampled]()
+    resampled = {}
     for suite, quality in target.quality.items():
-        measure = FAMILIES[quality["kind"]].averaged
         for name, draws in bootstrap.of_suite(quality["tasks"], plan.resamples, plan.seed).items():
             place = quality["tasks"][name] if name else quality
-            found[suite, name] = Resampled(draws, place[measure if name else "average"], place)
-    return found
-
-
-def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | None:
-    return found["average"] / teachers["average"] if teachers and teachers["average"] > 0 else None
+            score = place[FAMILIES[quality["kind"]].averaged if name else "average"]
+            resampled[suite, name] = Resampled(draws, score, place)
+    return resampled
 
 
 def _progress(steps: int, log: Log) -> Log:

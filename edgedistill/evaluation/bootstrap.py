@@ -7,13 +7,12 @@ bundle, once or several times over; it is an array of milliseconds, and rounds m
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from edgedistill.evaluation.suites.cosines import places, rank_correlation
+from edgedistill.evaluation.suites.cosines import Measures, places, rank_correlation
 
 Floats = npt.NDArray[np.float64]
 Rounds = Sequence[Floats]
@@ -28,13 +27,12 @@ def quantiles(
     Returns ({p50_ms: value, …}, {p50_ms: [low, high], …}), rounded to 0.1 µs. Two-stage percentile bootstrap
     (Efron and Tibshirani 1993): rounds are resampled with replacement, then queries within each round.
     """
-    levels = list(LEVELS.values())
-    resampled = np.array(_two_stage(rounds, lambda taken: np.quantile(taken, levels), resamples, seed))
-    points = np.quantile(np.concatenate(list(rounds)), levels)
-    return (
-        {name: round(float(value), 4) for name, value in zip(LEVELS, points, strict=True)},
-        {name: interval(column, 4) for name, column in zip(LEVELS, resampled.T, strict=True)},
-    )
+    points, intervals = dict[str, float](), dict[str, list[float]]()
+    resampled = _two_stage(rounds, list(LEVELS.values()), resamples, seed)
+    for number, (name, level) in enumerate(LEVELS.items()):
+        points[name] = round(float(np.quantile(np.concatenate(rounds), level)), 4)
+        intervals[name] = interval(resampled[:, number], 4)
+    return points, intervals
 
 
 def interval(draws: Floats, digits: int = 5) -> list[float]:
@@ -42,47 +40,40 @@ def interval(draws: Floats, digits: int = 5) -> list[float]:
     return [round(float(end), digits) for end in np.quantile(draws, [0.025, 0.975])]
 
 
-def _two_stage(rounds: Rounds, of: Callable[[Floats], Any], resamples: int, seed: int) -> list[Any]:
-    random, count = np.random.default_rng(seed), len(rounds)
-    found = []
+def _two_stage(rounds: Rounds, levels: list[float], resamples: int, seed: int) -> Floats:
+    """The quantiles of each resample: (resamples, levels)."""
+    random, draws = np.random.default_rng(seed), []
     for _ in range(resamples):
-        chosen = [rounds[at] for at in random.integers(0, count, count)]
-        found.append(of(np.concatenate([each[random.integers(0, len(each), len(each))] for each in chosen])))
-    return found
+        chosen = [rounds[at] for at in random.integers(0, len(rounds), len(rounds))]
+        times = np.concatenate([random.choice(times, len(times)) for times in chosen])
+        draws.append(np.quantile(times, levels))
+    return np.array(draws)
 
 
-def ratio(ours: Rounds, theirs: Rounds, queries: int, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
+def ratio(ours: Rounds, theirs: Rounds, queries: int, resamples: int = 1000, seed: int = 0) -> Measures:
     """Estimate how many times as long a query takes in `ours` as in `theirs`, query by query.
 
     Both have the same rounds of `queries` queries in the same order; of several passes a query's median
     counts. Returns {ratio, interval95}: the median of the ratios, by the two-stage bootstrap.
     """
-
-    def each(times: Floats) -> Floats:
-        whole = times[: len(times) // queries * queries]
-        medians: Floats = np.median(whole.reshape(-1, queries), axis=0)
-        return medians
-
-    logs = [np.log(each(a) / each(b)) for a, b in zip(ours, theirs, strict=True)]
-    draws = np.exp(_two_stage(logs, np.median, resamples, seed))
+    logs = [np.log(_by_query(a, queries) / _by_query(b, queries)) for a, b in zip(ours, theirs, strict=True)]
+    draws = np.exp(_two_stage(logs, [0.5], resamples, seed))
     return {"ratio": round(float(np.exp(np.median(logs))), 4), "interval95": interval(draws, 4)}
 
 
-def ratio_between_runs(ours: Rounds, theirs: Rounds, resamples: int = 1000) -> dict[str, Any]:
-    """Estimate the ratio of two medians whose rounds have nothing in common. Returns {ratio, interval95}."""
-    above = np.array(_two_stage(ours, np.median, resamples, 0))
-    below = np.array(_two_stage(theirs, np.median, resamples, 1))
-    point = np.median(np.concatenate(list(ours))) / np.median(np.concatenate(list(theirs)))
-    return {"ratio": round(float(point), 4), "interval95": interval(above / below, 4)}
+def _by_query(times: Floats, queries: int) -> Floats:
+    """The median of each query over the whole passes of a round."""
+    passes: Floats = times[: len(times) // queries * queries].reshape(-1, queries)
+    return np.median(passes, axis=0)
 
 
-def resolution(same: dict[str, Any]) -> float:
+def resolution(same: Measures) -> float:
     """Return the smallest relative difference that a run can resolve, given the ratio of a bundle to itself
     (A/A test): the end of its interval that is further from 1."""
     return round(float(np.exp(np.abs(np.log([same["ratio"], *same["interval95"]])).max()) - 1), 4)
 
 
-def scores(name: str, samples: dict[str, Any], resamples: int = 1000, seed: int = 0) -> Floats:
+def scores(name: str, samples: Measures, resamples: int = 1000, seed: int = 0) -> Floats:
     """Resample the score of a task: (resamples,). Of encoders on the same items the same items are drawn, so
     that differences are paired (Sakai 2006).
 
@@ -100,20 +91,19 @@ def scores(name: str, samples: dict[str, Any], resamples: int = 1000, seed: int 
     return np.array([rank_correlation(x[rows], y[rows]) or 0.0 for rows in draws])
 
 
-def of_suite(tasks: dict[str, Any], resamples: int = 1000, seed: int = 0) -> dict[str, Floats]:
+def of_suite(tasks: dict[str, Measures], resamples: int = 1000, seed: int = 0) -> dict[str, Floats]:
     """Resample the scores of a suite's tasks by their names and, where all have samples, as "" their mean."""
-    sampled = {name: task["samples"] for name, task in tasks.items() if "samples" in task}
-    found = {name: scores(name, each, resamples, seed) for name, each in sampled.items()}
-    return {**found, "": np.mean(list(found.values()), axis=0)} if len(found) == len(tasks) else found
-
-
-def difference(ours: Floats, theirs: Floats, mean: float) -> dict[str, Any]:
-    """Return {mean, interval95} of a difference of scores, given both scores' paired resamples."""
-    return {"mean": round(mean, 5), "interval95": interval(ours - theirs)}
+    draws = {}
+    for name, task in tasks.items():
+        if "samples" in task:
+            draws[name] = scores(name, task["samples"], resamples, seed)
+    if len(draws) == len(tasks):
+        draws[""] = np.mean(list(draws.values()), axis=0)
+    return draws
 
 
 def noise(rounds: Rounds) -> float:
     """Return how much the rounds of a bundle differ, each in a fresh process on the same queries: the slowest
     round's p50 over the fastest's, minus 1."""
-    p50 = [np.median(each) for each in rounds]
+    p50 = [np.median(times) for times in rounds]
     return round(float(max(p50) / min(p50) - 1), 4)

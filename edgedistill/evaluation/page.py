@@ -23,6 +23,7 @@ from edgedistill.evaluation.report import (
     without_samples,
 )
 from edgedistill.evaluation.suites import FAMILIES
+from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.precisions import PRECISIONS
 
 TEMPLATES = Path(__file__).with_name("html")
@@ -44,9 +45,10 @@ def draw(
 ) -> None:
     """Write the page and the picture of it, each where a path is given. changes: rows of text, of two files
     that were compared."""
-    for write_one, path in ((write, html), (picture, png)):
-        if path is not None:
-            write_one(path, reports, changes)
+    if html is not None:
+        write(html, reports, changes)
+    if png is not None:
+        picture(png, reports, changes)
 
 
 def write(path: Path, reports: list[Report], changes: list[list[str]] | None = None) -> None:
@@ -56,11 +58,11 @@ def write(path: Path, reports: list[Report], changes: list[list[str]] | None = N
 
 def browser() -> str:
     """Return the Chromium that takes pictures. Raises UserError where there is none."""
-    found = next(filter(None, map(shutil.which, [os.environ.get("CHROMIUM", ""), *BROWSERS])), None)
-    if found is None:
+    path = next(filter(None, map(shutil.which, [os.environ.get("CHROMIUM", ""), *BROWSERS])), None)
+    if path is None:
         way_out = "install Chromium, name it in CHROMIUM, or open the page of --html and print it"
         raise UserError(f"--png: no {', '.join(BROWSERS)} on the path, which draws the page; {way_out}")
-    return found
+    return path
 
 
 def picture(path: Path, reports: list[Report], changes: list[list[str]] | None = None) -> None:
@@ -68,12 +70,12 @@ def picture(path: Path, reports: list[Report], changes: list[list[str]] | None =
     not draw."""
     with files.new_file(path.absolute()) as new:  # a browser takes no other
         page, shot, height = new.with_name("page.html"), new.with_name("page.png"), PICTURE_WIDTH
-        own = f"--user-data-dir={new.with_name('profile')}"  # a profile in use would take the page over
+        profile = f"--user-data-dir={new.with_name('profile')}"  # a profile in use would take the page over
         write(page, reports, changes)
         with contextlib.suppress(subprocess.TimeoutExpired):
             for option in ("--dump-dom", f"--screenshot={shot}"):  # the first tells how high it is
                 size = f"--window-size={PICTURE_WIDTH},{height}"
-                command = [browser(), *OPTIONS, own, size, option, page.as_uri()]
+                command = [browser(), *OPTIONS, profile, size, option, page.as_uri()]
                 drawn = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE_S)
                 height = max(map(int, re.findall(r'data-height="(\d+)"', drawn.stdout)), default=height)
         if not shot.exists():
@@ -91,14 +93,14 @@ def filled(template: Path, data: Any) -> str:
     return page.replace("/*DATA*/", text.replace("<", "\\u003c"))  # so that no text of it ends the script
 
 
-def data(reports: list[Report], changes: list[list[str]] | None = None) -> dict[str, Any]:
+def data(reports: list[Report], changes: list[list[str]] | None = None) -> Measures:
     """Return what page.js draws: the reports themselves and, of each, the cells of its row in every table.
 
     `suites` holds each suite's name and kind, the measure of a task that it averages, and the title of that;
     `embeddings` the rows of embeddings in fewer bytes, `precisions` what each is.
     """
     names, noise = suites(reports), disturbances(reports)
-    kinds = {name: found["kind"] for report in reports for name, found in report["quality"].items()}
+    kinds = {name: quality["kind"] for report in reports for name, quality in report["quality"].items()}
     return {
         "suites": [
             {"name": name, "kind": kind, "averaged": FAMILIES[kind].averaged, "measure": FAMILIES[kind].title}
@@ -120,7 +122,7 @@ def data(reports: list[Report], changes: list[list[str]] | None = None) -> dict[
             for report, row in tables.embeddings(reports)
         ],
         "where": list(dict.fromkeys(map(tables.conditions, reports))),
-        "precisions": {name: each.description.split(";")[0] for name, each in PRECISIONS.items()},
+        "precisions": {name: precision.description.split(";")[0] for name, precision in PRECISIONS.items()},
         "changes": changes,
         "noise": "; ".join(noise),
         "ties": tables.tie_note(reports),
@@ -129,6 +131,8 @@ def data(reports: list[Report], changes: list[list[str]] | None = None) -> dict[
 
 def _thinned(rounds: list[list[float]] | None) -> list[float] | None:
     """Return at most SHOWN_SAMPLES of all latencies, evenly from the fastest to the slowest."""
-    times = sorted(time for each in rounds or () for time in each)
+    times = sorted(time for times_ms in rounds or () for time in times_ms)
+    if not times:
+        return None
     step = max(1, (len(times) - 1) // SHOWN_SAMPLES)
-    return [*times[::step], *times[-1:]] or None
+    return [*times[::step], times[-1]]

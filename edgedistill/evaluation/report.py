@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from edgedistill import files
-from edgedistill.errors import CheckFailed, UserError
+from edgedistill.errors import UserError, raise_failed
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.speed import OWN, titled
+from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.session import Log
 
 SCHEMA = 1
 NOISY = 0.10  # tables mark a p50 that differed by more than this between rounds of the same bundle
+SIZE = "size_mb"  # the only requirement that is an upper bound
 STOLEN = 0.01  # seconds of a processor per second, from which others disturb a measurement
 Report = dict[str, Any]
 KEYS: dict[str, tuple[str, ...]] = {  # every report has at least these
@@ -40,34 +43,27 @@ def read(path: Path) -> list[Report]:
     if not path.exists():
         raise UserError(f"{path}: no such file; make one with edgedistill bench … --out {path.name}")
     value = files.read_json(path, "write it again with edgedistill bench")
-    reports = (
-        value["reports"] if isinstance(value, dict) and isinstance(value.get("reports"), list) else [value]
-    )
+    reports = value.get("reports", [value]) if isinstance(value, dict) else [value]
     for part in [value, *reports]:
         schema = part.get("schema") if isinstance(part, dict) else None
         if not isinstance(schema, int):
             raise UserError(f"{path}: not a report, it has no `schema`; make one with edgedistill bench")
         if schema > SCHEMA:
-            raise UserError(
-                f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; upgrade edgedistill"
-            )
-    problems = [
-        f"{path}: reports[{at}]: no `{key}`; write it again with edgedistill bench"
-        for at, each in enumerate(reports)
-        for key in missing_keys(each)
-    ]
-    if problems:
-        raise UserError(*problems)
+            fact = f"schema {schema}, this edgedistill reads up to {SCHEMA}"
+            raise UserError(f"{path}: {fact}; upgrade edgedistill")
+    lost = [(number, key) for number, report in enumerate(reports) for key in missing_keys(report)]
+    way_out = "write it again with edgedistill bench"
+    if lost:
+        raise UserError(*(f"{path}: reports[{number}]: no `{key}`; {way_out}" for number, key in lost))
     return reports
 
 
 def missing_keys(report: Report) -> list[str]:
     """Return the required KEYS that a report lacks, dotted."""
-    lost = []
-    for key, parts in KEYS.items():
-        inside = report.get(key)
-        found = inside if isinstance(inside, dict) else ()
-        lost += [f"{key}.{part}" for part in parts if part not in found] if key in report else [key]
+    lost = [key for key in KEYS if key not in report]
+    for key in KEYS:
+        if key in report:
+            lost += [f"{key}.{part}" for part in KEYS[key] if part not in report[key]]
     return lost
 
 
@@ -105,26 +101,24 @@ def suites(reports: list[Report]) -> list[str]:
 
 def disturbances(reports: list[Report]) -> list[str]:
     """Return what makes the times of reports doubtful, one fact each; none on a quiet machine."""
-    noises, found = [report.get("noise") or {} for report in reports], list[str]()
-    if max(each.get("between", 0) for each in noises) > NOISY:
-        found.append(f"p50 of the same graph differed by more than {NOISY:.0%} between rounds")
-    if (same := max(each.get("resolution", 0) for each in noises)) > NOISY:
-        found.append(f"the same bundle measured twice differed by up to {same:.0%}")
+    noises = [report.get("noise") or {} for report in reports]
+    between, same = (max(noise.get(key, 0) for noise in noises) for key in ("between", "resolution"))
+    facts = list[str]()
+    if between > NOISY:
+        facts.append(f"p50 of the same graph differed by more than {NOISY:.0%} between rounds")
+    if same > NOISY:
+        facts.append(f"the same bundle measured twice differed by up to {same:.0%}")
     for key, who in (("steal", "other guests of the host"), ("throttled", "the CPU quota of its group")):
-        taken = [share for each in noises for share in each.get("pressure", {}).get(key, ())]
-        if taken and max(taken) > STOLEN:
-            found.append(f"{who} took {max(taken):.0%} of a processor's time in the worst round")
-    return found
+        shares = [share for noise in noises for share in noise.get("pressure", {}).get(key, ())]
+        if max(shares, default=0) > STOLEN:
+            facts.append(f"{who} took {max(shares):.0%} of a processor's time in the worst round")
+    return facts
 
 
 def ties(reports: list[Report]) -> list[tuple[Report, Report]]:
     """Return the pairs of reports whose p50 the run cannot tell apart."""
-    return [
-        (a, b)
-        for at, a in enumerate(reports)
-        for b in reports[at + 1 :]
-        if a.get("against", {}).get(title(b), {}).get("tie")
-    ]
+    pairs = combinations(reports, 2)
+    return [(a, b) for a, b in pairs if a.get("against", {}).get(title(b), {}).get("tie")]
 
 
 def resolution(report: Report) -> float:
@@ -147,7 +141,7 @@ def without_samples(part: Any) -> Any:
     return {key: without_samples(value) for key, value in part.items() if "samples" not in key}
 
 
-def check_requirements(manifest: dict[str, Any], report: Report) -> list[dict[str, Any]]:
+def check_requirements(manifest: dict[str, Any], report: Report) -> list[Measures]:
     """Compare a report with the `requirements` of the manifest's recipe.
 
     `sts` and `sts_kept` apply to the named suite, else to every measured suite of kind sts; `size_mb` to the
@@ -155,38 +149,33 @@ def check_requirements(manifest: dict[str, Any], report: Report) -> list[dict[st
     None where it was not measured.
     """
     requirements = (manifest.get("recipe") or {}).get("requirements") or {}
-    names = [name for name, scores in report["quality"].items() if scores["kind"] == "sts"]
+    names = [name for name, quality in report["quality"].items() if quality["kind"] == "sts"]
     if named := requirements.get("suite"):
         names = [scoring.title(named) if Path(named).is_file() else named]
-    found: list[tuple[str, float | None, float | None]] = []
+    rows = list[tuple[str, float | None, float | None]]()
     for name in names:
-        average = (report["quality"].get(name) or {}).get("average")
-        found.append((f"sts on {name}", requirements.get("sts"), average))
-        found.append((f"sts_kept on {name}", requirements.get("sts_kept"), report["kept"].get(name)))
+        average = report["quality"].get(name, {}).get("average")
+        rows.append((f"sts on {name}", requirements.get("sts"), average))
+        rows.append((f"sts_kept on {name}", requirements.get("sts_kept"), report["kept"].get(name)))
     precision, size = report["bundle"]["precision"], report["size_bytes"]["graph"] / 1e6
-    found.append((f"size_mb in {precision}", (requirements.get("size_mb") or {}).get(precision), size))
+    rows.append((f"{SIZE} in {precision}", (requirements.get(SIZE) or {}).get(precision), size))
     checks = []
-    for what, required, value in found:
+    for what, required, value in rows:
         if required is not None:
-            sign = -1 if what.startswith("size_mb") else 1
-            met = None if value is None else sign * value >= sign * required
-            check = {"bundle": title(report), "requirement": what}
-            checks.append({**check, "required": required, "found": value, "met": met})
+            met = value is not None and (value <= required if what.startswith(SIZE) else value >= required)
+            check = {"bundle": title(report), "requirement": what, "required": required, "found": value}
+            checks.append({**check, "met": None if value is None else met})
     return checks
 
 
-def conclude(checks: list[dict[str, Any]], result: dict[str, Any], log: Log) -> None:
+def conclude(checks: list[Measures], result: Measures, log: Log) -> None:
     """Log the requirements that were not checked. Raises CheckFailed with `result` when one is not met."""
-    failed = []
-    for each in checks:
-        what = f"{each['bundle']}: {each['requirement']}"
-        bound = (
-            f"{'at most' if each['requirement'].startswith('size_mb') else 'at least'} {each['required']:g}"
-        )
-        if each["met"] is None:
+    failed = list[str]()
+    for check in checks:
+        what = "{bundle}: {requirement}".format(**check)
+        if check["met"] is None:
             why_not = "its suite or its teacher was not measured; add --suite, the teacher's bundle"
-            log(f"requirement of {what}, {bound}: not checked, {why_not}")
-        elif not each["met"]:
-            failed.append(f"{what} is {each['found']:.4f}, its recipe requires {bound}")
-    if failed:
-        raise CheckFailed("\n".join(failed), result)
+            log(f"requirement of {what}: not checked, {why_not}")
+        elif not check["met"]:
+            failed.append(f"{what} is {check['found']:.4f}, its recipe requires {check['required']:g}")
+    raise_failed(failed, **result)

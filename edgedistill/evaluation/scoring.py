@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -15,12 +15,12 @@ import numpy as np
 from pydantic import Field
 
 from edgedistill import files, recipe
-from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
-from edgedistill.evaluation.suites import FAMILIES, labelled_task
-from edgedistill.evaluation.suites.cosines import Encode, Encoder, encoded, unit
-from edgedistill.evaluation.suites.retrieval import Collection, Documents, Search, rankings
-from edgedistill.evaluation.suites.suite_files import Rows, Task, locate
+from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, labelled_task
+from edgedistill.evaluation.suites.cosines import Encode, Encoder, Measures, Remembered, unit
+from edgedistill.evaluation.suites.mteb_task import MtebTask
+from edgedistill.evaluation.suites.retrieval import Documents, Search, rankings
+from edgedistill.evaluation.suites.suite_files import Task, TaskData, locate
 from edgedistill.recipe import Section, yaml_file
 from edgedistill.runtime.compact import compact, expanded
 from edgedistill.runtime.similarity import not_finite
@@ -58,24 +58,24 @@ class Suite:
 
     name: str
     kind: str
-    texts: list[str]  # every distinct text once; of retrieval: the queries
-    tasks: dict[str, Any]  # by name, in the form its family reads
+    tasks: dict[str, TaskData]
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Every distinct text once; of retrieval: the queries."""
+        return list(dict.fromkeys(text for task in self.tasks.values() for text in task.texts))
 
     def sample(self, count: int, seed: int = 0) -> list[Any]:
         """Draw `count` texts (of a labelled task: texts or pairs), repeated only where the suite has fewer.
 
         Those of a retrieval suite are drawn from the queries and the corpus' first chunk.
         """
-        texts: list[Any] = list(self.texts)
-        for task in self.tasks.values():
-            if isinstance(task, Collection):
-                texts += next(task.chunks(), ([], []))[1]
-            elif isinstance(task, LabelledRows):
-                texts += task.items
-        texts = [text for text in texts if text]
-        random = np.random.default_rng(seed)
-        rounds = [random.permutation(len(texts)) for _ in range(-(-count // len(texts)))]
-        return [texts[i] for i in np.concatenate(rounds)[:count]]
+        texts = [text for task in self.tasks.values() for text in task.timed if text]
+        distinct = texts if self.kind == "task" else list(dict.fromkeys(texts))
+        random, order = np.random.default_rng(seed), list[int]()
+        while len(order) < count:
+            order += random.permutation(len(distinct)).tolist()
+        return [distinct[at] for at in order[:count]]
 
 
 def suite(name: str | Path, data: Path | str | None = None) -> Suite:
@@ -88,10 +88,7 @@ def suite(name: str | Path, data: Path | str | None = None) -> Suite:
     title, path, description = _described(name)
     data = data or os.environ.get("EDGEDISTILL_DATA")
     find = partial(locate, path, data=Path(data) if data else None)
-    rows, read = Rows(), FAMILIES[description.kind].read
-    assert read is not None, "`describe` refuses such kinds"
-    tasks = {part.name: read(part, find, rows) for part in description.tasks}
-    return Suite(title, description.kind, list(rows), tasks)
+    return Suite(title, description.kind, {part.name: part.read(find) for part in description.tasks})
 
 
 def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = None) -> Suite:
@@ -99,7 +96,7 @@ def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = Non
     table of the same columns."""
     tasks = labelled_task.of_recipe(manifest["recipe"], file, data)
     labelled_task.check(manifest["labels"], tasks)
-    return Suite(f"task:{file}" if file else "task", "task", [], tasks)
+    return Suite(f"task:{file}" if file else "task", "task", dict(tasks))
 
 
 def title(name: str | Path) -> str:
@@ -112,17 +109,14 @@ def languages(name: str | Path) -> set[str]:
     """Return the language codes in a suite's task names (en and de of en-de) and bitext columns. Only
     suite.yaml is read."""
     _, _, description = _described(name)
-    named = [
-        each
-        for part in description.tasks
-        for each in (part.name, getattr(part, "first", ""), getattr(part, "second", ""))
-    ]
-    return {code for each in named for code in re.split(r"[^a-z]+", each.lower()) if code}
+    codes = set[str]()
+    for part in description.tasks:
+        for named in (part.name, getattr(part, "first", ""), getattr(part, "second", "")):
+            codes.update(re.findall(r"[a-z]+", named.lower()))
+    return codes
 
 
-def evaluate(
-    suite: Suite, encode: Any, precisions: Sequence[str] = (), samples: bool = False
-) -> dict[str, Any]:
+def evaluate(suite: Suite, encode: Any, precisions: Sequence[str] = (), samples: bool = False) -> Measures:
     """Score an encoder on a suite. Returns {kind, average, tasks: {name: measures}}; `average` is the mean
     over tasks of the measure that the family averages.
 
@@ -133,46 +127,53 @@ def evaluate(
     single items, are left out where not asked for. Raises CheckFailed for
     embeddings that are not finite, whose cosines would count as 0.
     """
-    family, encoder = FAMILIES[suite.kind], finite(encode, f"suite {suite.name}")
-    given: Any = encoder if family.roles else encoder.text
-    if family.shares_embeddings:
-        given = unit(encoded(given, suite.texts))
-    tasks = {name: family.score(task, given) for name, task in suite.tasks.items()}
+    encoder = finite(encode, f"suite {suite.name}")
+    if suite.kind not in FLOAT32_ALONE:
+        encoder = encoder._replace(text=Remembered(encoder.text))  # tasks share texts
+    tasks = {name: task.score(encoder) for name, task in suite.tasks.items()}
     for precision in precisions:
-        rows = unit(expanded(compact(given, precision, encoder.calibration)))
+        stored = encoder._replace(text=partial(_in_precision, encoder, precision))
         for name, task in suite.tasks.items():
-            score = family.score(task, rows)[family.averaged]
+            score = task.score(stored)[FAMILIES[suite.kind].averaged]
             tasks[name]["embeddings"] = {**tasks[name].get("embeddings", {}), precision: score}
     for measures in tasks.values() if not samples else ():
         measures.pop("samples", None)
     return _averaged(suite, tasks)
 
 
-def evaluate_search(suite: Suite, encode: Any, search: Search) -> dict[str, dict[str, Any]]:
+def _in_precision(encoder: Encoder, precision: str, texts: list[str]) -> Any:
+    """Embeddings as they come back from a precision of fewer bytes."""
+    return expanded(compact(unit(encoder.text(texts)), precision, encoder.calibration))
+
+
+def evaluate_search(suite: Suite, encode: Any, search: Search) -> dict[str, Measures]:
     """Score an encoder, as `evaluate` takes it, on a suite of kind retrieval, alone and beside what `search`
     names. Returns, by the suite's name and the title of each ranking, what `evaluate` returns; of one with
     BM25 also its `weight` and the average of `bm25` alone."""
-    given, by_title = finite(encode, f"suite {suite.name}"), dict[str, dict[str, Any]]()
-    for name, task in suite.tasks.items():
-        for title, measures in rankings(task, given, search).items():
+    encoder, by_title = finite(encode, f"suite {suite.name}"), dict[str, Measures]()
+    collections: dict[str, Any] = suite.tasks
+    for name, task in collections.items():
+        for title, measures in rankings(task, encoder, search).items():
             by_title.setdefault(f"{suite.name}{title}", {})[name] = measures
-    found = {title: _averaged(suite, tasks) for title, tasks in by_title.items()}
-    for each in found.values():
-        alone = [measures["bm25"]["ndcg_at_10"] for measures in each["tasks"].values() if "bm25" in measures]
+    qualities = {title: _averaged(suite, tasks) for title, tasks in by_title.items()}
+    for quality in qualities.values():
+        alone = [
+            measures["bm25"]["ndcg_at_10"] for measures in quality["tasks"].values() if "bm25" in measures
+        ]
         if alone:
-            each.update(weight=search.weight, bm25=float(np.mean(alone)))
-    return found
+            quality |= {"weight": search.weight, "bm25": float(np.mean(alone))}
+    return qualities
 
 
-def _averaged(suite: Suite, tasks: dict[str, Any]) -> dict[str, Any]:
+def _averaged(suite: Suite, tasks: dict[str, Measures]) -> Measures:
     measure = FAMILIES[suite.kind].averaged
-    average = float(np.mean([scores[measure] for scores in tasks.values()]))
-    found = {"kind": suite.kind, "average": average, "tasks": tasks}
-    if compacted := [scores["embeddings"] for scores in tasks.values() if "embeddings" in scores]:
-        found["embeddings"] = {
-            name: float(np.mean([scores[name] for scores in compacted])) for name in compacted[0]
-        }
-    return found
+    average = float(np.mean([measures[measure] for measures in tasks.values()]))
+    quality = {"kind": suite.kind, "average": average, "tasks": tasks}
+    compacted = [measures["embeddings"] for measures in tasks.values() if "embeddings" in measures]
+    if compacted:
+        averages = {name: np.mean([scores[name] for scores in compacted]) for name in compacted[0]}
+        quality["embeddings"] = {name: float(average) for name, average in averages.items()}
+    return quality
 
 
 def finite(encode: Any, place: str) -> Encoder:
@@ -180,13 +181,12 @@ def finite(encode: Any, place: str) -> Encoder:
     naming the first text."""
 
     def checked(encode: Encode, texts: Any) -> Any:
-        found = encode(texts)
-        is_float = isinstance(found, np.ndarray) and found.dtype.kind == "f"
-        if is_float and (at := not_finite(found)) is not None:
-            raise CheckFailed(
-                f"{place}: the embedding of {quote(texts[at])} is not finite; export or train the model again"
-            )
-        return found
+        embeddings = encode(texts)
+        is_float = isinstance(embeddings, np.ndarray) and embeddings.dtype.kind == "f"
+        if is_float and (row := not_finite(embeddings)) is not None:
+            fact = f"the embedding of {quote(texts[row])} is not finite"
+            raise CheckFailed(f"{place}: {fact}; export or train the model again")
+        return embeddings
 
     text, query, document, calibration = Encoder.of(encode)
     return Encoder(partial(checked, text), partial(checked, query), partial(checked, document), calibration)
@@ -196,15 +196,14 @@ def describe(path: Path) -> Description[Any]:
     """Read and check a suite.yaml, but none of the files it names. Raises UserError with all its problems."""
     data = yaml_file.read(path)
     if not isinstance(data, dict):
-        raise UserError(
-            f"{path}: a suite is a mapping, this is a {type(data).__name__}; see bench/suites/sts7/suite.yaml"
-        )
-    known = [name for name, each in FAMILIES.items() if each.read is not None]
-    if data.get("kind") not in known:
-        raise UserError(f"{path}: kind: {unknown_name('kind of suite', data.get('kind', ''), known)}")
-    family = FAMILIES[data["kind"]]
-    kind: Any = Description[family.task]  # type: ignore[name-defined]
-    description: Description[Any] = recipe.checked(data, str(path), kind)
+        fact = f"a suite is a mapping, this is a {type(data).__name__}"
+        raise UserError(f"{path}: {fact}; see bench/suites/sts7/suite.yaml")
+    kind, known = data.get("kind", ""), [name for name in FAMILIES if name != "task"]
+    if kind not in known:
+        raise UserError(f"{path}: kind: {unknown_name('kind of suite', kind, known)}")
+    task: Any = FAMILIES[kind]
+    section: Any = Description[task]
+    description: Description[Any] = recipe.checked(data, str(path), section)
     names = [part.name for part in description.tasks]
     if len(set(names)) < len(names):
         raise UserError(f"{path}: tasks: two have the same name ({', '.join(sorted(names))}); rename one")
@@ -214,20 +213,20 @@ def describe(path: Path) -> Description[Any]:
 def _described(name: str | Path) -> tuple[str, Path, Description[Any]]:
     """Return (title, path, description) of a suite by path or shipped name; tasks after a colon restrict it
     to those, in its own order."""
-    whole, chosen = str(name), ""
-    if whole.startswith("mteb:"):
-        tasks = [Task(name=each) for each in whole.removeprefix("mteb:").split(",")]
-        return whole, Path("mteb"), Description(kind="mteb", tasks=tasks)
-    if not Path(name).is_file():
-        whole, _, chosen = whole.partition(":")
+    whole, _, chosen = str(name).partition(":")
+    if whole == "mteb":
+        tasks = [MtebTask(name=task) for task in chosen.split(",")]
+        return str(name), Path("mteb"), Description(kind="mteb", tasks=tasks)
+    if Path(name).is_file():
+        whole, chosen = str(name), ""
     path = files.find("suite", whole)
     description = describe(path)
     title = description.name or (path.parent.name if path.name == "suite.yaml" else path.stem)
     if not chosen:
         return title, path, description
-    known, names = {part.name: part for part in description.tasks}, chosen.split(",")
-    for each in names:
-        if each not in known:
-            raise UserError(f"{path}: {unknown_name('task', each, known)}")
-    tasks = [part for part in description.tasks if part.name in names]
+    known = [part.name for part in description.tasks]
+    for task in chosen.split(","):
+        if task not in known:
+            raise UserError(f"{path}: {unknown_name('task', task, known)}")
+    tasks = [part for part in description.tasks if part.name in chosen.split(",")]
     return f"{title}:{chosen}", path, description.model_copy(update={"tasks": tasks})

@@ -27,8 +27,9 @@ import numpy as np
 from pydantic import Field
 
 from edgedistill import files, machine
-from edgedistill.errors import CheckFailed, UserError, first_line, quote, unknown_name
+from edgedistill.errors import UserError, first_line, quote, unknown_name
 from edgedistill.evaluation import bootstrap
+from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.runtime.manifest import Part, problems
 from edgedistill.session import Session
 
@@ -49,51 +50,51 @@ class Runner(NamedTuple):
     def named(cls, name: str) -> Runner:
         """Return python, node or web, or the runner that a command line starts. Raises UserError where its
         program is missing."""
+        if name == OWN:
+            return cls(name, (sys.executable, "-m", "edgedistill.evaluation.speed_child"))
+        if name in PROGRAMS:
+            if shutil.which("node") is None:
+                raise UserError(f"--runner {name}: no Node on the path; install Node 20")
+            return cls(name, (sys.executable, "-m", "edgedistill.device.speed_child", name))
         try:
             command = shlex.split(name)
         except ValueError as error:
             fact = f"not a command line ({first_line(error)})"
             raise UserError(f"--runner {name}: {fact}; close its quotes") from None
-        if name == OWN:
-            return cls(name, (sys.executable, "-m", "edgedistill.evaluation.speed_child"))
-        if name in PROGRAMS and shutil.which("node"):
-            return cls(name, (sys.executable, "-m", "edgedistill.device.speed_child", name))
         if not command or shutil.which(command[0]) is None:
-            known = unknown_name("runner or program", name, [OWN, *PROGRAMS])
-            raise UserError(
-                f"--runner: {known}"
-                if name not in PROGRAMS
-                else f"--runner {name}: no Node on the path; install Node 20"
-            )
+            raise UserError(f"--runner: {unknown_name('runner or program', name, [OWN, *PROGRAMS])}")
         return cls(shlex.join(map(files.portable, command)), tuple(command))
 
 
 PYTHON = Runner.named(OWN)
-
-
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # of a steady clock
+Count = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Length(Part):
     """What is timed of a text of so many tokens."""
 
-    tokens: NotNegative
+    tokens: Count
     tokenize_ms: NotNegative
     graph_ms: NotNegative
-    pooling_ms: NotNegative = 0
+    pooling_ms: NotNegative | None = None
 
 
 class Answer(Part):
-    """The line of another's runner to a request for times, as bench/README.md describes it."""
+    """What a runner answers to a request for times, as bench/README.md describes it."""
 
     single_ms: list[Positive] = Field(min_length=1)
     texts_s: dict[str, Positive] = Field(min_length=1)
     by_length: dict[str, Length] = Field({})
     embeddings: list[list[float]] | None = None
-    peak_rss_bytes: Positive | None = None
+    peak_rss_bytes: Count | None = None
+    loaded_rss_bytes: Count | None = None
     tokens_mean: Positive | None = None
-    threads: Positive | None = None
+    threads: Count | None = None
+    version: str | None = None
+    start_ms: Positive | None = None
+    device: str = "cpu"
 
 
 def titled(name: str, precision: str, runner: str) -> str:
@@ -139,94 +140,89 @@ PLAN = MeasurementPlan(query_seconds=3.5)  # MLPerf's 1,024 queries and 10 s
 QUICK = MeasurementPlan(queries=128, warmups=8, seconds=0.1, resamples=300)
 
 
+class Round(NamedTuple):
+    """What a runner answered, and what else took the machine's time meanwhile (`machine.pressure`)."""
+
+    answer: Answer
+    pressure: dict[str, float]
+
+    @property
+    def single_ms(self) -> np.ndarray:
+        return np.array(self.answer.single_ms)
+
+    @property
+    def measured(self) -> tuple[Any, ...]:
+        """Its batch sizes and lengths."""
+        return set(self.answer.texts_s), set(self.answer.by_length)
+
+
 def measure(
     targets: Sequence[Target], texts: list[str], session: Session, plan: MeasurementPlan
-) -> list[dict[str, Any]]:
+) -> list[Measures]:
     """Measure bundles in alternation. Returns, for each, {single, offline, load, peak_rss_bytes,
     memory, noise, against, threads, device, runner}.
 
     There must be one text at least. Each round times the same `plan.queries` of them one by one, in another
-    order. Times are in ms, memory in bytes. Raises UserError for a device that does not exist or does not
-    start, and for a runner that does not answer.
+    order. Times are in ms, memory in bytes. Raises UserError for a runner that does not answer.
     """
-
-    def run(what: str, target: Target, number: int = 0) -> dict[str, Any]:
-        order = np.random.default_rng(plan.seed + number).permutation(plan.queries)
-        request = {
-            "what": what,
-            "bundle": str((target.timed or target.folder).resolve()),
-            "precision": target.precision,
-            "threads": session.threads,
-            "device": session.device,
-            "texts": texts,
-            "queries": [int(at) % len(texts) for at in order],
-            "warmups": plan.warmups,
-            "query_seconds": plan.query_seconds,
-            "seconds": plan.seconds,
-        }
-        return ask(target.runner, request)
-
-    first = targets[0]
-    timed: list[list[dict[str, Any]]] = [[] for _ in targets]
-    again: list[dict[str, Any]] = []
+    timed: list[list[Round]] = [[] for _ in range(len(targets) + 1)]  # the last is the first bundle again
     for number in range(plan.rounds):
-        for target, rounds in zip([*targets, first], [*timed, again], strict=True):
+        order = np.random.default_rng(plan.seed + number).permutation(plan.queries)
+        for target, rounds in zip([*targets, targets[0]], timed, strict=True):
             session.log(f"timing {target.title}, round {number + 1} of {plan.rounds}")
-            rounds.append(run("time", target, number))
-            if _measured(rounds[-1]) != _measured(rounds[0]):
+            request = {
+                "what": "time",
+                "bundle": str((target.timed or target.folder).resolve()),
+                "precision": target.precision,
+                "threads": session.threads,
+                "device": session.device,
+                "texts": texts,
+                "queries": [int(at) % len(texts) for at in order],
+                "warmups": plan.warmups,
+                "query_seconds": plan.query_seconds,
+                "seconds": plan.seconds,
+            }
+            rounds.append(ask(target.runner, request))
+            if rounds[-1].measured != rounds[0].measured:
                 fact = f"round {number + 1} has other batch sizes or lengths than round 1"
                 raise UserError(f"--runner {target.runner.name}: {fact}; see bench/README.md")
-    pooled = []
-    for target, rounds in zip(targets, timed, strict=True):
-        memory = None
-        if target.runner.name == OWN:
-            session.log(f"memory of {target.title}")
-            memory = run("memory", target)
-        pooled.append(summary(rounds, memory, plan))
-    return _compared([target.title for target in targets], pooled, timed, again, plan)
+    *own, again = timed
+    pooled = [summary(rounds, plan) for rounds in own]
+    compare([target.title for target in targets], pooled, own, again, plan)
+    return pooled
 
 
-def _compared(
+def compare(
     titles: list[str],
-    found: list[dict[str, Any]],
-    timed: list[list[dict[str, Any]]],
-    again: list[dict[str, Any]],
+    summaries: list[Measures],
+    timed: list[list[Round]],
+    again: list[Round],
     plan: MeasurementPlan,
-) -> list[dict[str, Any]]:
-    """Add what the run resolves, by the A/A test, and the ratio of each bundle's latency to each other's: a
-    tie where the interval holds 1, or the ratio is below what can be resolved."""
-
-    def ratio(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, Any]:
-        above, below = ([np.array(each["single_ms"]) for each in side] for side in (ours, theirs))
-        return bootstrap.ratio(above, below, plan.queries, plan.resamples, plan.seed)
-
-    same = ratio(again, timed[0])
+) -> None:
+    """Add to the summaries what the run resolves, by the A/A test, and as `against` the ratio of each
+    bundle's latency to each other's: a tie where the interval holds 1, or the ratio is below what can be
+    resolved."""
+    latencies = [[one.single_ms for one in rounds] for rounds in [*timed, again]]
+    sampling = plan.queries, plan.resamples, plan.seed
+    same = bootstrap.ratio(latencies[-1], latencies[0], *sampling)
     resolved = bootstrap.resolution(same)
-    for one in found:
-        one["noise"] |= {"resolution": resolved, "same_bundle": {"title": titles[0], **same}}
-        one["against"] = {}
-    for a, b in permutations(range(len(found)), 2):
-        if titles[b] not in found[a]["against"] and titles[a] != titles[b]:
-            each = ratio(timed[a], timed[b])
-            low, high = each["interval95"]
-            tie = low <= 1 <= high or abs(math.log(each["ratio"])) <= math.log1p(resolved)
-            found[a]["against"][titles[b]] = {**each, "tie": tie}
-    return found
+    for summarized in summaries:
+        summarized["noise"] |= {"resolution": resolved, "same_bundle": {"title": titles[0], **same}}
+        summarized["against"] = {}
+    for a, b in permutations(range(len(titles)), 2):
+        against = summaries[a]["against"]
+        if titles[b] not in {titles[a], *against}:
+            ratio = bootstrap.ratio(latencies[a], latencies[b], *sampling)
+            low, high = ratio["interval95"]
+            tie = low <= 1 <= high or abs(math.log(ratio["ratio"])) <= math.log1p(resolved)
+            against[titles[b]] = {**ratio, "tie": tie}
 
 
-def _measured(answer: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what a runner measured: its batch sizes, and its lengths with what was timed of each."""
-    return set(answer["texts_s"]), {length: set(each) for length, each in answer.get("by_length", {}).items()}
-
-
-def ask(runner: Runner, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """Run one measurement in a fresh process and return its answer, with `noise`: what else took the
-    machine's time meanwhile.
-
-    Raises UserError or CheckFailed with edgedistill's own runner's message; UserError for another that is
-    too slow, fails or answers anything but a line of the agreed form; RuntimeError where our own crashes.
-    """
-    paths = [str(IMPORT_ROOT), os.environ.get("PYTHONPATH")]
+def ask(runner: Runner, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Round:
+    """Run one measurement in a fresh process. Raises UserError for a runner that is too slow, fails or
+    answers anything but a line of the agreed form."""
+    place = f"--runner {runner.name}"
+    paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     before, started = machine.pressure(), time.perf_counter_ns()
     try:
         done = subprocess.run(
@@ -235,73 +231,59 @@ def ask(runner: Runner, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise UserError(
-            f"--runner {runner.name}: no answer within {timeout_s:g} s; run it by itself, or leave it out"
-        ) from None
+        fact = f"no answer within {timeout_s:g} s"
+        raise UserError(f"{place}: {fact}; run it by itself, or leave it out") from None
     seconds, after = (time.perf_counter_ns() - started) / 1e9, machine.pressure()
-    line = (done.stdout.strip().splitlines() or [""])[-1]
-    if runner.name == OWN:
-        if done.returncode not in (0, 1, 2) or not line:
-            raise RuntimeError(f"{runner.command} ended with {done.returncode}:\n{done.stderr[-4000:]}")
-        answer: dict[str, Any] = json.loads(line)
-        if done.returncode == 2:
-            raise UserError(*answer["problems"])
-        if done.returncode == 1:
-            raise CheckFailed("\n".join(answer["problems"]), answer)
-    else:
-        answer = _answer(runner, done, line)
-    spent = {key: round((after[key] - before[key]) / seconds, 4) for key in before if key in after}
-    return {**answer, "pressure": spent}
-
-
-def _answer(runner: Runner, done: subprocess.CompletedProcess[str], line: str) -> dict[str, Any]:
-    """Read the answer of another's runner to a request for times. Raises UserError where it is not of the
-    agreed form."""
-    place = f"--runner {runner.name}"
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1]
         raise UserError(f"{place}: ended with {done.returncode}: {reason[:300]}; run it by itself")
+    answer = _answer(place, (done.stdout.strip().splitlines() or [""])[-1])
+    shares = {key: round((after[key] - before[key]) / seconds, 4) for key in before if key in after}
+    return Round(answer, shares)
+
+
+def _answer(place: str, line: str) -> Answer:
+    """Read the line of a runner. Raises UserError where it is not of the agreed form."""
     try:
-        answer: Any = json.loads(line)
+        value = json.loads(line)
     except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
+        value = None
+    if not isinstance(value, dict):
         raise UserError(f"{place}: its last line is {quote(line)}, not {FORM}; see bench/README.md")
-    if wrong := problems(Answer, answer):
+    if wrong := problems(Answer, value):
         raise UserError(*(f"{place}: its answer's {fact}; see bench/README.md" for fact in wrong))
-    return answer
+    return Answer(**value)
 
 
-def summary(
-    rounds: list[dict[str, Any]], memory: dict[str, Any] | None, plan: MeasurementPlan
-) -> dict[str, Any]:
+def summary(rounds: list[Round], plan: MeasurementPlan) -> Measures:
     """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts
     per second; null for what its runner does not tell."""
-    single = [np.array(each["single_ms"]) for each in rounds]
+    answers, single = [one.answer for one in rounds], [one.single_ms for one in rounds]
+    first = answers[0]
     points, intervals = bootstrap.quantiles(single, plan.resamples, plan.seed)
-    batches = {size: [each["texts_s"][size] for each in rounds] for size in rounds[0]["texts_s"]}
-    by_batch = {size: float(np.median(values)) for size, values in batches.items()}
+    batches = {size: [answer.texts_s[size] for answer in answers] for size in first.texts_s}
+    by_batch = {size: float(np.median(rates)) for size, rates in batches.items()}
     best = max(by_batch, key=lambda size: by_batch[size])
-    lengths = [each.get("by_length", {}) for each in rounds]
-    memory = memory or {"peak_rss_bytes": rounds[0].get("peak_rss_bytes")}
+    peak = max(answer.peak_rss_bytes or 0 for answer in answers) or None
+    lengths = {length: [answer.by_length[length] for answer in answers] for length in first.by_length}
     return {
-        "threads": rounds[0].get("threads"),
-        "device": rounds[0].get("device", "cpu"),
-        "runner": {key: rounds[0].get(key) for key in ("version", "embeddings")},
+        "threads": first.threads,
+        "device": first.device,
+        "runner": {"version": first.version, "embeddings": first.embeddings},
         "single": {
             **points,
             "interval95": intervals,
-            "tokens_mean": rounds[0].get("tokens_mean"),
-            "by_length": {length: _of_length([each[length] for each in lengths]) for length in lengths[0]},
+            "tokens_mean": first.tokens_mean,
+            "by_length": {length: _of_length(timings) for length, timings in lengths.items()},
             "queries": sum(map(len, single)),
             "distinct": plan.queries,
             "warmups": plan.warmups,
-            "samples_ms": [each.tolist() for each in single],
+            "samples_ms": [answer.single_ms for answer in answers],
         },
         "offline": {
             "texts_s": by_batch[best],
@@ -309,19 +291,21 @@ def summary(
             "by_batch": by_batch,
             "samples_texts_s": batches,
         },
-        "load": {"start_ms": [each.get("start_ms") for each in rounds]},
-        "peak_rss_bytes": memory["peak_rss_bytes"],
-        "memory": memory,
+        "load": {"start_ms": [answer.start_ms for answer in answers]},
+        "peak_rss_bytes": peak,
+        "memory": {"peak_rss_bytes": peak, "loaded_rss_bytes": first.loaded_rss_bytes},
         "noise": {
             "between": bootstrap.noise(single),
-            "pressure": {key: [each["pressure"][key] for each in rounds] for key in rounds[0]["pressure"]},
+            "pressure": {key: [one.pressure[key] for one in rounds] for key in rounds[0].pressure},
         },
     }
 
 
-def _of_length(rounds: list[dict[str, float]]) -> dict[str, Any]:
-    """Return the medians over rounds of what was timed at one length, and as `range_ms` the whole time of the
+def _of_length(rounds: list[Length]) -> Measures:
+    """The medians over rounds of what was timed at one length, and as `range_ms` the whole time of the
     fastest and of the slowest round."""
-    whole = [each["tokenize_ms"] + each["graph_ms"] for each in rounds]
-    medians = {key: round(float(np.median([each[key] for each in rounds])), 4) for key in rounds[0]}
+    medians = {}
+    for key, value in rounds[0].model_dump(exclude_none=True).items():
+        medians[key] = round(float(np.median([getattr(timing, key) or value for timing in rounds])), 4)
+    whole = [timing.tokenize_ms + timing.graph_ms for timing in rounds]
     return {**medians, "range_ms": [round(min(whole), 4), round(max(whole), 4)]}

@@ -1,71 +1,81 @@
-"""How closely a student's embeddings agree with its teacher's on the same texts."""
+"""How closely a student's embeddings agree with its teacher's on the same texts, and where they do least."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from edgedistill.evaluation.suites.cosines import Floats, Ints, dot, spearman, unit
+from edgedistill.evaluation.scoring import Suite
+from edgedistill.evaluation.suites.cosines import Floats, Measures, dot, places, spearman, unit
 from edgedistill.runtime.similarity import search
 
 # Mean cosine of a text's embeddings by two encoders, below which they have not learned the same space. Of
 # unrelated encoders it is near 0; to their teacher, on Cranfield's queries, `nano` has 0.80 and `micro` 0.51.
 SAME_SPACE = 0.25
 QUERIES = 2_000
+NEAREST = 10
+FURTHEST = 20  # items of a suite
 
 
-def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> dict[str, Any]:
+def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> Measures:
     """Compare two sets of embeddings of the same texts, student (n, d) and teacher (n, e).
 
-    Returns the number of `texts`; `spearman`, the rank correlation of the pairwise cosines of
-    at most `pairs` sampled pairs; `cosine_mean` between the two embeddings of a text, None where d != e; and
-    `top10_overlap`, the share of the teacher's ten nearest neighbours that are also among the student's, over
-    QUERIES sampled texts.
+    Returns the number of `texts`; `spearman`, the rank correlation of the cosines of `pairs` random pairs;
+    `cosine_mean` between the two embeddings of a text, None where d != e; and `top10_overlap`, the share of
+    the teacher's ten nearest neighbours that are also among the student's, over QUERIES random texts.
     """
-    student, teacher = unit(student), unit(teacher)
+    student, teacher, count = unit(student), unit(teacher), len(student)
     random = np.random.default_rng(0)
-    sampled = np.sort(random.permutation(len(student))[:QUERIES])
-    overlap = _neighbour_overlap(student, teacher, sampled, 10)
-    i, j = _sample_pairs(len(student), pairs, random)
+    queries = np.sort(random.permutation(count)[:QUERIES])
+    neighbours = [_neighbours(embeddings, queries) for embeddings in (student, teacher)]
+    overlap = [len(ours & theirs) / len(theirs) for ours, theirs in zip(*neighbours, strict=True) if theirs]
+    i, j = random.integers(0, count, (2, pairs))
+    if count * (count - 1) // 2 <= pairs:  # all of them
+        i, j = np.triu_indices(count, 1)
     comparable = student.shape[1] == teacher.shape[1]
     return {
-        "texts": len(student),
+        "texts": count,
         "spearman": spearman(dot(student[i], student[j]), dot(teacher[i], teacher[j])),
         "cosine_mean": float(dot(student, teacher).mean()) if comparable else None,
-        "top10_overlap": float(overlap.mean()),
+        "top10_overlap": float(np.mean(overlap or 1)),
     }
+
+
+def _neighbours(embeddings: Floats, queries: np.ndarray) -> list[set[int]]:
+    """The rows of the NEAREST neighbours of some rows, without the row itself."""
+    nearest = search(embeddings[queries], embeddings, min(NEAREST + 1, len(embeddings)))[0]
+    neighbours = []
+    for query, rows in zip(queries.tolist(), nearest.tolist(), strict=True):
+        neighbours.append({row for row in rows[: NEAREST + 1] if row != query})
+    return neighbours
 
 
 def space(queries: Floats, expected: Floats) -> tuple[float, str | None]:
     """(the mean cosine of embeddings of the same texts by an encoder of queries (n, d) and one of documents
     (n, e), the fact that says why the two are not in one space, or None)."""
-    cosine, fact = 0.0, f"has {queries.shape[1]} dimensions, not {expected.shape[1]}"
-    if queries.shape[1] == expected.shape[1]:
-        cosine = float(dot(unit(queries), unit(expected)).mean())
-        fact = f"embeds a query at a mean cosine of {cosine:.2f} to the documents' encoder"
-    if cosine >= SAME_SPACE:
-        return cosine, None
-    return cosine, f"{fact}, so they are not in one space"
+    if queries.shape[1] != expected.shape[1]:
+        fact = f"has {queries.shape[1]} dimensions, not {expected.shape[1]}"
+        return 0.0, f"{fact}, so they are not in one space"
+    cosine = float(dot(unit(queries), unit(expected)).mean())
+    fact = f"embeds a query at a mean cosine of {cosine:.2f} to the documents' encoder"
+    return cosine, None if cosine >= SAME_SPACE else f"{fact}, so they are not in one space"
 
 
-def _sample_pairs(rows: int, count: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Draw `count` pairs of different rows; all pairs where there are no more than that."""
-    if rows * (rows - 1) // 2 <= count:
-        return np.triu_indices(rows, 1)
-    i = random.integers(0, rows, count)
-    return i, (i + random.integers(1, rows, count)) % rows
-
-
-def _neighbour_overlap(x: Floats, y: Floats, sampled: Ints, k: int) -> Floats:
-    """Return the share of common k nearest neighbours of each sampled row, itself excluded:
-    (len(sampled),)."""
-    k = min(k, len(x) - 1)
-    if k < 1:
-        return np.ones(len(sampled))
-    nearest = []
-    for each in (x, y):
-        found = search(each[sampled], each, k + 1)[0].tolist()
-        others = ([at for at in row if at != own] for row, own in zip(found, sampled.tolist(), strict=True))
-        nearest.append([set(row[:k]) for row in others])
-    return np.array([len(one & other) / k for one, other in zip(*nearest, strict=True)])
+def furthest(suite: Suite, student: Measures, teacher: Measures) -> list[Measures]:
+    """The items of a suite on which a student is furthest from its teacher: {task, texts, gold, student,
+    teacher}. Of pairs these are the ones whose cosines are furthest apart in rank within a task, of queries
+    those whose scores are. None of suites whose items are no texts."""
+    ranked = list[tuple[float, Measures]]()
+    for name, task in suite.tasks.items():
+        if not task.examples:
+            continue
+        ours, theirs = (quality["tasks"][name]["samples"] for quality in (student, teacher))
+        key = "scores" if "scores" in ours else "cosines"
+        values = [np.asarray(samples[key], np.float64) for samples in (ours, theirs)]
+        compared = values if key == "scores" else [places(value) / len(value) for value in values]
+        golds = ours.get("gold", [None] * len(values[0]))
+        rows = zip(task.examples, golds, *values, np.abs(compared[0] - compared[1]), strict=True)
+        for texts, gold, by_student, by_teacher, apart in rows:
+            scores = {"student": round(by_student, 4), "teacher": round(by_teacher, 4)}
+            ranked.append((apart, {"task": name, "texts": list(texts), "gold": gold, **scores}))
+    ranked.sort(key=lambda item: -item[0])
+    return [row for apart, row in ranked[:FURTHEST] if apart]

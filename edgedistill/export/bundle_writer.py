@@ -46,16 +46,16 @@ def export(
     files.check_free(out, "name", True, "manifest.json", "a bundle")
     with model_source.opened(source) as run:
         writer = (ClassifierWriter if run.labels else Writer)(run, out, log)
-        found, failed = writer.write(precisions)
+        written, failed = writer.write(precisions)
         if failed:
             reasons = "; ".join(f"without {precision}: {error}" for precision, error in failed.items())
             raise CheckFailed(
-                f"{out} was written with {', '.join(found)}, {reasons}",
-                {"precisions": found} | _details(failed),
+                f"{out} was written with {', '.join(written)}, {reasons}",
+                {"precisions": written} | _details(failed),
             )
         dims = {"dims": [run.dims, *run.matryoshka_dims]}
         about = writer.about if run.labels else dims
-        return {"name": run.recipe.name, "parameters": run.parameters, "precisions": found, **about}
+        return {"name": run.recipe.name, "parameters": run.parameters, "precisions": written, **about}
 
 
 class Writer:
@@ -118,8 +118,8 @@ class Writer:
 
     def calibration(self, opened: bundle.Bundle) -> dict[str, Any]:
         """What its embeddings in fewer bytes are made with, measured on the sample sentences."""
-        found = {} if self.run.labels else measured(opened.encode_document(sample_texts.sentences()))
-        return {"calibration": found} if found else {}
+        calibration = {} if self.run.labels else measured(opened.encode_document(sample_texts.sentences()))
+        return {"calibration": calibration} if calibration else {}
 
     def card(self, final: dict[str, Any]) -> str:
         """The model card of the final manifest."""
@@ -129,32 +129,32 @@ class Writer:
     def write(self, precisions: list[str]) -> tuple[dict[str, Any], dict[str, CheckFailed]]:
         """Write the bundle; returns the manifest's entries of the precisions that passed their checks, and
         why the others failed. Raises CheckFailed where all of them failed."""
-        found: dict[str, Any] = {}
+        written: dict[str, Any] = {}
         failed: dict[str, CheckFailed] = {}
         with files.new_folder(self.out) as folder:
             self.write_files(folder, precisions)
             for precision in precisions:
                 try:
-                    found[precision] = self._add(precision, folder)
+                    written[precision] = self._add(precision, folder)
                 except CheckFailed as error:
                     failed[precision] = error
                     (folder / PRECISIONS[precision].file).unlink(missing_ok=True)
-            if not found:
+            if not written:
                 reasons = "; ".join(dict.fromkeys(map(str, failed.values())))
                 details = next(iter(failed.values())).details | _details(failed)
                 raise CheckFailed(f"{self.out} was not written: {reasons}", details)
             required = self.golden.measure.required
-            limits = {name: required(PRECISIONS[name]) for name in found}
+            limits = {name: required(PRECISIONS[name]) for name in written}
             texts = golden_file.content(self.golden, self.about, self.run.max_tokens, limits)
             files.write_json(folder / "parity.json", texts, compact=True)
-            final = manifest(folder, self.run, found) | self.entries
+            final = manifest(folder, self.run, written) | self.entries
             files.write_json(folder / "manifest.json", final)
-            final |= self.calibration(bundle.load(folder, next(iter(found))))
+            final |= self.calibration(bundle.load(folder, next(iter(written))))
             files.write_text(folder / "README.md", self.card(final))
             seal(folder, final)
             if self.out.exists():
                 self.log(f"{self.out}: replaces the existing bundle")
-        return found, failed
+        return written, failed
 
     def _add(self, precision: str, folder: Path) -> dict[str, Any]:
         """Write and check the graph of a precision; returns its entry in the manifest."""
@@ -179,8 +179,8 @@ class Writer:
     def _compared(self, precision: str, model: onnx.ModelProto, folder: Path) -> dict[str, Any]:
         """Write a graph, open it as the only one of the bundle, and compare it; returns its entry."""
         row = PRECISIONS[precision]
-        if found := graph_editor.not_finite(model):
-            raise CheckFailed(f"the {precision} graph's {found}; {row.remedy}")
+        if problem := graph_editor.not_finite(model):
+            raise CheckFailed(f"the {precision} graph's {problem}; {row.remedy}")
         path = folder / row.file
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(model.SerializeToString())

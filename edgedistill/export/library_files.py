@@ -32,14 +32,14 @@ def libraries(student: Any, precisions: list[str]) -> list[str]:
     pipelines pool `last_hidden_state`, which must pool to the embedding; sentence-transformers and optimum
     need a transformer that they know.
     """
-    found = ["fastembed", "transformers.js model"]
+    names = ["fastembed", "transformers.js model"]
     if graph_writer.is_encoder(student):
-        found += ["sentence-transformers", "optimum"]
+        names += ["sentence-transformers", "optimum"]
         if graph_writer.pools_to_embedding(student):
-            found += ["transformers.js pipeline", "text-embeddings-inference"]
+            names += ["transformers.js pipeline", "text-embeddings-inference"]
     elif is_static(student, precisions):
-        found += ["model2vec"]
-    return found
+        names += ["model2vec"]
+    return names
 
 
 def is_static(student: Any, precisions: list[str]) -> bool:

@@ -33,7 +33,7 @@ class ModelRun(run.Run):
             "seconds": 0.0,
             "stages": [],
             "selected": None,
-            "corpus": None,
+            "rows": None,
             **counts,
         }
         info["teachers"] = record.teachers(spec, Models(teacher))
@@ -67,25 +67,25 @@ def opened(given: str | Path | Source) -> Iterator[run.Run]:
     source, pooling, revision, remote_code = given if isinstance(given, Source) else Source(str(given))
     if pooling is not None and pooling not in get_args(recipe.Pooling):
         raise UserError(f"--pooling: {unknown_name('pooling', pooling, get_args(recipe.Pooling))}")
-    found = resolve.resolve(source)
-    if isinstance(found, resolve.BundleFolder):
+    resolved = resolve.resolve(source)
+    if isinstance(resolved, resolve.BundleFolder):
         raise UserError(
             f"{source}: a bundle already, which has no weights to export; give the run or the model that it "
             "was made from"
         )
-    if not _is_model(found):
-        if isinstance(found, resolve.ModelFolder):
+    if not _is_model(resolved):
+        if isinstance(resolved, resolve.ModelFolder):
             fact = "neither a run (no run.json) nor a model (no config.json)"
             raise UserError(f"{source}: {fact}; give a run that edgedistill train has written, or a model")
         yield run.open_run(source, remote_code=remote_code)
         return
-    if revision is None and isinstance(found, resolve.HubId):
+    if revision is None and isinstance(resolved, resolve.HubId):
         raise UserError(f"{source}: no such folder here; if it is a hub id, add --revision main")
     teacher = {"model": source, "pooling": pooling, "revision": revision, "dtype": "fp32"}
     teacher = {key: value for key, value in teacher.items() if value is not None}
     content = {"name": name_of(source), "teacher": teacher, "student": {"kind": "teacher"}}
     spec = recipe.parse(content, f"export {source}")
-    folder = resolve.model_files(found, revision, "export")
+    folder = resolve.model_files(resolved, revision, "export")
     check_encoder(folder, source, pooling)
     with tempfile.TemporaryDirectory() as temporary:
         yield ModelRun(Path(temporary), spec, teachers.TeacherEncoder(spec.teacher, remote_code=remote_code))
@@ -98,14 +98,17 @@ def name_of(source: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", last.lower()).lstrip("._-") or "model"
 
 
-def _is_model(found: resolve.Resolved) -> bool:
+def _is_model(resolved: resolve.Resolved) -> bool:
     """Whether this names a model: a folder with a config or modules, a packaged teacher, or a hub id where
     there is no such folder."""
-    if isinstance(found, resolve.ModelFolder):
+    if isinstance(resolved, resolve.ModelFolder):
         return any(
-            (found.folder / name).exists() for name in ("modules.json", "config.json", "adapter_config.json")
+            (resolved.folder / name).exists()
+            for name in ("modules.json", "config.json", "adapter_config.json")
         )
-    return isinstance(found, resolve.Packaged) or (isinstance(found, resolve.HubId) and found.possible)
+    return isinstance(resolved, resolve.Packaged) or (
+        isinstance(resolved, resolve.HubId) and resolved.possible
+    )
 
 
 def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str = "be exported") -> None:
@@ -115,10 +118,10 @@ def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str =
     if _is_other_encoder(opened.config):
         fact = f"an encoder of an architecture that is not supported yet ({_named(opened.config)})"
         raise UserError(f"{source}: {fact}; give another, such as packaged:all-MiniLM-L6-v2")
-    found = _decoder(opened.config)
-    if found:
+    decoder = _decoder(opened.config)
+    if decoder:
         raise UserError(
-            f"{source}: {found}, and only encoders can {purpose}; give a sentence encoder such as "
+            f"{source}: {decoder}, and only encoders can {purpose}; give a sentence encoder such as "
             "packaged:all-MiniLM-L6-v2"
         )
     model_folder.check_pooling(opened, pooling, source, "--pooling")

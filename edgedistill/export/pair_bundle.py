@@ -70,20 +70,20 @@ def export(
 
 def _write_side(source: Source, precisions: list[str], folder: Path, log: Log) -> None:
     """Export a run or a model, or copy a bundle."""
-    found = resolve.resolve(source.name)
-    if not isinstance(found, resolve.BundleFolder):
+    resolved = resolve.resolve(source.name)
+    if not isinstance(resolved, resolve.BundleFolder):
         bundle_writer.export(source, precisions, folder, log)
         return
-    about = manifests.read(found.folder)
-    if found.precision is not None:
-        raise UserError(f"{source.name}: a bundle is copied whole; leave :{found.precision} out")
+    about = manifests.read(resolved.folder)
+    if resolved.precision is not None:
+        raise UserError(f"{source.name}: a bundle is copied whole; leave :{resolved.precision} out")
     if about["kind"] == manifests.PAIR or about.get("labels"):
         kind = "a classifier" if about.get("labels") else "a pair itself"
         raise UserError(f"{source.name}: {kind}; a pair is made of two encoders, give one")
-    raise_failed(manifests.changes(found.folder, about, sorted(about["files"])))
+    raise_failed(manifests.changes(resolved.folder, about, sorted(about["files"])))
     for name in (*about["files"], "manifest.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(found.folder / name, folder / name)
+        shutil.copyfile(resolved.folder / name, folder / name)
 
 
 def _write_router(folder: Path, opened: list[bundle.Bundle]) -> list[str] | None:

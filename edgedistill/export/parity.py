@@ -110,12 +110,12 @@ def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
     Raises CheckFailed where token ids differ, or a value is worse than PRECISIONS requires. Token ids are
     compared first and apart from rows, so that a failure names the side that is wrong.
     """
-    for at, found, expected in golden_file.different_ids(opened, golden):
+    for at, ids, expected in golden_file.different_ids(opened, golden):
         raise CheckFailed(
-            f"{golden.name(at)} has other token ids in the bundle ({_short(found)}) than in the run "
+            f"{golden.name(at)} has other token ids in the bundle ({_short(ids)}) than in the run "
             f"({_short(expected)}); "
             f"nothing else was compared: tokenizer.json lacks a part of the run's tokenizer",
-            {"text": at, "ids": found, "expected": expected},
+            {"text": at, "ids": ids, "expected": expected},
         )
     measure, precision, row = golden.measure, opened.precision, PRECISIONS[opened.precision]
     threshold = measure.required(row)
@@ -147,14 +147,14 @@ def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
     }
 
 
-def summary(precision: str, found: dict[str, Any], golden: Golden) -> str:
+def summary(precision: str, entry: dict[str, Any], golden: Golden) -> str:
     """One line for the log of an export."""
-    parity, measure = found["parity"], golden.measure
+    parity, measure = entry["parity"], golden.measure
     worst = parity[f"{measure.name}_{measure.worst}"]
     return (
-        f"{precision}: {found['size_bytes'] / 1e6:.2f} MB; {measure.about} to torch "
+        f"{precision}: {entry['size_bytes'] / 1e6:.2f} MB; {measure.about} to torch "
         f"{parity[f'{measure.name}_mean']:.5f} mean, "
-        f"{worst:.5f} {measure.worst}; single vs. batched cosine {found['drift']['min']:.5f} min"
+        f"{worst:.5f} {measure.worst}; single vs. batched cosine {entry['drift']['min']:.5f} min"
     )
 
 

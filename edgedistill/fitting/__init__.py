@@ -1,5 +1,5 @@
 """A teacher, texts and a budget go in; the best student that keeps to the budget comes out: its recipe, its
-bundle, a page.
+bundle.
 """
 
-__all__ = ["cost", "fit", "judge", "queries", "record", "shapes", "texts"]
+__all__ = ["fit", "judge", "queries", "record", "shapes", "texts"]

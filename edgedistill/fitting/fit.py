@@ -1,6 +1,5 @@
 """The line of a fit: check the request, plan, train the few best shapes for equal minutes, train the best of
-them for the rest, choose the best state that was ever measured, and write it as a recipe, a bundle and a
-page.
+them for the rest, choose the best state that was ever measured, and write it as a recipe and a bundle.
 
 A start, a shipped student untrained, is one of these states: what did not beat it is not exported.
 """
@@ -85,7 +84,7 @@ def _check_folder(out: Path, resume: bool) -> None:
 
 
 def _find(request: FitRequest, out: Path, session: Session, started: float) -> dict[str, Any]:
-    """Plan, train and choose, from where an earlier process came. Writes fit.json and the page."""
+    """Plan, train and choose, from where an earlier process came. Writes fit.json."""
     if session.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
     gpu = session.device in ("auto", "cuda") and torch.cuda.is_available()
@@ -115,10 +114,8 @@ def _find(request: FitRequest, out: Path, session: Session, started: float) -> d
         "held_out": len(at_work.judge.texts),
         "texts": state.texts,
         "candidates": record.standings(state),
-        "not_trained": record.not_trained(state, request.budget),
         "seconds": round(at_work.spent_s, 1),
     }
-    record.write_page(state, request.budget, out, done)
     files.write_json(out / record.RESULT, done)
     return record.result(out) or done
 
@@ -194,13 +191,11 @@ def choose(fit: Fit) -> dict[str, Any]:
         with files.new_folder(fit.folder / record.RUN) as folder:
             shutil.copytree(fit.folder / record.TRIALS / candidate.name, folder, dirs_exist_ok=True)
             files.write_text(folder / "recipe.yaml", recipe.dump(recipe.parse(named, record.RECIPE)))
-        fits = fit.state.cost(candidate.shape).fitting(fit.request.budget)
-        for precision in dict.fromkeys([candidate.precision, *fits]):  # first the one that was measured
-            try:
-                return _certified(fit, candidate, precision)
-            except CheckFailed as error:
-                problems.append(f"{candidate.name} in {precision}: {error}")
-                fit.session.log(problems[-1])
+        try:
+            return _certified(fit, candidate)
+        except CheckFailed as error:
+            problems.append(f"{candidate.name}: {error}")
+            fit.session.log(problems[-1])
     failed = "\n".join([f"{fit.folder}: no candidate passed its checks", *problems])
     raise CheckFailed(failed, {"problems": problems})
 
@@ -237,11 +232,9 @@ def _write_recipe(fit: Fit, candidate: Candidate, named: dict[str, Any]) -> None
     files.write_text(fit.folder / record.RECIPE, head + body)
 
 
-def _certified(fit: Fit, candidate: Candidate, precision: str) -> dict[str, Any]:
-    """Export, check and measure a candidate in a precision. Raises CheckFailed with the numbers where it does
-    not pass.
-    """
-    budget, folder = fit.request.budget, fit.folder / record.BUNDLE
+def _certified(fit: Fit, candidate: Candidate) -> dict[str, Any]:
+    """Export, check and measure a candidate. Raises CheckFailed with the numbers where it does not pass."""
+    budget, folder, precision = fit.request.budget, fit.folder / record.BUNDLE, candidate.precision
     bundle_writer.export(fit.folder / record.RUN, [precision], folder, fit.session.log)
     verify.verify(str(folder))
     opened = bundle.load(folder, precision=precision, threads=1)
@@ -257,10 +250,7 @@ def _certified(fit: Fit, candidate: Candidate, precision: str) -> dict[str, Any]
             p50 = min(p50, min(graph_medians_ms(opened.graph_file.read_bytes(), ids, threads=1)) + tokenizing)
     if budget.excess(0, p50) > 0:
         raise CheckFailed(f"p50 {p50:.3f} ms, the budget is {budget.max_p50_ms:g}")
-    measures = candidate.measures
-    if precision != candidate.precision:
-        measures = fit.judge.measures(opened)
-    teacher = fit.state.teacher_measures or {}
+    measures, teacher = candidate.measures, fit.state.teacher_measures or {}
     return {
         "candidate": candidate.name,
         "precision": precision,
@@ -306,7 +296,6 @@ def summary(done: dict[str, Any]) -> str:
         "retained of the teacher: " + ", ".join(f"{name} {kept:.1%}" for name, kept in won["kept"].items()),
         f"{done['bundle']}  the bundle",
         f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}",
-        f"{done['page']}  all {len(done['candidates'])} candidates",
     ]
     return "\n".join(lines)
 

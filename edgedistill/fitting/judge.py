@@ -23,7 +23,6 @@ from edgedistill.data import corpus, deduplicate, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.evaluation.scoring import Encode, Encoder
-from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.tables import plain
 from edgedistill.fitting import queries
 from edgedistill.fitting.queries import Queries
@@ -83,7 +82,7 @@ class Judge:
         compared = teacher_agreement.agreement(rows, self.embeddings)
         measured = {"agreement": (compared["top10_overlap"] + (compared["spearman"] or 0.0)) / 2}
         for name, asked in self.asked.items():
-            measured[name] = retrieval.score(asked, encoder)["ndcg_at_10"]
+            measured[name] = asked.score(encoder)["ndcg_at_10"]
         measured["similarity"] = float(
             np.mean([scoring.evaluate(scoring.suite(suite), encoder)["average"] for suite in SUITES])
         )

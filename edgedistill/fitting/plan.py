@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,14 +20,14 @@ from edgedistill.data.rows import Rows
 from edgedistill.data.training_sources import TrainingSources
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
-from edgedistill.fitting import cost as costs
 from edgedistill.fitting import queries, record, shapes, texts
-from edgedistill.fitting.cost import Cost
 from edgedistill.fitting.judge import Judge, encoder, weaker_teacher
-from edgedistill.fitting.record import Candidate, FitRequest, State
-from edgedistill.fitting.shapes import Shape, Source
+from edgedistill.fitting.record import Budget, Candidate, Cost, FitRequest, State
+from edgedistill.fitting.shapes import PRECISIONS, Shape, Source
 from edgedistill.planning import training_time
-from edgedistill.planning.cost import duration
+from edgedistill.planning.cost import duration, medians_ms, size_and_latency
+from edgedistill.precisions import PRECISIONS as ROWS
+from edgedistill.quantization.sample_texts import Reader, samples
 from edgedistill.session import Session, silent
 from edgedistill.teacher.embedder import open_teacher
 from edgedistill.teacher.encoder import TeacherEncoder
@@ -42,6 +43,9 @@ TEACHER_S = 3.0  # for measuring the teacher's speed, which decides how many tex
 TEACHER_SHARE, SURVEY_SHARE = 0.25, 0.1  # of the minutes, at most
 TRIALS = 3  # candidates that are trained for a first measurement
 LEAST_TRIAL_S = 20.0  # of one, for it to have learned anything
+SLACK = 0.08  # an estimated size above the budget by more than this is believed
+TRIES = 4  # shapes that are measured of each family, at most
+USUAL = "kept 3"  # the vocabulary of the best hand-made recipes
 FINISH_S, FINISH_SHARE = 30.0, 0.05  # of the minutes, for export and measurement
 
 
@@ -98,7 +102,7 @@ class Fit:
     @cached_property
     def pairs(self) -> Rows | None:
         """The user's pairs of queries and texts."""
-        return self.sources.tuples(PAIRS) if self.sources.tables else None
+        return self.sources.of_stage(PAIRS) if self.sources.tables else None
 
     @cached_property
     def queries(self) -> dict[str, queries.Queries]:
@@ -136,7 +140,7 @@ class Fit:
             "name": shape.name,
             "seed": self.request.seed,
             "teacher": self.state.teacher,
-            "corpus": self.state.corpus,
+            "rows": self.state.corpus,
             "student": shapes.section(shape, self.source),
             "stages": stages,
         }
@@ -167,7 +171,7 @@ class Fit:
         if shape in known:
             return known[shape]
         try:
-            cost: Cost | str = costs.measured(self.opened(shape).student, self.timed_texts)
+            cost: Cost | str = measured(self.opened(shape).student, self.timed_texts)
         except UserError as error:
             cost = error.problems[0]
         if isinstance(cost, str):
@@ -209,7 +213,6 @@ class Fit:
         candidate.setup_s = max(0.0, candidate.seconds - planned)
         self.state.candidates.append(candidate)
         self.record(spent_s=self.spent_s)
-        record.write_page(self.state, self.request.budget, self.folder)
 
 
 def make(fit: Fit) -> None:
@@ -220,7 +223,7 @@ def make(fit: Fit) -> None:
     if fit.state.fits is None:
         fit.session.log(f"measuring the shapes that may keep to {fit.request.budget}")
         seconds = 60 * fit.request.minutes * SURVEY_SHARE
-        fits = costs.survey(fit.source, fit.request.budget, fit.cost, TRIALS, seconds)
+        fits = survey(fit.source, fit.request.budget, fit.cost, TRIALS, seconds)
         fit.record(fits=fits)
     if fit.state.teacher_measures is None:  # embeds all texts: after the survey, which refuses a budget
         fit.record(teacher_measures=fit.judge.teacher, spent_s=fit.spent_s)
@@ -287,3 +290,115 @@ def _weak(fit: Fit) -> str:
     """What is to be said of a teacher that is worse than the best start; "" of another."""
     start, teacher = fit.state.start, fit.state.teacher_measures
     return weaker_teacher(teacher, start.measures) if start is not None and teacher is not None else ""
+
+
+# ---- which shapes keep to the budget
+
+
+def measured(student: PreparedStudent, timed: list[str]) -> Cost:
+    """The cost of a student in every precision. The texts `timed` are timed."""
+    reader = Reader(student.tokenizer, "", student.max_tokens)
+    drawn, ids = samples(reader, []), reader.token_ids(timed)
+    sizes, rounds = size_and_latency(student.module, PRECISIONS, drawn, ids, threads=1)
+    backend: Any = student.tokenizer.backend_tokenizer
+    backend.no_padding()
+    backend.enable_truncation(student.max_tokens)
+    size = texts.tokenizer_bytes(student.tokenizer, student.max_tokens)
+    ms = min(medians_ms(backend.encode, timed))
+    return Cost(
+        {name: graph + size for name, graph in sizes.items()},
+        {name: round(min(medians) + ms, 4) for name, medians in rounds.items()},
+    )
+
+
+def survey(
+    source: Source,
+    budget: Budget,
+    measure: Callable[[Shape], Cost | str],
+    wanted: int = 1,
+    seconds: float = math.inf,
+) -> list[Shape]:
+    """The shapes that keep to the budget, the most promising first: of each family the largest.
+
+    `measure` builds a shape and measures it, or says why it cannot be built; after about so many seconds no
+    further one is begun, once `wanted` fit. Raises UserError where none fits.
+    """
+    started, fits, costs = time.monotonic(), list[Shape](), dict[Shape, Cost]()
+    families, known = dict[tuple[int, Any], list[Shape]](), shapes.all_shapes(source)
+    for shape in known:
+        if _least(shape, source) <= _most(budget):
+            families.setdefault(source.family(shape), []).append(shape)
+    for (kind, _), family in sorted(families.items()):
+        if len(fits) >= wanted and kind and time.monotonic() - started > seconds:
+            break
+        fits += _largest(family, source, budget, measure, costs)
+    if not fits:
+        smallest = min(known, key=lambda each: _least(each, source))
+        fits = _largest([smallest], source, budget, measure, costs)
+    if not fits:
+        raise UserError(_nothing_fits(budget, costs))
+    return sorted(fits, key=lambda shape: _rank(shape, source, costs[shape].best(budget)))
+
+
+def _least(shape: Shape, source: Source) -> float:
+    """The estimated bytes in the smallest precision."""
+    return min(shapes.estimated_bytes(shape, source, name) for name in PRECISIONS)
+
+
+def _most(budget: Budget) -> float:
+    return 1e6 * budget.max_mb * (1 + SLACK)
+
+
+def _rank(shape: Shape, source: Source, precision: str) -> tuple[bool, bool, float]:
+    """Starts come first, then shapes in 8 bits, then those with the most products."""
+    return not source.is_start(shape), ROWS[precision].bits < 8, -shapes.products(shape, source)
+
+
+def _largest(
+    family: list[Shape],
+    source: Source,
+    budget: Budget,
+    measure: Callable[[Shape], Cost | str],
+    costs: dict[Shape, Cost],
+) -> list[Shape]:
+    """The largest shape of a family that keeps to the budget, in 8 bits if any does, or none. What is too
+    large by a share shows how much smaller the next one must be."""
+
+    def size(shape: Shape) -> tuple[bool, float, float]:
+        fits_in_8 = shapes.estimated_bytes(shape, source, "int8") <= _most(budget)
+        if source.is_start(shape):  # as many tokens as can be: no training makes up for those that lack
+            return fits_in_8, float(source.tokens(shape)), float(shape.table)
+        usual = shape.vocabulary == USUAL
+        return fits_in_8, shapes.products(shape, source) * (1 + usual), float(shape.table)
+
+    left = sorted(family, key=size, reverse=True)
+    for _ in range(TRIES):
+        if not left:
+            break
+        shape, *left = left
+        cost = measure(shape)
+        if isinstance(cost, str):
+            continue
+        costs[shape] = cost
+        excess, precision = cost.nearest(budget)
+        if excess <= 0:
+            return [shape]
+        estimate = shapes.products if cost.p50_ms[precision] > budget.max_p50_ms else _least
+        most = estimate(shape, source) / (1 + excess)
+        left = [other for other in left if estimate(other, source) <= most]
+    return []
+
+
+def _nothing_fits(budget: Budget, costs: dict[Shape, Cost]) -> str:
+    if not costs:
+        fact = f"nothing that this teacher allows can be built within {budget}"
+        return f"no candidate: {fact}; give a larger budget or another teacher"
+    shape, cost = min(costs.items(), key=lambda item: item[1].nearest(budget))
+    _, precision = cost.nearest(budget)
+    size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms[precision]
+    need = [f"--max-mb {1.05 * size:.2g}"] if size > budget.max_mb else []
+    need += [f"--max-p50-ms {1.05 * p50:.2g}"] if p50 > budget.max_p50_ms else []
+    return (
+        f"budget: nothing fits {budget} ({len(costs)} candidates measured); the nearest is "
+        f"{shape.name}: {cost.described(precision)}, graph and tokenizer together; give {' '.join(need)}"
+    )

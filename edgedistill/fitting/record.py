@@ -1,5 +1,5 @@
 """The record of a fit: what it was asked and all that was found, in a JSON file that is written whole as
-things are found, so that a killed fit goes on where it was; and the page that shows it."""
+things are found, so that a killed fit goes on where it was."""
 
 from __future__ import annotations
 
@@ -11,19 +11,63 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from edgedistill import files, recipe
-from edgedistill.evaluation import page
-from edgedistill.fitting.cost import Budget, Cost
 from edgedistill.fitting.judge import Measures
 from edgedistill.fitting.queries import Pairs
-from edgedistill.fitting.shapes import Shape
+from edgedistill.fitting.shapes import PRECISIONS, Shape
 
-STATE, RESULT, RECIPE, PAGE = "state.json", "fit.json", "mine.yaml", "fit.html"
+STATE, RESULT, RECIPE = "state.json", "fit.json", "mine.yaml"
 TRIALS, VOCABULARIES = "trials", "vocabularies"  # the folders of the candidates' runs, of their tokenizers
 BUNDLE, RUN = "bundle", "run"
-PLACES = {"recipe": RECIPE, "bundle": BUNDLE, "run": RUN, "page": PAGE}  # of a result, in its folder
-TEMPLATE = Path(__file__).with_name("fit.html")
+PLACES = {"recipe": RECIPE, "bundle": BUNDLE, "run": RUN}  # of a result, in its folder
 
 Space = Literal["own", "teacher"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the student may cost: graph and tokenizer.json together in 10⁶ bytes, and the p50 of one text on
+    one thread."""
+
+    max_mb: float
+    max_p50_ms: float
+
+    def excess(self, size_bytes: float, p50_ms: float) -> float:
+        """By how much a cost exceeds the budget, as a share: 0.2 is a fifth too much of one of the two; at
+        most 0 where it fits."""
+        return max(size_bytes / 1e6 / self.max_mb, p50_ms / self.max_p50_ms) - 1
+
+    def __str__(self) -> str:
+        return f"{self.max_mb:g} MB and {self.max_p50_ms:g} ms"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a candidate costs in each precision.
+
+    `size_bytes` counts the graph and tokenizer.json together, exactly (in int8 to some ten bytes, as
+    constants are named by their values). `p50_ms` is of one text, tokenization included.
+    """
+
+    size_bytes: dict[str, int]
+    p50_ms: dict[str, float]
+
+    def fitting(self, budget: Budget) -> list[str]:
+        """The precisions that keep to the budget, the preferred one first."""
+        return [name for name in PRECISIONS if budget.excess(self.size_bytes[name], self.p50_ms[name]) <= 0]
+
+    def best(self, budget: Budget) -> str:
+        """The preferred precision that keeps to the budget; the nearest one where none does."""
+        return next(iter(self.fitting(budget)), self.nearest(budget)[1])
+
+    def nearest(self, budget: Budget) -> tuple[float, str]:
+        """(by how much it exceeds the budget, in which precision): the least."""
+        return min(
+            (budget.excess(self.size_bytes[name], self.p50_ms[name]), name) for name in self.size_bytes
+        )
+
+    def described(self, precision: str) -> str:
+        """int8 4.31 MB, 0.52 ms"""
+        return f"{precision} {self.size_bytes[precision] / 1e6:.3g} MB, {self.p50_ms[precision]:.3g} ms"
 
 
 @dataclass(frozen=True)
@@ -134,9 +178,6 @@ def result(folder: Path) -> dict[str, Any] | None:
     return {**files.read_json(path), **{key: str(folder / name) for key, name in PLACES.items()}}
 
 
-# ---- what the page and fit.json hold
-
-
 def standings(state: State) -> list[dict[str, Any]]:
     """Every candidate, the best first."""
     rows = []
@@ -155,34 +196,3 @@ def standings(state: State) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def not_trained(state: State, budget: Budget) -> list[dict[str, str]]:
-    """{name, why} of the shapes that were built, or could not be, and were never trained."""
-    trained, found = {each.shape for each in state.candidates}, list[dict[str, str]]()
-    for shape, cost in state.costs:
-        if shape in trained:
-            continue
-        why = f"cannot be built: {cost}"
-        if isinstance(cost, Cost):
-            fits = "fits, and smaller or later than those trained"
-            why = fits if cost.fitting(budget) else f"over the budget of {budget}"
-            why = f"{cost.described(cost.best(budget))}: {why}"
-        found.append({"name": shape.name, "why": why})
-    return found
-
-
-def write_page(state: State, budget: Budget, folder: Path, done: dict[str, Any] | None = None) -> None:
-    """Write the page as things stand. Its template draws what is put into it as JSON. `done` is fit.json,
-    once there is one."""
-    found = {
-        "budget": state.settings["budget"],
-        "texts": state.texts,
-        "teacher": state.teacher_measures or {},
-        "candidates": standings(state),
-        "not_trained": not_trained(state, budget),
-        "winner": done and done["winner"],
-        "verdict": done["verdict"] if done else "",
-        "recipe": (folder / RECIPE).read_text(encoding="utf-8") if done else "",
-    }
-    files.write_text(folder / PAGE, page.filled(TEMPLATE, found))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -110,6 +110,17 @@ class Source:
         """Whether a shape is worth measuring untrained: a shipped student, or a whole encoder."""
         of_teacher = self.layers is not None and self.layers.weights == "teacher"
         return shape.kind == "finished" or (self.is_whole(shape) and (of_teacher or self.own_space))
+
+    def tokens(self, shape: Shape) -> int:
+        """The size of a shape's vocabulary; of a shipped student 0."""
+        return 0 if shape.kind == "finished" else self.vocabularies[shape.vocabulary].size
+
+    def family(self, shape: Shape) -> tuple[int, str | int]:
+        """The shapes of which the largest is looked for: whole encoders, each shipped student by itself, a
+        depth of a kind."""
+        if self.is_start(shape):
+            return 0, shape.vocabulary if shape.kind == "finished" else ""
+        return 1 + (shape.kind == "static"), -shape.layers
 
     def own_dims(self, shape: Shape) -> int | None:
         """The dimensions of the space that a start may keep; None where it has the teacher's or is no
@@ -332,8 +343,10 @@ def _open_layers(weights: str, teacher: TeacherEncoder) -> tuple[Layers, PreTrai
     positions = min(MAX_TOKENS + first, config.max_position_embeddings)
     most = min(teacher.max_tokens, positions - first)
     sizes = config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size
-    pooling = teacher.module.poolings if weights == "teacher" else ["mean"]
-    return Layers(weights, *sizes, positions, most, pooling[0] if len(pooling) == 1 else "mean"), tokenizer
+    layers = Layers(weights, *sizes, positions, most)
+    if weights == "teacher" and len(poolings := teacher.module.poolings) == 1:
+        layers = replace(layers, pooling=poolings[0])
+    return layers, tokenizer
 
 
 def finished_students(sample: list[str]) -> dict[str, run.Run]:
@@ -374,5 +387,5 @@ def tokenizer_folder(folder: Path, vocabulary: str) -> Path:
 def _spec(teacher: TeacherEncoder, student: dict[str, Any]) -> recipe.Recipe:
     """A recipe that only names a student: nothing reads its corpus."""
     named = teacher.spec.model_dump(exclude_defaults=True)
-    corpus = {"kind": "documentation"}
-    return recipe.parse({"name": "fit", "teacher": named, "student": student, "corpus": corpus}, "fit")
+    rows = {"files": [recipe.DOCUMENTATION]}
+    return recipe.parse({"name": "fit", "teacher": named, "student": student, "rows": rows}, "fit")

@@ -13,8 +13,7 @@ from rich.table import Table
 
 from edgedistill import quantization, recipe
 from edgedistill.errors import Problems
-from edgedistill.evaluation import bootstrap, report
-from edgedistill.evaluation.tables import noise_note, plain, significant
+from edgedistill.evaluation.tables import plain, significant
 from edgedistill.planning import training_time
 from edgedistill.precisions import PRECISIONS
 from edgedistill.runtime import onnx_session
@@ -23,6 +22,7 @@ from edgedistill.students import classifier, graph, kinds
 from edgedistill.training import teacher_cache
 from edgedistill.training.open_recipe import Opened, open_recipe
 
+Cost = dict[str, Any]  # of a recipe, as the JSON of `check` has it
 ROUNDS = 5  # the least of their medians counts: other work on the machine only ever adds
 QUERIES = 60  # of a round of each precision
 MOST_SECONDS = 0.15  # for each precision, but for a call in each round; a check answers at once
@@ -30,7 +30,7 @@ SAMPLES = 8  # texts that activations are measured on: what they hold changes no
 TOKENS = 16  # of the timed query: about the median of a search query or a short sentence
 
 
-def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
+def costs(specs: list[recipe.Recipe], session: Session) -> list[Cost]:
     """The costs of several recipes. Warnings go to the log.
 
     The corpora are built and cached; nothing is embedded or trained. `size_bytes` and `p50_ms` are of the
@@ -51,41 +51,49 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
     return [_cost(opened, session) for opened in whole]
 
 
-def _cost(opened: Opened, session: Session) -> dict[str, Any]:
-    spec, student, corpus, labelled = opened.spec, opened.student.module, opened.texts, opened.labelled
-    found: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
-    found["max_tokens"] = opened.student.max_tokens
-    noise: dict[str, Any] = {}
-    measured = training_time.is_measured(student)
-    if measured:
-        random, tokens = np.random.default_rng(0), len(opened.student.tokenizer)
-        samples = random.integers(0, tokens, (SAMPLES, TOKENS)).tolist()
-        queries = random.integers(0, min(100, tokens), (QUERIES, TOKENS)).tolist()
-        found["size_bytes"], rounds = size_and_latency(student, PRECISIONS, samples, queries, 0, MOST_SECONDS)
-        found["p50_ms"] = {name: round(min(medians), 3) for name, medians in rounds.items()}
-        # the first round is longer on every machine
-        noise["between"] = max(bootstrap.noise([*np.array(medians[1:])]) for medians in rounds.values())
-    else:
-        total = found["parameters"]["total"]
-        found["size_bytes"] = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
-        found["p50_ms"] = {}
-    if labelled is not None:
-        head = labelled.new_classifier(student)
-        found["parameters"] = classifier.parameters(found["parameters"], head)
-        task = labelled.task
-        found["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
-        if labelled.tagger is not None:  # the most that the transfer set can hold
-            found["labelled"]["transfer"] = labelled.rows
+def _cost(opened: Opened, session: Session) -> Cost:
+    """The cost of one recipe."""
+    student, corpus, labelled = opened.student.module, opened.texts, opened.labelled
     missing = teacher_cache.passes(opened, session)
+    samples = training_time.training_samples(opened)
+    cost: Cost = {
+        "name": opened.spec.name,
+        "parameters": kinds.parameters(student),
+        "max_tokens": opened.student.max_tokens,
+        **_of_graphs(opened),
+    }
+    if labelled is not None:
+        head, task = labelled.new_classifier(student), labelled.task
+        samples += labelled.samples
+        cost["parameters"] = classifier.parameters(cost["parameters"], head)
+        cost["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
+        if labelled.tagger is not None:  # the most that the transfer set can hold
+            cost["labelled"]["transfer"] = labelled.rows
     if corpus is not None:
-        found["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
-        found["teacher_texts"] = sum(each.missing for each in missing)
-    samples = training_time.training_samples(opened) + (labelled.samples if labelled is not None else 0)
+        cost["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
+        cost["teacher_texts"] = sum(texts.missing for texts in missing)
     if samples:
-        found["training_samples"] = samples
-    if measured and (spec.distilling or missing):
-        found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
-    return found | {"noise": report.disturbances([{"noise": noise}]), "warnings": opened.warnings}
+        cost["training_samples"] = samples
+    if training_time.is_measured(student) and (opened.spec.distilling or missing):
+        cost["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
+    return cost | {"warnings": opened.warnings}
+
+
+def _of_graphs(opened: Opened) -> Cost:
+    """Size and latency of the initial student's graphs; of a large or deep one only a computed size."""
+    student, tokens = opened.student.module, len(opened.student.tokenizer)
+    if not training_time.is_measured(student):
+        total = kinds.parameters(student)["total"]
+        sizes = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
+        return {"size_bytes": sizes, "p50_ms": {}}
+    random = np.random.default_rng(0)
+    samples = random.integers(0, tokens, (SAMPLES, TOKENS)).tolist()
+    queries = random.integers(0, min(100, tokens), (QUERIES, TOKENS)).tolist()
+    sizes, rounds = size_and_latency(student, PRECISIONS, samples, queries, 0, MOST_SECONDS)
+    return {
+        "size_bytes": sizes,
+        "p50_ms": {name: round(min(medians), 3) for name, medians in rounds.items()},
+    }
 
 
 def size_and_latency(
@@ -141,52 +149,46 @@ def medians_ms(call: Callable[[Any], object], items: Sequence[Any], limit: float
     return medians
 
 
-def table(found: dict[str, Any]) -> str:
+def table(costs: Cost) -> str:
     """The cost of a recipe as a table."""
-    sheet = Table(title=found["name"], title_justify="left", show_header=False)
-    for label, value in _rows(found):
-        sheet.add_row(label, value)
-    lines = [plain(sheet), *noise_note(found["noise"])]
-    if "estimated_seconds" in found:
-        seconds = found["estimated_seconds"]
-        total = duration(sum(seconds.values()))
-        about = "~" if found["noise"] else "about "
-        about = "" if total.startswith("less") else about
-        parts = ", ".join(f"{who} {duration(each)}" for who, each in seconds.items())
-        without = ", without the fine-tuning" if "labelled" in found else ""
-        lines.append(f"estimated training time on this machine: {about}{total} ({parts}){without}")
+    sheet = Table(title=costs["name"], title_justify="left", show_header=False)
+    for label, value in _rows(costs).items():
+        if value:
+            sheet.add_row(label, value)
+    lines = [plain(sheet)]
+    if "estimated_seconds" in costs:
+        seconds = costs["estimated_seconds"]
+        parts = ", ".join(f"{who} {duration(share)}" for who, share in seconds.items())
+        without = ", without the fine-tuning" if "labelled" in costs else ""
+        total = f"{duration(sum(seconds.values()))} ({parts}){without}"
+        lines.append(f"estimated training time on this machine: about {total}")
     return "\n".join(lines)
 
 
-def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
-    parameters, p50_ms = found["parameters"], found["p50_ms"]
+def _rows(costs: Cost) -> dict[str, str]:
+    """What the table shows, by its label; empty where there is none of it."""
+    parameters, texts, labelled = costs["parameters"], costs.get("texts"), costs.get("labelled")
     shares = " + ".join(f"{parameters[name]:,} {name}" for name in ("embedding", "encoder", "head"))
-    rows = [("parameters", f"{parameters['total']:,} = {shares}")]
+    latencies = [f"{name} {significant(ms, 2)} ms" for name, ms in costs["p50_ms"].items()]
+    p50 = f"{'  '.join(latencies)}  (a single text of {TOKENS} tokens)"
+    if not latencies:
+        p50 = "not measured: the student is too large or too deep for a check, as is its training time"
+    rows = {
+        "parameters": f"{parameters['total']:,} = {shares}",
+        "of the embedding": "",
+        "max input tokens": f"{costs['max_tokens']}; longer texts are truncated",
+        "graph": "  ".join(f"{name} {size / 1e6:.2f} MB" for name, size in costs["size_bytes"].items()),
+        "p50, initial student": p50,
+    }
     if "words" in parameters:
-        rows.append(("of the embedding", f"{parameters['words']:,} token embedding table and its projection"))
-    rows.append(("max input tokens", f"{found['max_tokens']}; longer texts are truncated"))
-    about = "" if p50_ms else "about "
-    sizes = (f"{name} {about}{size / 1e6:.2f} MB" for name, size in found["size_bytes"].items())
-    rows.append(("graph", "  ".join(sizes)))
-    latencies = "not measured: the student is too large or too deep for a check, as is its training time"
-    if p50_ms:
-        shown = (
-            (name, f"~{significant(ms, 2)}" if found["noise"] else f"{ms:.2f}") for name, ms in p50_ms.items()
-        )
-        each = "  ".join(f"{name} {ms} ms" for name, ms in shown)
-        latencies = f"{each}  (a single text of {TOKENS} tokens)"
-    rows.append(("p50, initial student", latencies))
-    if "texts" in found:
-        train, held_out = found["texts"]["train"], found["texts"]["held_out"]
-        rows.append(("texts", f"{train:,} to train on, {held_out:,} held out"))
-        rows.append(("teacher texts to embed", f"{found['teacher_texts']:,}"))
-    if "labelled" in found:
-        labelled = found["labelled"]
-        more = f", at most {labelled['transfer']:,} with the transfer set" if "transfer" in labelled else ""
-        fact = f"{labelled['train']:,} to train on{more}, {labelled['dev']:,} to select by"
-        rows.append(("labelled rows", fact))
-    if "training_samples" in found:
-        rows.append(("training samples", f"{found['training_samples']:,}"))
+        rows["of the embedding"] = f"{parameters['words']:,} token embedding table and its projection"
+    if texts:
+        rows["texts"] = f"{texts['train']:,} to train on, {texts['held_out']:,} held out"
+        rows["teacher texts to embed"] = f"{costs['teacher_texts']:,}"
+    if labelled:
+        rows["labelled rows"] = ", ".join(f"{count:,} {split}" for split, count in labelled.items())
+    if "training_samples" in costs:
+        rows["training samples"] = f"{costs['training_samples']:,}"
     return rows
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgedistill import files, recipe
+from edgedistill import recipe
 from edgedistill.data import file_patterns
 from edgedistill.errors import Problems, UserError
 from edgedistill.evaluation import scoring
@@ -30,27 +30,18 @@ def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
 def check(spec: recipe.Recipe, data: Path | None) -> None:
     """Raises one UserError with all of these: globs that match no file, suites that cannot be read."""
     problems, listed = Problems(), list(_patterns(spec))
-    relative = [each for patterns, _ in listed for each in patterns if file_patterns.is_relative(each)]
+    relative = [pattern for patterns, _ in listed for pattern in filter(file_patterns.is_relative, patterns)]
     if data is None and relative:
         more = f" and {len(relative) - 1} more" if relative[1:] else ""
-        way_out = "give --data DIR or set EDGEDISTILL_DATA"
-        if spec.name in files.shipped("recipe") and spec.name != STARTER:
-            way_out += (
-                f", with the files that bench/README.md lists; the recipe {STARTER} is for your own texts"
-            )
+        way_out = f"give --data DIR or set EDGEDISTILL_DATA; the recipe {STARTER} is for your own texts"
         problems.found.append(f"{spec.name}: reads {relative[0]!r}{more} in a data folder; {way_out}")
         listed = []
     for patterns, place in listed:
         with problems.collect():
             file_patterns.matching_files(patterns, data, place)
     if spec.select is not None:
-        try:
+        with problems.collect("select.suite: "):
             scoring.suite(spec.select.suite, data)
-        except UserError as error:
-            translated = spec.corpus is not None and spec.corpus.translated
-            shipped = spec.select.suite in files.shipped("suite") and not translated
-            other = ", or --set select.suite=mini, which needs no data" if shipped else ""
-            problems.found += [f"select.suite: {problem}{other}" for problem in error.problems]
     if spec.requirements is not None and spec.requirements.suite is not None:
         with problems.collect("requirements.suite: "):
             scoring.title(spec.requirements.suite)
@@ -59,11 +50,11 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
 
 def _patterns(spec: recipe.Recipe) -> Iterator[tuple[list[str], str]]:
     """(globs of the files that training reads, the recipe's key for them)."""
-    if not spec.reads_corpus:
-        return  # the unchanged teacher, or a student that learns only from labels: the corpus is for bench
-    if spec.corpus is not None:
-        yield from ((globs, f"corpus.{key}") for globs, key in spec.corpus.patterns)
-        yield spec.corpus.exclude, "corpus.exclude"
-    for number, stage in enumerate(spec.distilling):
-        if stage.tuples is not None:
-            yield stage.tuples.patterns, f"stages[{number}].tuples.files"
+    if not spec.reads_rows:
+        return  # the unchanged teacher, or a student that learns only from labels: the rows are for bench
+    sections = [("rows", spec.rows)]
+    sections += [(f"stages[{number}].rows", stage.rows) for number, stage in enumerate(spec.distilling)]
+    for place, rows in sections:
+        if rows is not None:
+            yield from ((globs, f"{place}.{key}") for globs, key in rows.patterns)
+            yield rows.exclude, f"{place}.exclude"

@@ -29,8 +29,7 @@ from edgedistill.training.trained_module import Accelerator
 TEACHER_SECONDS = 0.5  # of measuring, at most, but for the last chunk: a check answers at once
 # Of a student that a check measures. Layers count as often as they are applied.
 MOST_PARAMETERS, MOST_LAYERS = 30_000_000, 16
-TIMED_PRODUCTS = 2**31  # multiplications of a timed batch, at most, forward alone
-TIMED_ROWS = 256  # of a timed batch, at most
+TIMED_ROWS = 64  # of a timed batch, at most
 SAMPLE = 2_048  # texts of a corpus that are read
 CHUNK = 128  # texts that the teacher embeds at a time
 
@@ -38,8 +37,10 @@ CHUNK = 128  # texts that the teacher embeds at a time
 def training_samples(opened: Opened) -> int:
     """How many texts the student embeds in training, over all stages and epochs; every view of a text
     counts."""
-    stages = zip(opened.spec.distilling, opened.stages, strict=True)
-    return sum(steps(stage, ahead.training) * stage.batch * stage.views for stage, ahead in stages)
+    spec, samples = opened.spec, 0
+    for stage, ahead in zip(spec.distilling, opened.stages, strict=True):
+        samples += steps(stage, ahead.training) * stage.batch * stage.views(spec.rows_of(stage))
+    return samples
 
 
 def estimate_seconds(opened: Opened, missing: list[TeacherPass], session: Session) -> dict[str, float]:
@@ -58,14 +59,15 @@ def estimate_seconds(opened: Opened, missing: list[TeacherPass], session: Sessio
 def teacher_seconds(missing: list[TeacherPass], session: Session) -> float:
     """About how many seconds the teachers will take to embed what is missing."""
     flush_denormals()
-    missing = [each for each in missing if each.missing]
-    for each in missing:
-        each.teacher.prepare(session)
+    missing = [teacher_pass for teacher_pass in missing if teacher_pass.missing]
+    for teacher_pass in missing:
+        teacher_pass.teacher.prepare(session)
     limit = TEACHER_SECONDS / max(1, len(missing))
     return round(
         sum(
-            each.missing * seconds_per_text(each.teacher, sample(each.corpus), session.device, limit)
-            for each in missing
+            teacher_pass.missing
+            * seconds_per_text(teacher_pass.teacher, sample(teacher_pass.corpus), session.device, limit)
+            for teacher_pass in missing
         ),
         3,
     )
@@ -102,21 +104,11 @@ def student_seconds(opened: Opened, accelerator: Accelerator) -> float:
 
 def is_measured(student: nn.Module) -> bool:
     """Whether a student is small enough to be built, converted and trained for a moment by a check, which
-    answers within seconds."""
-    layers = products(student)[1]
-    return kinds.parameters(student)["total"] <= MOST_PARAMETERS and layers <= MOST_LAYERS
-
-
-def products(student: nn.Module) -> tuple[int, int]:
-    """(multiplications for each token, layers that a token passes) of a student; a shared layer counts as
-    often as it is applied."""
+    answers within seconds. A shared layer counts as often as it is applied."""
     bare: Any = student
     encoder = getattr(getattr(bare, "model", None), "encoder", None)
-    times = int(getattr(encoder, "times", 1))
-    layers = getattr(encoder, "layer", None)
-    parameters = kinds.parameters(student)
-    depth = 1 if layers is None else len(layers)
-    return times * parameters["encoder"] + parameters["head"], times * depth
+    layers = len(getattr(encoder, "layer", [None])) * int(getattr(encoder, "times", 1))
+    return kinds.parameters(student)["total"] <= MOST_PARAMETERS and layers <= MOST_LAYERS
 
 
 def _seconds_per_row(opened: Opened, accelerator: Accelerator) -> float:
@@ -124,12 +116,9 @@ def _seconds_per_row(opened: Opened, accelerator: Accelerator) -> float:
     two."""
     device, length = accelerator.device, _mean_tokens(opened)
     module = copy.deepcopy(opened.student.module).to(device).train().requires_grad_(True)
-    per_row = max(1, products(module)[0]) * length
-    largest = max(stage.batch for stage in opened.spec.distilling)
-    rows = max(1, min(largest, TIMED_ROWS, TIMED_PRODUCTS // per_row))
+    rows = min(TIMED_ROWS, *(stage.batch for stage in opened.spec.distilling))
     ids = torch.randint(len(opened.student.tokenizer), (rows, length), device=device)
     optimizer = torch.optim.AdamW(module.parameters())
-    seconds = 0.0
     for _ in range(2):  # the first builds its kernels
         started = time.perf_counter()
         with accelerator.autocast():
@@ -137,13 +126,16 @@ def _seconds_per_row(opened: Opened, accelerator: Accelerator) -> float:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        seconds = time.perf_counter() - started
-    return seconds / rows
+    return (time.perf_counter() - started) / rows
 
 
 def _mean_tokens(opened: Opened) -> int:
     """Tokens of a text that training reads, on average."""
     most = max(stage.max_tokens for stage in opened.spec.distilling)
     encode = opened.student.limited_tokenizer.limited(most).encoder()
-    texts = [text for ahead in opened.stages for side in ahead.rows.sides for text in sample(side)[:CHUNK]]
-    return max(1, round(float(np.mean([len(ids) for ids in encode(texts)]))))
+    texts = list[str]()
+    for ahead in opened.stages:
+        for side in ahead.rows.sides:
+            texts += sample(side)[:CHUNK]
+    lengths = [len(ids) for ids in encode(texts)]
+    return max(1, round(float(np.mean(lengths))))

@@ -33,8 +33,8 @@ def converter(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) ->
     known_precisions([precision])
     if precision == "fp32":
         return lambda graph: graph
-    found: Converter = _module(precision).converter(model, samples)
-    return found
+    conversion: Converter = _module(precision).converter(model, samples)
+    return conversion
 
 
 def simulated(model: onnx.ModelProto, precision: str) -> onnx.ModelProto | None:
@@ -54,7 +54,8 @@ def convert_except(convert: Converter, model: onnx.ModelProto, skip: Iterable[st
     matrices and is converted whole or not at all: naming one is enough. Raises KeyError for a name that is no
     constant of the graph.
     """
-    names, constants = set(skip), {constant.name: constant for constant in model.graph.initializer}
+    names = set(skip)
+    constants = {constant.name: constant for constant in model.graph.initializer}
     if unknown := names - constants.keys():
         raise KeyError(f"no constants of this graph: {', '.join(sorted(unknown))}")
     for node in model.graph.node:
@@ -67,18 +68,18 @@ def convert_except(convert: Converter, model: onnx.ModelProto, skip: Iterable[st
         hidden.graph.input.append(
             helper.make_tensor_value_info(name, constants[name].data_type, constants[name].dims)
         )
-    made = convert(hidden)
-    inputs = [each for each in made.graph.input if each.name not in names]
-    del made.graph.input[:]
-    made.graph.input.extend(inputs)
-    made.graph.initializer.extend(constants[name] for name in sorted(names))
-    return made
+    quantized = convert(hidden)
+    inputs = [entry for entry in quantized.graph.input if entry.name not in names]
+    del quantized.graph.input[:]
+    quantized.graph.input.extend(inputs)
+    quantized.graph.initializer.extend(constants[name] for name in sorted(names))
+    return quantized
 
 
 def converted(model: onnx.ModelProto, quantized: onnx.ModelProto) -> list[str]:
     """The weights that a conversion converted, in the order of the graph."""
-    kept = {constant.name for constant in quantized.graph.initializer}
-    changed = {each.name for each in model.graph.initializer if len(each.dims) > 1 and each.name not in kept}
+    matrices = {constant.name for constant in model.graph.initializer if len(constant.dims) > 1}
+    changed = matrices - {constant.name for constant in quantized.graph.initializer}
     # the data of a lookup; the matrix of a product; W of an LSTM, whose R goes with it
     read = [name for node in model.graph.node if node.op_type in READERS for name in node.input[:2]]
     return [name for name in dict.fromkeys(read) if name in changed]

@@ -48,15 +48,15 @@ def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
         return {}
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
-    found = dict.fromkeys(sorted(_values_of_type(model, TensorProto.FLOAT)), 0.0)
-    outputs = {name: f"largest {name}" for name in found}
+    largest = dict.fromkeys(sorted(_values_of_type(model, TensorProto.FLOAT)), 0.0)
+    outputs = {name: f"largest {name}" for name in largest}
     for name, output in outputs.items():
         watched.graph.node.append(helper.make_node("Abs", [name], [f"{output} all"]))
         watched.graph.node.append(helper.make_node("ReduceMax", [f"{output} all"], [output], keepdims=0))
     for _, values in values_of(watched, list(outputs.values()), samples):
         for name, output in outputs.items():
-            found[name] = float(np.maximum(found[name], values[output]))  # keeps NaN
-    return found
+            largest[name] = float(np.maximum(largest[name], values[output]))  # keeps NaN
+    return largest
 
 
 def simulated(model: onnx.ModelProto) -> onnx.ModelProto:

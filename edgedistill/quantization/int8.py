@@ -49,11 +49,14 @@ Largest = dict[str, np.ndarray]
 def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(K, N) -> int8 (K, N) and the scale of each column (N,): no pair of rows 2k, 2k + 1 can saturate 16
     bits."""
-    even, odd = weight[0::2], np.zeros_like(weight[0::2])
+    even = weight[0::2]
+    odd = np.zeros_like(even)
     odd[: len(weight) // 2] = weight[1::2]
-    positive, negative = (np.maximum(sign * even, 0) + np.maximum(sign * odd, 0) for sign in (1, -1))
+    positive = np.maximum(even, 0) + np.maximum(odd, 0)
+    negative = np.maximum(-even, 0) + np.maximum(-odd, 0)
     pairs = np.maximum(positive, negative).max(0)
-    scale = np.maximum(np.maximum(np.abs(weight).max(0) / 127, pairs / PAIR), TINY)
+    largest = np.abs(weight).max(0)
+    scale = np.maximum(np.maximum(largest / 127, pairs / PAIR), TINY)
     return np.round(weight / scale).astype(np.int8), scale.astype(np.float32)
 
 
@@ -67,11 +70,13 @@ def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
     """The largest absolute values of the inputs that have fixed scales, with headroom, over all tokens of the
     samples; nothing without samples."""
     names = [x for group in _groups(GraphFacts(model)) for x in group.inputs]
+    if not names or not samples:
+        return {}
     largest = {name: np.array(TINY, np.float32) for name in names}
-    for values in activations(model, names, samples) if names and samples else ():
+    for values in activations(model, names, samples):
         for name, rows in values.items():
             largest[name] = np.maximum(largest[name], np.abs(rows).max(0))
-    return {name: values * HEADROOM for name, values in largest.items()} if samples else {}
+    return {name: values * HEADROOM for name, values in largest.items()}
 
 
 def convert(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
@@ -101,12 +106,13 @@ def product_errors(model: onnx.ModelProto, largest: Largest, ids: TokenIds) -> d
 
 def _emulated(x: np.ndarray, weight: np.ndarray, channels: _Channels | None) -> np.ndarray:
     """x·W (n, N) with both rounded as in the graph, but for the zero points behind GELU."""
-    factors, step = np.ones(len(weight), np.float32), np.maximum(np.abs(x).max(1, keepdims=True), TINY) / 127
+    factors = np.ones(len(weight), np.float32)
+    step = np.maximum(np.abs(x).max(1, keepdims=True), TINY) / 127
     if channels is not None:
         factors, step = channels.factors, np.asarray(channels.step)
     values, scale = quantize_weights(weight * factors[:, None])
-    rounded = np.clip(np.rint(x / factors / step), -ZERO, ZERO - 1) * step
-    return np.asarray(rounded @ (values * scale), np.float32)
+    integers = np.clip(np.rint(x / factors / step), -ZERO, ZERO - 1)
+    return np.asarray((integers * step) @ (values * scale), np.float32)
 
 
 class _Channels(NamedTuple):
@@ -132,14 +138,14 @@ def _channels(editor: GraphEditor, facts: GraphFacts, largest: Largest) -> dict[
     Inputs of products with the same weight share their factors, as in a block of layers that is applied
     several times.
     """
-    found: dict[str, _Channels] = {}
+    by_input: dict[str, _Channels] = {}
     for group in _groups(facts) if largest else ():
         most = np.max([largest[x] for x in group.inputs], axis=0)
         weights = [editor.array(name) for name in group.weights]
         factors = channel_factors(most, [weight for weight in weights if weight is not None])
         channels = _Channels(factors, float((most / factors).max()) / 127)
-        found.update(dict.fromkeys(group.inputs, channels))
-    return found
+        by_input.update(dict.fromkeys(group.inputs, channels))
+    return by_input
 
 
 class _Group(NamedTuple):

@@ -127,9 +127,9 @@ def agreement(quantized: onnx.ModelProto, expected: np.ndarray, ids: TokenIds) -
     return cosines(embeddings(quantized, ids), expected)
 
 
-def cosines(found: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+def cosines(rows: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
     """Mean and minimum of the rows' cosines."""
-    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-    each = (found * expected).sum(1) / np.maximum(lengths, 1e-30)
-    each[lengths == 0] = 1.0  # an empty text without special tokens: zero in both
-    return float(each.mean()), float(each.min())
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(expected, axis=1)
+    values = (rows * expected).sum(1) / np.maximum(lengths, 1e-30)
+    values[lengths == 0] = 1.0  # an empty text without special tokens: zero in both
+    return float(values.mean()), float(values.min())

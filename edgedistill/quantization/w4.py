@@ -163,17 +163,18 @@ def second_moments(model: onnx.ModelProto, ids: TokenIds) -> dict[str, np.ndarra
     for name, extra in _moments(model, names, drawn).items():
         scale = np.trace(moments[name]) / max(np.trace(extra), 1e-30)
         moments[name] = (1 - RANDOM_SHARE) * moments[name] + RANDOM_SHARE * scale * extra
-    found: dict[str, np.ndarray] = {}
+    by_weight: dict[str, np.ndarray] = {}
     for name, matrix in products:  # the matrices of a shared layer are multiplied with several inputs
-        found[matrix] = found.get(matrix, 0) + moments[name]
-    return found
+        by_weight[matrix] = by_weight.get(matrix, 0) + moments[name]
+    return by_weight
 
 
 def quantize_with_feedback(weight: np.ndarray, moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """W (K, N) and E[x xᵀ] (K, K) -> values (N, K) int8 and scales (N, ⌈K / 32⌉) float16, as
     `quantize_groups(W.T)`."""
     inputs, outputs = weight.shape
-    rest, values = weight.astype(np.float64), np.zeros((inputs, outputs), np.int8)
+    rest = weight.astype(np.float64)  # with the errors of the inputs that are rounded already
+    values = np.zeros((inputs, outputs), np.int8)
     scales = np.zeros((outputs, -(-inputs // GROUP)), np.float16)
     factor = _factor(moments.astype(np.float64))
     for start in range(0, inputs, GROUP):
@@ -185,8 +186,9 @@ def quantize_with_feedback(weight: np.ndarray, moments: np.ndarray) -> tuple[np.
         errors = np.zeros((end - start, outputs))
         for k in range(start, end):
             values[k] = np.clip(np.rint(rest[k] / scale), LOWEST, HIGHEST)
-            errors[k - start] = (rest[k] - values[k] * scale) / factor[k, k]
-            rest[k + 1 : end] -= np.outer(factor[k, k + 1 : end], errors[k - start])
+            error = (rest[k] - values[k] * scale) / factor[k, k]
+            rest[k + 1 : end] -= np.outer(factor[k, k + 1 : end], error)
+            errors[k - start] = error
         rest[end:] -= factor[start:end, end:].T @ errors
     return np.ascontiguousarray(values.T), scales
 
@@ -246,15 +248,15 @@ def best_scale(groups: np.ndarray) -> np.ndarray:
     """(…, 32) -> (…, 1) float32 that float16 holds exactly: the scale of least squared error among the
     candidates."""
     extreme = np.take_along_axis(groups, np.abs(groups).argmax(-1, keepdims=True), -1)
-    found = np.full_like(extreme, SMALLEST_SCALE)
+    best = np.full_like(extreme, SMALLEST_SCALE)
     least = np.full(extreme.shape, np.inf, np.float32)
     for limit in (LOWEST, HIGHEST):  # the group's extreme at −8 (the scale has the other sign) or at 7
         for factor in FACTORS:
             scale = _float16(extreme * (factor / limit))
             error = ((rounded(groups, scale) * scale - groups) ** 2).sum(-1, keepdims=True)
             better = error < least
-            found, least = np.where(better, scale, found), np.where(better, error, least)
-    return found
+            best, least = np.where(better, scale, best), np.where(better, error, least)
+    return best
 
 
 def rounded(groups: np.ndarray, scale: np.ndarray) -> np.ndarray:

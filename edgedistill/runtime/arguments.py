@@ -49,11 +49,11 @@ def listed(items: Iterable[Any], name: str, most_dimensions: int = 1, expected: 
 def given_texts(texts: Iterable[str], name: str = "texts", expected: str = "a list") -> list[str]:
     """The strings of any iterable that has an order. Raises UserError for anything else, which `name`
     names."""
-    found = listed(texts, name, expected=expected)
-    for at, text in enumerate(found):
+    strings = listed(texts, name, expected=expected)
+    for at, text in enumerate(strings):
         if not isinstance(text, str):
             raise UserError(f"{name}[{at}]: {type(text).__name__}, not a string; give strings")
-    return found
+    return strings
 
 
 def our_names(function: str, others: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,13 +62,13 @@ def our_names(function: str, others: Mapping[str, Any], given: Mapping[str, Any]
 
     Raises UserError, a line for each, for those that work in another way here, or that nobody knows.
     """
-    found, problems = dict(given), []
+    parameters, problems = dict(given), []
     for name, value in others.items():
         if (ours := SAME.get(name, "")) in given:
-            found[ours] = value
+            parameters[ours] = value
         elif name != UNUSED and (name not in HOLDS or value != HOLDS[name]):
             fact = IN_PLACE.get(name) or unknown_name("parameter", name, given)
             problems.append(f"{function}: {name}={value!r}: {fact}")
     if problems:
         raise UserError(*problems)
-    return found
+    return parameters

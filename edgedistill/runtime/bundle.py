@@ -107,8 +107,8 @@ class Bundle:
     def space(self) -> str | None:
         """What an index can note: embeddings of bundles with the same identifier may be mixed. All precisions
         of a student share it; None where the bundle is older than that, and of a pair."""
-        found: str | None = self.manifest.get("space")
-        return found
+        space: str | None = self.manifest.get("space")
+        return space
 
     def of(self, role: str) -> Bundle:
         """What embeds texts in a role: the bundle itself; of a pair one of its two encoders."""
@@ -151,8 +151,9 @@ class Bundle:
         returns anything but embeddings of unit length.
         """
         if others:
-            given = dict[str, Any](dim=dim, batch_tokens=batch_tokens, progress=progress, role=role)
-            return self.encode(texts, **our_names("encode", others, given | {"precision": precision}))
+            options: dict[str, Any] = {"dim": dim, "batch_tokens": batch_tokens, "progress": progress}
+            options |= {"role": role, "precision": precision}
+            return self.encode(texts, **our_names("encode", others, options))
         encoder, dim = self.of(role), self.embedding_dim(dim)
         layout(precision, dim)
         if isinstance(texts, str):
@@ -210,8 +211,8 @@ class Bundle:
         else:
             rows = self.encode_document(documents)
         asked = np.atleast_2d(self.encode_query(query, dim))
-        found = search(asked, rows, k, calibration=self.calibration)
-        return (found[0][0], found[1][0]) if isinstance(query, str) else found
+        numbers, cosines = search(asked, rows, k, calibration=self.calibration)
+        return (numbers[0], cosines[0]) if isinstance(query, str) else (numbers, cosines)
 
     def classify(self, items: Any, batch_tokens: int | None = None) -> Any:
         """Label texts, or pairs of texts, see `ClassifierBundle`. Raises UserError: an encoder has no
@@ -289,9 +290,11 @@ class Bundle:
     def fallback(self) -> str:
         """Which int8 products of its graph run on the processor, since CUDA has no kernel for them; nothing
         on other devices. To be logged wherever a bundle is run on a device that the user named."""
-        graphs = [each.manifest["precisions"][each.precision] for each in self.encoders]
+        if self._device != "cuda":
+            return ""
+        graphs = [encoder.manifest["precisions"][encoder.precision] for encoder in self.encoders]
         operators = dict.fromkeys(name for graph in graphs for name in graph.get("operators", ()))
-        products = [name for name in operators if "MatMulInteger" in name and self._device == "cuda"]
+        products = [name for name in operators if "MatMulInteger" in name]
         return f"{', '.join(products)} has no CUDA kernel and runs on the processor" if products else ""
 
     @property
@@ -388,10 +391,13 @@ class MeanBundle(Bundle):
         batch_tokens: int | None,
         advance: Callable[[int], None],
     ) -> None:
-        (ids,), of, other = columns, self._vocabulary, np.zeros_like(out)
-        self._both[0]._run([[row[row < of] for row in ids]], out, batch_tokens, advance)
-        self._both[1]._run([[row[row >= of] - of for row in ids]], other, batch_tokens, lambda count: None)
-        out[:] = unit_rows(out + other)
+        (ids,), vocabulary = columns, self._vocabulary
+        document, query = self._both
+        others = np.zeros_like(out)
+        document._run([[row[row < vocabulary] for row in ids]], out, batch_tokens, advance)
+        of_query = [row[row >= vocabulary] - vocabulary for row in ids]
+        query._run([of_query], others, batch_tokens, lambda count: None)
+        out[:] = unit_rows(out + others)
 
 
 class PairBundle(Bundle):
@@ -473,8 +479,8 @@ class ClassifierBundle(Bundle):
 
         Raises UserError for an item that is neither, and names its index.
         """
-        given = {"batch_tokens": batch_tokens, "progress": progress}
-        probabilities = softmax(self.logits(items, **our_names("classify", others, given)))
+        options = {"batch_tokens": batch_tokens, "progress": progress}
+        probabilities = softmax(self.logits(items, **our_names("classify", others, options)))
         return Classification([self.labels[at] for at in probabilities.argmax(1).tolist()], probabilities)
 
     def logits(
@@ -534,8 +540,8 @@ def load(
     graph is one that no export writes.
     """
     if others:
-        given = {"precision": precision, "threads": threads, "device": device}
-        return load(name, **our_names("load", others, given))
+        options = {"precision": precision, "threads": threads, "device": device}
+        return load(name, **our_names("load", others, options))
     if threads is not None:
         positive(threads, "threads", MOST_THREADS)
     folder, named = locate(name)

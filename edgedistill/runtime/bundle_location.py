@@ -27,17 +27,17 @@ def locate(name: str | Path) -> tuple[Path, str | None]:
     """
     if not isinstance(name, str | Path) or not str(name).strip():
         raise UserError(f"bundle {str(name)!r}: no name; give a bundle's folder, or the name of a bundle")
-    found = _located(name)
-    if found is None:
+    located = _located(name)
+    if located is None:
         raise UserError(_not_found(str(name)))
-    return found
+    return located
 
 
 def find(name: str) -> tuple[Path, str | None] | None:
     """The folder and precision of a bundle, as `locate` gives them; None where there is no bundle of this
     name."""
-    found = _located(name)
-    return found if found is not None and _is_bundle(found[0]) else None
+    located = _located(name)
+    return located if located is not None and _is_bundle(located[0]) else None
 
 
 def check_not_shipped(name: str, folder: Path) -> None:
@@ -114,9 +114,9 @@ def _not_found(name: str) -> str:
 
 def languages(manifest: dict[str, Any]) -> list[str]:
     """The languages of the pairs of texts that a student learned from; none where it learned from texts."""
-    pairs = ((manifest.get("recipe") or {}).get("corpus") or {}).get("pairs", ())
-    named = [each for pair in pairs for each in pair.get("languages") or pair["columns"]]
-    return list(dict.fromkeys(named))
+    rows = (manifest.get("recipe") or {}).get("rows") or {}
+    tables = rows.get("tables") or [rows]
+    return list(dict.fromkeys(language for table in tables for language in table.get("languages") or ()))
 
 
 def shipped() -> list[dict[str, Any]]:
@@ -126,22 +126,22 @@ def shipped() -> list[dict[str, Any]]:
     size_bytes is that of the graph and tokenizer.json, which a device needs. scores are averages of suites,
     0 to 1. licences are those of the teacher and of the texts that the student was trained on.
     """
-    found, paths = [], files.shipped("bundle")
+    students, paths = [], files.shipped("bundle")
     for name, scores in files.read_json(SCORES).items():
         path = paths[name]
         manifest = files.read_json(path)
-        corpus, teachers = manifest["recipe"]["corpus"], manifest["run"]["teachers"]
-        licences = [*(each["licence"] for each in teachers), *corpus["licences"].values()]
+        rows, teachers = manifest["recipe"]["rows"], manifest["run"]["teachers"]
+        licences = [*(each["licence"] for each in teachers), *rows["licences"].values()]
         student = {
             "name": name,
             "folder": str(path.parent),
             "about": manifest["recipe"]["about"],
-            "languages": languages(manifest) or [corpus["column"]],
+            "languages": languages(manifest) or [rows["column"]],
             "max_tokens": manifest["max_tokens"],
             "size_bytes": sum(each["size_bytes"] for each in manifest["precisions"].values())
             + (path.parent / "tokenizer.json").stat().st_size,
             "scores": scores,
             "licences": list({each.lower(): each for each in licences}.values()),
         }
-        found.append(student)
-    return found
+        students.append(student)
+    return students

@@ -58,10 +58,10 @@ def measured(rows: np.ndarray) -> dict[str, Any]:
     what the default serves as well."""
     mean, widest = rows.mean(axis=0), rows.shape[1] ** 0.5
     most = min(widest, BEYOND_SENTENCES * widest * float(np.abs(rows).max()))
-    found = {} if most <= INT8_RANGE else {"int8_range": round(most, 2)}
+    calibration = {} if most <= INT8_RANGE else {"int8_range": round(most, 2)}
     if np.linalg.norm(mean) < LEAST_MEAN:
-        return found
-    return found | {"mean": [round(x, 5) for x in mean.tolist()]}
+        return calibration
+    return calibration | {"mean": [round(x, 5) for x in mean.tolist()]}
 
 
 PLAIN = Calibration()

@@ -97,16 +97,16 @@ def read(folder: Path, manifest: dict[str, Any]) -> Golden:
     """
     path, measure = folder / "parity.json", kind_of(manifest).measure
     fields = files.read_json_object(path, "copy the bundle again")
-    found = problems(_GoldenTexts if measure is COSINE else _LabelledTexts, fields)
-    if not found:
+    facts = problems(_GoldenTexts if measure is COSINE else _LabelledTexts, fields)
+    if not facts:
         items, ids = fields["texts"], fields["ids"]
         if measure is COSINE:
             items, ids = [[text] for text in items], [[row] for row in ids]
         rows = _matrix(fields.get(measure.rows))
         golden = Golden(measure, items, ids, fields.get("truncated", []), rows, fields.get("roles", []))
-        found = list(_problems(golden, manifest))
-    if found:
-        raise UserError(*(f"{path}: {problem}; copy the bundle again" for problem in found))
+        facts = list(_problems(golden, manifest))
+    if facts:
+        raise UserError(*(f"{path}: {problem}; copy the bundle again" for problem in facts))
     return golden._replace(rows=golden.rows.astype(np.float32))
 
 

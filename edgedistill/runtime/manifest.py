@@ -81,9 +81,9 @@ def read(folder: Path) -> dict[str, Any]:
         )
     if _is_deeper(manifest, MOST_NESTED):
         raise UserError(f"{path}: lists and mappings nested more than {MOST_NESTED} deep; {GET_AGAIN}")
-    found = problems(Files if manifest.get("kind") == PAIR else Manifest, manifest)
-    if found:
-        raise UserError(*(f"{path}: {problem}; {GET_AGAIN}" for problem in found))
+    facts = problems(Files if manifest.get("kind") == PAIR else Manifest, manifest)
+    if facts:
+        raise UserError(*(f"{path}: {problem}; {GET_AGAIN}" for problem in facts))
     return manifest
 
 

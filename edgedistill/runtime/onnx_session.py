@@ -57,8 +57,8 @@ class BundleSession:
             raise self._failure(error) from error
         shape = (len(inputs["input_ids"]), self._width)
         if not isinstance(rows, np.ndarray) or rows.shape != shape or rows.dtype != np.float32:
-            found = f"{rows.dtype} {rows.shape}" if isinstance(rows, np.ndarray) else type(rows).__name__
-            raise self._wrong(f"{found} where float32 {shape} is right")
+            returned = f"{rows.dtype} {rows.shape}" if isinstance(rows, np.ndarray) else type(rows).__name__
+            raise self._wrong(f"{returned} where float32 {shape} is right")
         if not np.isfinite(rows).all():
             raise self._wrong("a number that is not finite")
         # zero: of a text whose tokens cancel out, as in sentence-transformers
@@ -71,13 +71,13 @@ class BundleSession:
         """Let go of the graph and its memory; a later run raises UserError."""
         self._session = None
 
-    def _wrong(self, found: str) -> CheckFailed:
-        return CheckFailed(f"{self._place}: its graph returns {found}; {GET_AGAIN}")
+    def _wrong(self, returned: str) -> CheckFailed:
+        return CheckFailed(f"{self._place}: its graph returns {returned}; {GET_AGAIN}")
 
     def _failure(self, error: Exception) -> CheckFailed | UserError:
         """onnxruntime's own errors are of many classes, and it passes on others, as for want of memory."""
-        if found := user_error(error, str(self._place)):
-            return found
+        if known := user_error(error, str(self._place)):
+            return known
         way_out = "copy the bundle again"
         if self._device != "cpu":
             way_out = f"take another precision, or device cpu in place of {self._device}"

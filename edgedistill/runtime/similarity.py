@@ -77,9 +77,9 @@ def _best(numbers: np.ndarray, scores: np.ndarray, most: int) -> tuple[np.ndarra
 
 def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
     try:
-        given = np.asarray(embeddings)
-        rows = np.atleast_2d(given if given.dtype == np.uint8 else given.astype(np.float32))
-        if given.ndim == 0 or not np.isfinite(rows).all():
+        array = np.asarray(embeddings)
+        rows = np.atleast_2d(array if array.dtype == np.uint8 else array.astype(np.float32))
+        if array.ndim == 0 or not np.isfinite(rows).all():
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise UserError(

@@ -48,10 +48,10 @@ def verify(name: str | Path, device: str = "cpu") -> dict[str, Any]:
     ]
     raise_failed(problems)
     golden = golden_file.read(folder, manifest)
-    found: dict[str, Any] = {}
+    precisions: dict[str, Any] = {}
     for precision, entry in manifest["precisions"].items():
         opened = load(folder, precision=precision, device=device)
-        if not found:  # all precisions share the tokenizer
+        if not precisions:  # all precisions share the tokenizer
             different = golden_file.different_ids(opened, golden)
             problems += [
                 f"{folder}: {golden.name(at)}: token ids differ; {OTHER_TOKENIZERS}" for at, *_ in different
@@ -62,15 +62,15 @@ def verify(name: str | Path, device: str = "cpu") -> dict[str, Any]:
         if fact := measure.problem(values[at], threshold, precision, " on this machine"):
             problems.append(f"{folder}: {golden.name(at)} {fact}")
         worst = {f"{measure.name}_{measure.worst}": round(float(values[at]), 6)}
-        found[precision] = {**worst, "text": at + 1, "threshold": threshold}
+        precisions[precision] = {**worst, "text": at + 1, "threshold": threshold}
         if opened.fallback:
-            found[precision]["fallback"] = opened.fallback
-    raise_failed(problems, precisions=found)
+            precisions[precision]["fallback"] = opened.fallback
+    raise_failed(problems, precisions=precisions)
     return {
         "bundle": str(folder),
         "files": len(manifest["files"]),
         "texts": len(golden.items),
-        "precisions": found,
+        "precisions": precisions,
     }
 
 
@@ -89,21 +89,21 @@ def beside(name: str | Path, other: str | Path) -> dict[str, Any]:
         known = "unknown"
     table = (files.find("suite", SENTENCES).parent / "pairs.tsv").read_text(encoding="utf-8")
     texts = list(dict.fromkeys(text for line in table.splitlines()[1:] for text in line.split("\t")[:2]))
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "space": known,
         "texts": len(texts),
         "cosine_mean": None,
         "neighbours_kept": None,
     }
     if opened[0].dims[0] != opened[1].dims[0]:
-        return found | {"advice": "the dimensions differ: embed the texts of the index again"}
+        return result | {"advice": "the dimensions differ: embed the texts of the index again"}
     index, asked = (each.encode(texts) for each in opened)
     nearest, again = (_nearest(rows @ index.T) for rows in (index, asked))
     kept = [len(set(one) & set(two)) / NEIGHBOURS for one, two in zip(nearest, again, strict=True)]
-    found["cosine_mean"] = round(float((index * asked).sum(1).mean()), 4)
-    found["neighbours_kept"] = share = round(sum(kept) / len(kept), 4)
+    result["cosine_mean"] = round(float((index * asked).sum(1).mean()), 4)
+    result["neighbours_kept"] = share = round(sum(kept) / len(kept), 4)
     keep = "the index may be kept" if share >= ENOUGH_KEPT else "embed the texts of the index again"
-    return found | {"advice": f"{share:.0%} of the neighbours are found: {keep}"}
+    return result | {"advice": f"{share:.0%} of the neighbours are found: {keep}"}
 
 
 def _nearest(cosines: np.ndarray) -> np.ndarray:
@@ -115,14 +115,14 @@ def _nearest(cosines: np.ndarray) -> np.ndarray:
 def _verify_pair(folder: Path, manifest: dict[str, Any], device: str) -> dict[str, Any]:
     raise_failed(_changes(folder, manifest, {f"{side}/manifest.json" for side in SIDES}))
     load(folder)  # two encoders of the same dimensions
-    found = {side: verify(folder / side, device) for side in SIDES}
+    sides = {side: verify(folder / side, device) for side in SIDES}
     return {
         "bundle": str(folder),
         "files": len(manifest["files"]),
-        "texts": sum(each["texts"] for each in found.values()),
+        "texts": sum(each["texts"] for each in sides.values()),
         "precisions": {
             f"{side}/{name}": entry
-            for side, each in found.items()
+            for side, each in sides.items()
             for name, entry in each["precisions"].items()
         },
     }
@@ -138,19 +138,19 @@ def _changes(folder: Path, manifest: dict[str, Any], needed: set[str]) -> list[s
     return problems
 
 
-def summary(name: str, found: dict[str, Any]) -> str:
+def summary(name: str, result: dict[str, Any]) -> str:
     """One line for a result of `verify`; a name is followed by the bundle's folder, for runners that take no
     names."""
-    precisions = found["precisions"]
-    measure = kind_of(manifests.read(Path(found["bundle"]))).measure
+    precisions = result["precisions"]
+    measure = kind_of(manifests.read(Path(result["bundle"]))).measure
     key = f"{measure.name}_{measure.worst}"
     at = min(precisions, key=lambda precision: measure.sign * precisions[precision][key])
     worst = (
         f"worst {measure.about} {precisions[at][key]:.5f}, of {measure.item} {precisions[at]['text']} in {at}"
     )
-    place = name if Path(name) == Path(found["bundle"]) else f"{name} ({found['bundle']})"
+    place = name if Path(name) == Path(result["bundle"]) else f"{name} ({result['bundle']})"
     left = dict.fromkeys(f"; {each['fallback']}" for each in precisions.values() if "fallback" in each)
     return (
-        f"{place}: OK, {found['files']} files match their hashes, {found['texts']} golden texts match "
+        f"{place}: OK, {result['files']} files match their hashes, {result['texts']} golden texts match "
         f"({worst}){''.join(left)}"
     )

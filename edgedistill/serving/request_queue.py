@@ -1,9 +1,9 @@
-"""The texts of all requests wait in one queue; worker threads take what waits, up to a bound, and embed it as
-one batch.
+"""The texts of all requests wait in two queues; worker threads take what waits, up to a bound, and embed it
+as one batch.
 
 No worker waits for a batch to fill: an idle server embeds a text at once, and batches grow with the load.
-Batches are small, and a request that fits in half of one is short: short ones have half of each batch, in the
-order in which they came, and long ones what is left, in parts and in turn. So a short request waits for the
+Batches are small, and a request that fits in half of one is short: the texts of short ones have half of each
+batch, those of long ones what is left, each in the order in which they came. So a short request waits for the
 batch that is being embedded and for other short ones, and no long one waits for ever.
 """
 
@@ -46,36 +46,25 @@ class QueueFull(Exception):
 class Job:
     """The texts of one request, and their embeddings as they come.
 
-    costs: estimated tokens of each text. embeddings: (n, d) float32, complete when `done` is. role: what the
-        texts are, for the bundle's prompts. short: which of the queue's halves it waits in. tokens: of all
-        texts, without padding. taken, embedded: counts of texts.
+    embeddings: (n, d) float32, complete when `done` is. role: what the texts are, for the bundle's prompts.
+        short: which queue it waits in. tokens: of all texts, without padding. left: texts to be embedded.
     """
 
-    texts: list[str]
-    costs: list[int]
     embeddings: np.ndarray
     done: asyncio.Future[None]
     role: str
     short: bool
+    left: int
     tokens: int = 0
-    taken: int = 0
-    embedded: int = 0
 
 
-class Part(NamedTuple):
-    """The texts start to stop of a job, which a worker has taken."""
+class Text(NamedTuple):
+    """A text of a job, which becomes a row of its embeddings. cost: its estimated tokens."""
 
     job: Job
-    start: int
-    stop: int
-
-    @property
-    def texts(self) -> list[str]:
-        return self.job.texts[self.start : self.stop]
-
-    @property
-    def cost(self) -> int:
-        return sum(self.job.costs[self.start : self.stop])
+    row: int
+    text: str
+    cost: int
 
 
 @dataclass(eq=False)
@@ -91,13 +80,16 @@ class RequestQueue:
     limit_s: float
     batch_tokens: int
     count: Callable[[int, int], None] = lambda texts, tokens: None
-    waiting_texts: int = 0
     rate: float = 0.0  # estimated tokens a second of all workers together, measured while they work
-    # of short requests (True) and of long ones, with the estimated tokens that wait
-    _jobs: dict[bool, deque[Job]] = field(default_factory=lambda: {True: deque(), False: deque()})
+    # texts of short requests (True) and of long ones, with the estimated tokens that wait
+    _texts: dict[bool, deque[Text]] = field(default_factory=lambda: {True: deque(), False: deque()})
     _waiting: Counter[bool] = field(default_factory=Counter)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _stopping: bool = False
+
+    @property
+    def waiting_texts(self) -> int:
+        return sum(map(len, self._texts.values()))
 
     def start(self) -> None:
         """Start the workers. Called in the event loop that will submit."""
@@ -127,25 +119,23 @@ class RequestQueue:
     def submit(self, texts: list[str], role: str = "text") -> Job:
         """Queue the texts of a request; await the job's `done`. Raises QueueFull."""
         costs = [self._cost(len(text)) for text in texts]
-        cost = sum(costs)
-        self.check_room(cost)
+        self.check_room(sum(costs))
         embeddings = np.empty((len(texts), self.bundles[0].embedding_dim()), np.float32)
-        job = Job(texts, costs, embeddings, self._loop.create_future(), role, self._is_short(cost))
+        short = self._is_short(sum(costs))
+        job = Job(embeddings, self._loop.create_future(), role, short, len(texts))
         with self._changed:
-            self._jobs[job.short].append(job)
-            self._waiting[job.short] += cost
-            self.waiting_texts += len(texts)
+            self._waiting[short] += sum(costs)
+            for row, (text, cost) in enumerate(zip(texts, costs, strict=True)):
+                self._texts[short].append(Text(job, row, text, cost))
             self._changed.notify()
         return job
 
     def drop(self, job: Job) -> None:
-        """Forget the texts of a job that no worker has taken yet; those of a finished job are none."""
-        if job.taken == len(job.texts):
-            return
-        with self._changed:
-            self._forget(Part(job, job.taken, len(job.texts)))
-            if job in self._jobs[job.short]:
-                self._jobs[job.short].remove(job)
+        """Forget the texts of a job that no worker has taken yet."""
+        if job.left:
+            with self._changed:
+                self._texts[job.short] = deque(text for text in self._texts[job.short] if text.job is not job)
+                self._waiting[job.short] = sum(text.cost for text in self._texts[job.short])
 
     def _cost(self, characters: int) -> int:
         """The estimated tokens of a text."""
@@ -157,74 +147,56 @@ class RequestQueue:
         return cost <= self.batch_tokens // 2
 
     def _work(self, bundle: Bundle) -> None:
-        while parts := self._take():
+        while batch := self._take():
             started = time.perf_counter()
             try:
-                tokens = self._embed(bundle, parts)
+                tokens = self._embed(bundle, batch)
             except Exception as error:  # noqa: BLE001 - raised again in every request that waits for it; the worker goes on
-                self._loop.call_soon_threadsafe(_fail, parts, error)
+                self._loop.call_soon_threadsafe(_end, {text.job for text in batch}, error)
                 continue
-            self._measure(sum(part.cost for part in parts) / (time.perf_counter() - started))
-            self.count(sum(part.stop - part.start for part in parts), tokens)
+            rate = len(self.bundles) * sum(text.cost for text in batch) / (time.perf_counter() - started)
+            with self._changed:
+                self.rate = 0.9 * self.rate + 0.1 * rate if self.rate else rate
+            self.count(len(batch), tokens)
 
-    def _take(self) -> list[Part]:
+    def _take(self) -> list[Text]:
         """What waits, up to the bound; waits for something to come. Empty when the queue has stopped."""
-        parts, tokens = list[Part](), 0
-        short, long = self._jobs[True], self._jobs[False]
+        batch, cost = list[Text](), 0
         with self._changed:
-            self._changed.wait_for(lambda: short or long or self._stopping)
-            while tokens < self.batch_tokens and (short or long):
-                jobs = short if short and (not long or self._is_short(tokens)) else long
-                job = jobs.popleft()
-                stop = job.taken
-                while stop < len(job.texts) and tokens < self.batch_tokens:
-                    tokens += job.costs[stop]
-                    stop += 1
-                parts.append(Part(job, job.taken, stop))
-                self._forget(parts[-1])
-                if stop < len(job.texts):
-                    jobs.append(job)
-        return parts
+            self._changed.wait_for(lambda: any(self._texts.values()) or self._stopping)
+            while cost < self.batch_tokens and any(self._texts.values()):
+                short, long = self._texts[True], self._texts[False]
+                text = (short if short and (not long or self._is_short(cost)) else long).popleft()
+                cost += text.cost
+                self._waiting[text.job.short] -= text.cost
+                batch.append(text)
+        return batch
 
-    def _forget(self, part: Part) -> None:
-        """Count the texts of a part as waiting no longer."""
-        part.job.taken = part.stop
-        self.waiting_texts -= part.stop - part.start
-        self._waiting[part.job.short] -= part.cost
-
-    def _embed(self, bundle: Bundle, parts: list[Part]) -> int:
-        """Embed the parts in one call, and wake the requests that are complete. Returns the tokens."""
-        ids = [row for part in parts for row in bundle.tokenize(part.texts, part.job.role)]
-        owners = [bundle.of(part.job.role) for part in parts for _ in part.texts]
-        embeddings, at, complete = np.empty((len(ids), bundle.embedding_dim()), np.float32), 0, []
-        for encoder in bundle.encoders:
-            rows = [row for row, owner in enumerate(owners) if owner is encoder]
-            embeddings[rows] = encoder.encode_ids([ids[row] for row in rows], batch_tokens=RUN_TOKENS)
-        for part in parts:
-            job, count = part.job, part.stop - part.start
-            job.embeddings[part.start : part.stop] = embeddings[at : at + count]
-            with self._changed:  # another worker may have the next part of this job
-                job.tokens += sum(map(len, ids[at : at + count]))
-                job.embedded += count
-                if job.embedded == len(job.texts):
-                    complete.append(job)
-            at += count
-        self._loop.call_soon_threadsafe(_finish, complete)
-        return sum(map(len, ids))
-
-    def _measure(self, rate: float) -> None:
-        with self._changed:
-            rate *= len(self.bundles)
-            self.rate = 0.9 * self.rate + 0.1 * rate if self.rate else rate
+    def _embed(self, bundle: Bundle, batch: list[Text]) -> int:
+        """Embed the texts, those of each role in one call, and wake the requests that are complete. Returns
+        the tokens."""
+        total = 0
+        for role in {text.job.role for text in batch}:
+            texts = [text for text in batch if text.job.role == role]
+            ids = bundle.tokenize([text.text for text in texts], role)
+            embeddings = bundle.of(role).encode_ids(ids, batch_tokens=RUN_TOKENS)
+            with self._changed:  # another worker may have other texts of these jobs
+                for text, tokens, embedding in zip(texts, map(len, ids), embeddings, strict=True):
+                    text.job.embeddings[text.row] = embedding
+                    text.job.tokens += tokens
+                    text.job.left -= 1
+                    total += tokens
+        complete = {text.job for text in batch if not text.job.left}
+        self._loop.call_soon_threadsafe(_end, complete, None)
+        return total
 
 
-def _finish(jobs: list[Job]) -> None:
+def _end(jobs: set[Job], error: Exception | None) -> None:
+    """Wake the requests of these jobs."""
     for job in jobs:
-        if not job.done.done():
+        if job.done.done():
+            continue
+        if error is None:
             job.done.set_result(None)
-
-
-def _fail(parts: list[Part], error: Exception) -> None:
-    for part in parts:
-        if not part.job.done.done():
-            part.job.done.set_exception(error)
+        else:
+            job.done.set_exception(error)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import hmac
 import signal
 import socket
@@ -45,7 +44,6 @@ from edgedistill.session import Session
 LARGEST_BODIES = 8  # held in memory at the same time, or as many bytes in smaller bodies
 REFUSED_BYTES = 4_000_000  # of a refused body that are read and thrown away
 HEADER_BYTES = 128_000  # of all headers of a request
-HALF_A_BODY_S = 1.0  # for the rest of a body, once the server stops
 CLIENT_LEFT = 499  # never sent, only counted
 BACKLOG = 4096  # connections that wait for the event loop to accept them
 # a worker gets the interpreter back from a busy event loop after this long; by default after 5 ms, for every
@@ -86,23 +84,17 @@ class Metrics:
 
     def __init__(self, waiting_texts: Callable[[], int]) -> None:
         self.registry = prometheus_client.CollectorRegistry()
-
-        def counter(name: str, about: str, *labels: str) -> prometheus_client.Counter:
-            return prometheus_client.Counter(f"edgedistill_{name}", about, labels, registry=self.registry)
-
-        def histogram(name: str, about: str, buckets: Sequence[float]) -> prometheus_client.Histogram:
-            options: dict[str, Any] = {"buckets": buckets, "registry": self.registry}
-            return prometheus_client.Histogram(f"edgedistill_{name}", about, **options)
-
+        common: Any = {"namespace": "edgedistill", "registry": self.registry}
+        counter: Any = partial(prometheus_client.Counter, **common)
+        histogram: Any = partial(prometheus_client.Histogram, **common)
         answered = "Answered embedding requests, by HTTP status (499: the client left)"
-        self.requests = counter("requests_total", answered, "status")
+        self.requests = counter("requests_total", answered, ["status"])
         whole = "From a request's headers to its answer, of those with status 200"
-        self.request_seconds = histogram("request_seconds", whole, SECONDS)
-        self.batch_texts = histogram("batch_texts", "Texts per batch", TEXTS)
+        self.request_seconds = histogram("request_seconds", whole, buckets=SECONDS)
+        self.batch_texts = histogram("batch_texts", "Texts per batch", buckets=TEXTS)
         self.texts = counter("texts_total", "Embedded texts")
         self.tokens = counter("tokens_total", "Embedded tokens, without padding")
-        about = "Texts waiting for a batch"
-        waiting = prometheus_client.Gauge("edgedistill_queue_texts", about, registry=self.registry)
+        waiting = prometheus_client.Gauge("queue_texts", "Texts waiting for a batch", **common)
         waiting.set_function(waiting_texts)
         prometheus_client.ProcessCollector(registry=self.registry)
 
@@ -123,7 +115,6 @@ class EmbeddingServer:
         self.name: str = bundles[0].manifest["name"]
         self.metrics = Metrics(lambda: queue.waiting_texts)
         self.stopping = False
-        self.reading = set[asyncio.Timeout]()  # of bodies that are not there yet
         self.held_bytes = 0  # bodies of all requests without an answer
         queue.count = self.metrics.batch
         routes = [
@@ -161,10 +152,7 @@ class EmbeddingServer:
 
     @property
     def model_entry(self) -> dict[str, Any]:
-        # a note of the exporter's
-        made_at = self.reader.bundle.manifest.get("made_at", "1970-01-01T00:00:00Z")
-        created = datetime.datetime.fromisoformat(made_at).timestamp()
-        entry = {"id": self.name, "object": "model", "created": int(created), "owned_by": "edgedistill"}
+        entry = {"id": self.name, "object": "model", "created": 0, "owned_by": "edgedistill"}
         space = self.reader.bundle.space
         return entry | ({"space": space} if space else {})
 
@@ -211,10 +199,10 @@ class EmbeddingServer:
         try:
             self.queue.check_room()  # a full queue refuses before it reads a body
             async with self._body(request) as body:
-                asked = self.reader.read(body)
+                wanted = self.reader.read(body)
                 body.clear()
-                embeddings, tokens = await self._embed(request, asked)
-                return openai_schema.response(self.reader.bundle, asked, embeddings, tokens)
+                embeddings, tokens = await self._embed(request, wanted)
+                return openai_schema.response(self.reader.bundle, wanted, embeddings, tokens)
         except QueueFull as full:
             raise busy(f"texts of {full.waiting_s:.0f} s are waiting", full.retry_after_s) from None
 
@@ -235,43 +223,22 @@ class EmbeddingServer:
             )
         body, held = bytearray(), 0
         try:
-            async with self._while_accepting():
-                async for chunk in request.stream():
-                    held += len(chunk)
-                    self.held_bytes += len(chunk)
-                    if held > self.limits.body_bytes:
-                        raise too_large(self.limits.body_bytes)
-                    if self.held_bytes > LARGEST_BODIES * self.limits.body_bytes:
-                        raise busy(f"requests of {self.held_bytes} bytes are waiting", 1)
-                    body += chunk
+            async for chunk in request.stream():
+                held += len(chunk)
+                self.held_bytes += len(chunk)
+                if held > self.limits.body_bytes:
+                    raise too_large(self.limits.body_bytes)
+                if self.held_bytes > LARGEST_BODIES * self.limits.body_bytes:
+                    raise busy(f"requests of {self.held_bytes} bytes are waiting", 1)
+                body += chunk
             yield body
         finally:
             self.held_bytes -= held
 
-    @contextlib.asynccontextmanager
-    async def _while_accepting(self) -> AsyncIterator[None]:
-        """Where a body is read. Raises Refusal where it is not there soon after the server stops: half a body
-        was never accepted."""
-        limit = asyncio.timeout(HALF_A_BODY_S if self.stopping else None)
-        try:
-            async with limit:
-                self.reading.add(limit)
-                yield
-        except TimeoutError:
-            raise Refusal(503, "server: stopping; ask another", code="stopping") from None
-        finally:
-            self.reading.discard(limit)
-
-    def stop(self) -> None:
-        """Stop accepting: /health says so, and bodies that are not there yet have a moment left."""
-        self.stopping = True
-        for limit in self.reading:
-            limit.reschedule(asyncio.get_running_loop().time() + HALF_A_BODY_S)
-
-    async def _embed(self, request: Request, asked: EmbeddingRequest) -> tuple[np.ndarray, int]:
+    async def _embed(self, request: Request, wanted: EmbeddingRequest) -> tuple[np.ndarray, int]:
         """(n, d) embeddings and the tokens of a request's texts, which leave the queue when the client does
         or the time is up."""
-        job = self.queue.submit(asked.texts, asked.role)
+        job = self.queue.submit(wanted.input, wanted.role)
         # the body was read: what comes now is the end of the connection
         left = asyncio.ensure_future(request.receive())
 
@@ -302,21 +269,21 @@ class Refusing:
 
 def origin_problem(origins: Sequence[str], scope: Scope) -> Refusal | None:
     """A script of a web page that is not allowed."""
-    found = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
-    if "*" in origins or set(found) <= set(origins):
+    asking = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+    if "*" in origins or set(asking) <= set(origins):
         return None
     way_out = "start the server with --cors, or ask without a browser"
-    return Refusal(403, f"Origin: {found[0][:80]} may not ask; {way_out}")
+    return Refusal(403, f"Origin: {asking[0][:80]} may not ask; {way_out}")
 
 
 def key_problem(key: str, scope: Scope) -> Refusal | None:
     """Another key than the server's; only /health needs none."""
-    given = dict(scope["headers"]).get(b"authorization", b"")
-    scheme, _, sent = given.partition(b" ")
+    header = dict(scope["headers"]).get(b"authorization", b"")
+    scheme, _, sent = header.partition(b" ")
     same = hmac.compare_digest(sent.strip(), key.encode())
     if scope["path"] == "/health" or (same and scheme.lower() == b"bearer"):
         return None
-    fact = "another key than the server's" if given else "missing, and this server has a key"
+    fact = "another key than the server's" if header else "missing, and this server has a key"
     message = f"Authorization: {fact}; send Authorization: Bearer KEY"
     return Refusal(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
@@ -392,7 +359,7 @@ class GracefulServer(uvicorn.Server):
         self.embedding_server = embedding_server
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.embedding_server.stop()
+        self.embedding_server.stopping = True
         await super().shutdown(sockets)
 
 
@@ -414,8 +381,8 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
     if first.labels:
         fact = f"a classifier ({', '.join(first.labels)}), which has no embeddings"
         raise UserError(f"{name}: {fact}; serve an encoder")
-    for each in (encoder for opened in bundles for encoder in opened.encoders):
-        each.encode("warm")  # before it listens: what fails here ends the start
+    for encoder in (encoder for opened in bundles for encoder in opened.encoders):
+        encoder.encode("warm")  # before it listens: what fails here ends the start
     listener = listen(host, port)
     server = EmbeddingServer(bundles, limits)
     sys.setswitchinterval(SWITCH_S)
@@ -433,9 +400,9 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
         timeout_keep_alive=int(limits.header_s),
         backlog=BACKLOG,
     )
-    at, found = listener.getsockname()[:2]
+    address, free = listener.getsockname()[:2]
     about = f"{first.dims[0]} dimensions, up to {first.max_tokens} tokens"
-    place = f"http://{f'[{at}]' if ':' in at else at}:{found}/v1"
+    place = f"http://{f'[{address}]' if ':' in address else address}:{free}/v1"
     if first.fallback:
         session.log(f"{server.name}:{first.precision}: {first.fallback}")
     session.log(f"{server.name}:{first.precision}, {about}, on {place}")

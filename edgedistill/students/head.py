@@ -20,7 +20,7 @@ from edgedistill.students.product_quantization import ProductQuantizedEmbedding,
 
 LEXICAL_DIMS, LEXICAL_CODES = 128, 8  # of a token's random row; few pairs of tokens share more than one code
 LEXICAL_TOKENS = 16  # of a text in which words are as long as the recipe says; in longer ones they are longer
-SHIFT = [0, 1, 0, 0, -1, 0]  # ONNX's paddings of (B, T, d) that do what `_before` does
+SHIFT = [0, 1, 0, 0, 0, 0]  # ONNX's paddings of (B, T − 1, d) that do what `_before` does
 
 
 class Lexical(nn.Module):
@@ -72,12 +72,14 @@ class Lexical(nn.Module):
 
     @torch.no_grad()
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        rows, weights = self.rows(input_ids), embedding(input_ids, self.token_weights.unsqueeze(-1))
+        signs = self.rows(input_ids)
+        weights = embedding(input_ids, self.token_weights.unsqueeze(-1))
         continues = self.continues[input_ids].unsqueeze(-1)
-        rows = torch.where(continues, rows * _before(rows), rows)
+        signs = torch.where(continues, signs * _before(signs), signs)
         weights = torch.where(continues, weights + _before(weights), weights)
+        words = pool(signs * weights, attention_mask, "mean")
         longer = (attention_mask.sum(1, keepdim=True) / LEXICAL_TOKENS) ** 0.25
-        return longer * self.projection(normalize(pool(rows * weights, attention_mask, "mean"), dim=-1))
+        return longer * self.projection(normalize(words, dim=-1))
 
     def write(self, writer: GraphWriter, rows: list[str]) -> list[str]:
         """Write the nodes that add it to embeddings (B, d) and, where they are given, to token embeddings
@@ -101,8 +103,9 @@ class Lexical(nn.Module):
         """The rows of the texts' tokens times their weights, (B, T, width), as `forward` computes them."""
         weights, continues = writer.of_tokens(self.token_weights), writer.of_tokens(self.continues)
         signs, shift = lookup(writer, self.rows, "input_ids"), writer.constant(SHIFT, "shift")
-        former_signs = writer.add("Pad", signs, shift)
-        former_weights = writer.add("Pad", weights, shift)
+        but_last = [writer.constant([at], "at") for at in (0, -1, 1)]  # tract has no negative paddings
+        former_signs = writer.add("Pad", writer.add("Slice", signs, *but_last), shift)
+        former_weights = writer.add("Pad", writer.add("Slice", weights, *but_last), shift)
         signs = writer.add("Where", continues, writer.add("Mul", signs, former_signs), signs)
         weights = writer.add("Where", continues, writer.add("Add", weights, former_weights), weights)
         return writer.add("Mul", signs, weights)

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import files, machine
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import bench, furthest, report, scoring, speed
+from edgedistill.evaluation import bench, report, scoring, speed, teacher_agreement
 from edgedistill.evaluation.suites import cosines
 from edgedistill.precisions import PRECISIONS
 from edgedistill.session import Session, silent
@@ -386,20 +386,12 @@ def test_a_search_that_cannot_be_measured(
         bench.bench([str(shelf / "student")], [str(shelf / suite / "suite.yaml")], Session(), search=search)
 
 
-def test_the_error_of_a_child_is_raised(shelf: Path, tmp_path: Path) -> None:
-    def run_task(what: str, folder: Path) -> dict[str, Any]:
-        named = {"what": what, "bundle": str(folder), "precision": "w8", "threads": 1, "device": "cpu"}
-        sizes = {"queries": [0, 0], "warmups": 1, "query_seconds": 0, "seconds": 0}
-        return speed.ask(speed.PYTHON, {**named, **sizes, "texts": ["zero"]})
-
-    with pytest.raises(UserError, match="nowhere"):
-        run_task("time", tmp_path / "nowhere")
+def test_the_error_of_a_child_is_raised(tmp_path: Path) -> None:
     changed = bundle(tmp_path / "changed", "bert", np.ones((6, 2)))
     (changed / "onnx" / "model_w8.onnx").write_bytes(b"other bytes")
-    with pytest.raises(CheckFailed, match="model_w8.onnx: changed since export"):
-        run_task("time", changed)
-    with pytest.raises(RuntimeError, match="KeyError: 'weigh'"):
-        run_task("weigh", shelf / "student")
+    for folder, problem in ((tmp_path / "nowhere", "nowhere"), (changed, "model_w8.onnx: changed since")):
+        with pytest.raises(UserError, match=f"--runner python: ended with 1: .*{problem}"):
+            speed.measure([speed.Target(folder, "w8")], ["zero"], Session(threads=1), PLAN)
 
 
 def test_children_alternate(shelf: Path) -> None:
@@ -408,7 +400,6 @@ def test_children_alternate(shelf: Path) -> None:
     found = speed.measure(both, ["zero ten", "sixty"], Session(log=lines.append, threads=1), PLAN)
     assert [line.split(",")[0] for line in lines] == [
         *["timing student:w8", "timing teacher:fp32", "timing student:w8"] * 2,  # the first again: A/A
-        *("memory of student:w8", "memory of teacher:fp32"),
     ]
     assert found[0]["noise"]["same_bundle"]["title"] == "student:w8"
     assert set(found[0]["against"]) == {"teacher:fp32"} and found[0]["against"]["teacher:fp32"]["ratio"] > 0
@@ -428,6 +419,20 @@ def test_threads_default_to_the_environments(shelf: Path, monkeypatch: pytest.Mo
     assert run(shelf, ["student"], threads=None, plan=QUICK)["reports"][0]["threads"] == 3
     with pytest.raises(UserError, match="threads=0: not a whole number from 1 to 1,024"):
         run(shelf, ["student"], threads=0, plan=QUICK)
+
+
+def test_the_teacher_of_the_missing_teacher_line_is_the_bundles_own() -> None:
+    def logged(teacher: dict[str, str], kind: str = "bert") -> str:
+        lines: list[str] = []
+        manifest = {"kind": kind, "teacher": "t", "recipe": {"teacher": teacher}}
+        bench._log_conditions([bench.Measured(Path("s"), "w8", manifest=manifest)], lines.append)
+        return "\n".join(lines)
+
+    assert "`edgedistill export some/encoder --revision main --out bundles/teacher`" in logged(
+        {"model": "some/encoder", "revision": "main"}
+    )
+    assert "`edgedistill export 'my models/x' --out bundles/teacher`" in logged({"model": "my models/x"})
+    assert logged({"model": "some/encoder"}, "teacher") == ""
 
 
 INT8 = scoring.Search(precisions=("int8",))
@@ -451,6 +456,19 @@ def test_embeddings_in_fewer_bytes_stand_beside_float32(shelf: Path, tmp_path: P
         assert re.search(rf"student:\w+ +{precision} +{size} +{100 * score:.1f}\n", table)
 
 
+@pytest.mark.parametrize(
+    ("precision", "message"),
+    [
+        ("int4", "no precision of embeddings 'int4'; did you mean 'int8'? (binary, float32, int8)"),
+        ("binary", "binary needs dimensions in whole bytes, not 3; choose int8"),
+    ],
+)
+def test_embeddings_that_are_not_scored(shelf: Path, precision: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        run(shelf, ["student"], search=scoring.Search(precisions=(precision,)))
+    assert str(caught.value) == f"--embeddings: {message}"
+
+
 FEW = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
 
 
@@ -471,7 +489,7 @@ def test_a_runner_of_another_model_is_refused(shelf: Path, tmp_path: Path) -> No
     """Its embeddings are compared before its times are reported."""
     for name, rows, error, problem in (
         ("other", [[0.0, 1.0]], CheckFailed, "an embedding is at a cosine of 0.000 to that of teacher:w8"),
-        ("shape", [[1.0, 0.0, 0.0]], UserError, "embeddings of shape (1, 3), (1, 2) expected"),
+        ("shape", [[1.0, 0.0, 0.0]], UserError, "embeddings that are not of 2 dimensions"),
     ):
         answer = {"single_ms": [1.0] * 2, "texts_s": {"1": 5.0}, "embeddings": rows}
         script = tmp_path / f"{name}.json"
@@ -490,8 +508,6 @@ def test_where_a_student_falls_behind(shelf: Path) -> None:
     for name in ("student", "teacher"):
         opened = bench.targets(str(shelf / name))[0].open(Session(threads=1))
         found[name] = scoring.evaluate(suite, opened, samples=True)
-    furthest.add(suite, list(found.values()), found["teacher"])
-    assert "furthest" not in found["teacher"]
-    worst = found["student"]["furthest"][0]
+    worst = teacher_agreement.furthest(suite, found["student"], found["teacher"])[0]
     assert set(worst["texts"]) in ({"zero", "thirty"}, {"zero", "sixty"}) and worst["task"] == "angles"
     assert worst["gold"] in (4, 2) and worst["student"] != worst["teacher"]

@@ -20,23 +20,23 @@ from edgedistill.evaluation import bootstrap, speed, speed_child
 from edgedistill.session import Session
 
 
-def round_of(single: list[float], rate: float = 100.0) -> dict[str, Any]:
-    return {
+def round_of(single: list[float], rate: float = 100.0) -> speed.Round:
+    answer = {
         "single_ms": single,
         "tokens_mean": 12.0,
         "threads": 2,
-        "device": "cpu",
         "texts_s": {"1": rate / 4, "8": rate / 2, "32": rate, "budget": rate * 2},
         "start_ms": 800.0,
         "by_length": {"8": {"tokens": 8, "tokenize_ms": 0.1, "graph_ms": rate, "pooling_ms": 0.01}},
-        "pressure": {"steal": 0.0},
+        "peak_rss_bytes": int(rate),
     }
+    return speed.Round(speed.Answer(**answer), {"steal": 0.0})
 
 
 def test_rounds_are_pooled_by_hand() -> None:
     plan = speed.MeasurementPlan(queries=4, rounds=2, resamples=20)
     rounds = [round_of([1.0, 2.0, 3.0, 4.0], 100), round_of([1.0, 2.0, 3.0, 14.0], 300)]
-    found = speed.summary(rounds, {"peak_rss_bytes": 7, "loaded_rss_bytes": 5}, plan)
+    found = speed.summary(rounds, plan)
     single = found["single"]
     assert single["p50_ms"] == 2.5  # of 1 1 2 2 3 3 4 14
     assert single["p99_ms"] == pytest.approx(4 + 10 * 0.93)  # rank 0.99 · 7 = 6.93
@@ -48,7 +48,7 @@ def test_rounds_are_pooled_by_hand() -> None:
     assert single["by_length"]["8"]["range_ms"] == [100.1, 300.1]  # with tokenization
     assert found["load"]["start_ms"] == [800, 800]
     assert found["offline"]["by_batch"] == {"1": 50, "8": 100, "32": 200, "budget": 400}
-    assert found["peak_rss_bytes"] == 7
+    assert found["peak_rss_bytes"] == 300
 
 
 def test_intervals_hold_the_value_and_narrow_with_samples() -> None:
@@ -94,20 +94,19 @@ def test_a_difference_between_rankings_is_paired_and_agrees_with_scipy() -> None
     random = np.random.default_rng(3)
     teacher = random.random(200)
 
-    def difference(student: np.ndarray, resamples: int) -> dict[str, Any]:
+    def difference(student: np.ndarray, resamples: int) -> list[float]:
         drawn = [bootstrap.scores("x", {"scores": each.tolist()}, resamples) for each in (student, teacher)]
-        return bootstrap.difference(drawn[0], drawn[1], float(np.mean(student - teacher)))
+        return bootstrap.interval(drawn[0] - drawn[1])
 
     constant = difference(teacher - 0.25, 100)
-    assert constant == {"mean": -0.25, "interval95": [-0.25, -0.25]}  # however hard the queries are
+    assert constant == [-0.25, -0.25]  # however hard the queries are
     student = teacher - 0.1 * random.random(200)
     found = difference(student, 4000)
     expected = by_scipy((student - teacher,), np.mean, method="percentile", random_state=random)
-    assert found["mean"] == pytest.approx(np.mean(student - teacher), abs=1e-5)
-    assert found["interval95"] == pytest.approx(list(expected.confidence_interval), abs=5e-4)
+    assert found == pytest.approx(list(expected.confidence_interval), abs=5e-4)
 
 
-def drawn(rounds: int, factor: float = 1.0, noise: float = 0.05, seed: int = 0) -> list[dict[str, Any]]:
+def drawn(rounds: int, factor: float = 1.0, noise: float = 0.05, seed: int = 0) -> list[speed.Round]:
     """Rounds of two passes over 40 queries of very different lengths, each with its own error."""
     random = np.random.default_rng(seed)
     queries = np.geomspace(1, 20, 40)
@@ -117,13 +116,11 @@ def drawn(rounds: int, factor: float = 1.0, noise: float = 0.05, seed: int = 0) 
 
 def test_ratios_are_paired_query_by_query() -> None:
     """Queries that differ twentyfold do not widen the interval of a ratio; an unfinished pass is left out."""
-    ours = [np.array([*each["single_ms"], 1e6]) for each in drawn(3, 1.1, seed=1)]
-    theirs = [np.array(each["single_ms"]) for each in drawn(3, seed=2)]
+    ours = [np.array([*each.single_ms, 1e6]) for each in drawn(3, 1.1, seed=1)]
+    theirs = [each.single_ms for each in drawn(3, seed=2)]
     found = bootstrap.ratio(ours, theirs, 40, 200)
     low, high = found["interval95"]
     assert low < 1.1 < high and low > 1.07 and high < 1.13
-    unpaired = bootstrap.ratio_between_runs(ours, theirs, 200)["interval95"]
-    assert unpaired[1] - unpaired[0] > 5 * (high - low)
 
 
 def test_the_same_bundle_twice_decides_what_is_a_tie() -> None:
@@ -132,8 +129,9 @@ def test_the_same_bundle_twice_decides_what_is_a_tie() -> None:
 
     def compared(again: float) -> list[dict[str, Any]]:
         timed = [drawn(3, 1.0, seed=1), drawn(3, 1.1, seed=2), drawn(3, 1.0, seed=3)]
-        pooled = [speed.summary(rounds, {}, plan) for rounds in timed]
-        return speed._compared(["a", "b", "c"], pooled, timed, drawn(3, again, seed=4), plan)
+        pooled = [speed.summary(rounds, plan) for rounds in timed]
+        speed.compare(["a", "b", "c"], pooled, timed, drawn(3, again, seed=4), plan)
+        return pooled
 
     a, b, c = compared(1.0)
     assert a["noise"]["resolution"] == c["noise"]["resolution"] < 0.05
@@ -152,7 +150,7 @@ def test_what_disturbs_a_machine_is_read_from_the_system(tmp_path: Path) -> None
     assert machine.pressure(tmp_path / "none", tmp_path / "none") == {}
 
 
-def asked_of(command: str, timeout_s: float = 60) -> dict[str, Any]:
+def asked_of(command: str, timeout_s: float = 60) -> speed.Round:
     return speed.ask(speed.Runner.named(f"sh -c {shlex.quote(command)}"), {"what": "time"}, timeout_s)
 
 
@@ -165,8 +163,8 @@ def answered(**changes: Any) -> str:
 
 def test_any_program_that_answers_in_the_agreed_form_is_a_runner() -> None:
     found = asked_of(f"read request; echo loading; echo '{json.dumps(ANSWER)}'")
-    assert {key: found[key] for key in ANSWER} == ANSWER and "pressure" in found
-    pooled = speed.summary([found], None, speed.MeasurementPlan(queries=2, resamples=10))
+    assert found.answer.single_ms == ANSWER["single_ms"] and found.answer.texts_s == ANSWER["texts_s"]
+    pooled = speed.summary([found], speed.MeasurementPlan(queries=2, resamples=10))
     assert pooled["single"]["p50_ms"] == 1.75 and pooled["offline"]["batch"] == "32"
     assert pooled["peak_rss_bytes"] is None
 

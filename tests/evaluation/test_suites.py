@@ -37,13 +37,13 @@ CROSS = (
 def test_the_second_text_comes_from_the_translation(tmp_path: Path) -> None:
     suite = scoring.suite(write_suite(tmp_path, CROSS, en=ENGLISH, de=GERMAN))
     task = suite.tasks["en-de"]
-    assert [(suite.texts[a], suite.texts[b]) for a, b in task.pairs] == [
+    assert task.pairs == [
         ("zero", "zehn"),
         ("zero", "dreissig"),
         ("zero", "neunzig"),
     ]
     assert task.gold.tolist() == [5, 3, 1]
-    assert [suite.texts[row] for row in suite.tasks["en-en"].pairs[:, 1]] == ["ten", "thirty", "ninety"]
+    assert [second for _, second in suite.tasks["en-en"].pairs] == ["ten", "thirty", "ninety"]
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_folds_see_every_row_once_and_repeat_exactly(tmp_path: Path) -> None:
 def test_features_by_hand() -> None:
     x = np.array([[3, 4], [0, 2]], np.float32)
     root = np.sqrt(2)
-    assert np.allclose(transfer.features(x, np.array([[1], [0]])), [[0, root], [0.6 * root, 0.8 * root]])
-    pair = transfer.features(x, np.array([[0, 1]]))
+    assert np.allclose(transfer.features([x[::-1]]), [[0, root], [0.6 * root, 0.8 * root]])
+    pair = transfer.features([x[:1], x[1:]])
     assert np.allclose(pair, [[0.6 * root, 0.2 * root, 0, 1.6]])  # |u - v|, then u ⊙ v
-    assert np.allclose(pair, transfer.features(x, np.array([[1, 0]])))  # a pair has no order
+    assert np.allclose(pair, transfer.features([x[1:], x[:1]]))  # a pair has no order
 
 
 def test_pairs_are_classified_by_their_difference(tmp_path: Path) -> None:
@@ -217,6 +217,20 @@ def test_every_kind_has_a_measure_and_a_shipped_suite() -> None:
     # a task is the bundle's own, which `--suite task` reads there, and `--suite mteb:TASK` needs no file
     assert kinds | {"task", "mteb"} == set(FAMILIES)
     assert {"transfer", "sts17", "xsts", "xsts-dev", "bitext", "zero-shot"} <= set(files.shipped("suite"))
+
+
+def test_the_page_reads_the_number_that_was_averaged() -> None:
+    family = FAMILIES["bitext"]
+    assert (family.averaged, family.title) == ("accuracy", "accuracy × 100")
+
+
+@pytest.mark.parametrize(("rows", "count"), [("a\tb\t3\nc\td\t3\n", 2), ("a\tb\t3\n", 1)])
+def test_pairs_without_a_ranking_are_refused(tmp_path: Path, rows: str, count: int) -> None:
+    (tmp_path / "t.tsv").write_text("sentence1\tsentence2\tscore\n" + rows)
+    (tmp_path / "suite.yaml").write_text("kind: sts\ntasks: [{name: a, file: t.tsv}]\n")
+    with pytest.raises(UserError) as refused:
+        scoring.suite(tmp_path / "suite.yaml")
+    assert str(refused.value).startswith(f"{tmp_path}/t.tsv: pairs with a score: {count}, and a rank ")
 
 
 # mteb

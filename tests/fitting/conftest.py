@@ -9,8 +9,7 @@ import pytest
 
 from edgedistill import recipe
 from edgedistill.fitting import fit, record
-from edgedistill.fitting.cost import Budget
-from edgedistill.fitting.record import FitRequest
+from edgedistill.fitting.record import Budget, FitRequest
 from edgedistill.session import Session
 from tests.conftest import World
 

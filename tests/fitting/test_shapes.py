@@ -12,9 +12,9 @@ import pytest
 from edgedistill import bundle_run, recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
-from edgedistill.fitting import cost, fit, shapes
-from edgedistill.fitting.cost import Budget, Cost
+from edgedistill.fitting import fit, plan, shapes
 from edgedistill.fitting.plan import Fit
+from edgedistill.fitting.record import Budget, Cost
 from edgedistill.fitting.shapes import Layers, Shape, Source, Vocabulary
 from edgedistill.session import Session
 from edgedistill.training import train
@@ -120,7 +120,7 @@ def measured(p50: Callable[[Shape], float]) -> tuple[list[Shape], Callable[[Shap
 def test_the_largest_that_fit_are_found_without_measuring_all() -> None:
     budget = Budget(5.0, 1.0)
     seen, measure = measured(lambda shape: 0.1 + 0.3 * shapes.products(shape, SOURCE))
-    fits = cost.survey(SOURCE, budget, measure)
+    fits = plan.survey(SOURCE, budget, measure)
     assert len(seen) < 30 < len(shapes.all_shapes(SOURCE)) and len(seen) == len(set(seen))
     assert {shape.kind for shape in fits} == {"bert", "static"}
     depths = [shape.layers for shape in fits if shape.kind == "bert"]
@@ -132,11 +132,11 @@ def test_the_largest_that_fit_are_found_without_measuring_all() -> None:
 def test_nothing_fits_and_the_nearest_is_named() -> None:
     _, measure = measured(lambda shape: 0.05)
     with pytest.raises(UserError, match=r"^budget: nothing fits 0\.1 MB and 0\.01 ms .* --max-mb") as caught:
-        cost.survey(SOURCE, Budget(0.1, 0.01), measure)
+        plan.survey(SOURCE, Budget(0.1, 0.01), measure)
     size = float(str(caught.value).rpartition("--max-mb ")[2].split()[0])
-    assert cost.survey(SOURCE, Budget(size, 0.06), measure), "what was named fits"
+    assert plan.survey(SOURCE, Budget(size, 0.06), measure), "what was named fits"
     with pytest.raises(UserError, match="no candidate: nothing that this teacher allows can be built"):
-        cost.survey(SOURCE, Budget(1, 1), lambda shape: "student.width: too wide")
+        plan.survey(SOURCE, Budget(1, 1), lambda shape: "student.width: too wide")
 
 
 def test_a_budget_nothing_can_meet(world: World, tmp_path: Path) -> None:

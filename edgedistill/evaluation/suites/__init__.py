@@ -1,22 +1,22 @@
-"""Families of suites, one module each: `read` loads the files that suite.yaml names, `score` evaluates an
-encoder on them."""
+"""Kinds of suites, one module each: the section of a task in suite.yaml reads its files, what it reads scores
+an encoder."""
 
-from edgedistill.evaluation.suites import (
-    bitext,
-    labelled_task,
-    mteb_task,
-    pair_classification,
-    retrieval,
-    sts,
-    transfer,
-)
+from edgedistill.evaluation.suites.bitext import BitextFile
+from edgedistill.evaluation.suites.labelled_task import TaskOfRecipe
+from edgedistill.evaluation.suites.mteb_task import MtebTask
+from edgedistill.evaluation.suites.pair_classification import PairTables
+from edgedistill.evaluation.suites.retrieval import RetrievalFolder
+from edgedistill.evaluation.suites.sts import StsFile
+from edgedistill.evaluation.suites.suite_files import Task
+from edgedistill.evaluation.suites.transfer import TransferFolder
 
-FAMILIES = {
-    "sts": sts.FAMILY,  # graded similarity: STS-B, STS2017, …
-    "retrieval": retrieval.FAMILY,  # nDCG@10
-    "bitext": bitext.FAMILY,  # finding translations
-    "transfer": transfer.FAMILY,  # SentEval: a linear classifier on embeddings
-    "pair_classification": pair_classification.FAMILY,  # zero-shot, by a threshold on the cosine
-    "mteb": mteb_task.FAMILY,  # a task of mteb, by its own evaluator
-    "task": labelled_task.FAMILY,  # a fine-tuned bundle on its own task
+FAMILIES: dict[str, type[Task]] = {
+    "sts": StsFile,  # graded similarity: STS-B, STS2017, …
+    "retrieval": RetrievalFolder,  # nDCG@10
+    "bitext": BitextFile,  # finding translations
+    "transfer": TransferFolder,  # SentEval: a linear classifier on embeddings
+    "pair_classification": PairTables,  # zero-shot, by a threshold on the cosine
+    "mteb": MtebTask,  # a task of mteb, by its own evaluator
+    "task": TaskOfRecipe,  # a fine-tuned bundle on its own task
 }
+FLOAT32_ALONE = ("mteb", "task")  # kinds that are scored in no other precision of embeddings

@@ -3,14 +3,14 @@ Tatoeba)."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from pydantic import Field
 
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encode, Floats, encoded, unit
-from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, columns
+from edgedistill.evaluation.suites.cosines import Encoder, Floats, Measures, unit
+from edgedistill.evaluation.suites.suite_files import Find, Task, TaskData, columns
 from edgedistill.runtime.similarity import search
 
 
@@ -21,45 +21,41 @@ class BitextFile(Task):
     first: str = Field(description="the column of one language")
     second: str = Field(description="the column of the other")
 
+    def read(self, find: Find) -> Bitext:
+        path = find(self.file)
+        pairs = list(columns(path, [self.first, self.second]))
+        if len(pairs) < 2:
+            fact = f"{len(pairs)} pairs, retrieval needs at least 2"
+            raise UserError(f"{path}: {fact}; give a table of translations")
+        return Bitext([first for first, _ in pairs], [second for _, second in pairs])
 
-class Bitext(NamedTuple):
+
+@dataclass
+class Bitext(TaskData):
     """One task: second[i] is the translation of first[i]."""
 
     first: list[str]
     second: list[str]
 
+    @property
+    def texts(self) -> list[str]:
+        return self.first + self.second
 
-def read(part: BitextFile, find: Find, rows: Rows) -> Bitext:
-    """Read a table of translations."""
-    path = find(part.file)
-    pairs = list(columns(path, [part.first, part.second]))
-    if len(pairs) < 2:
-        raise UserError(
-            f"{path}: {len(pairs)} pairs, retrieval needs at least 2; give a table of translations"
-        )
-    task = Bitext([first for first, _ in pairs], [second for _, second in pairs])
-    add_texts([*task.first, *task.second], rows)
-    return task
-
-
-def score(task: Bitext, encode: Encode) -> dict[str, Any]:
-    """Return `forward` (second found for first), `backward`, their mean `accuracy`, and `pairs`."""
-    first, second = (unit(encoded(encode, side)) for side in task)
-    forward, backward = _found(first, second, task.second), _found(second, first, task.first)
-    return {
-        "accuracy": float(np.mean([forward, backward])),
-        "forward": float(np.mean(forward)),
-        "backward": float(np.mean(backward)),
-        "pairs": len(task.first),
-        "samples": {"scores": np.mean([forward, backward], axis=0).tolist()},
-    }
+    def score(self, encoder: Encoder) -> Measures:
+        """`forward` (second found for first), `backward`, their mean `accuracy`, and `pairs`."""
+        first, second = unit(encoder.text(self.first)), unit(encoder.text(self.second))
+        forward, backward = _hits(first, second, self.second), _hits(second, first, self.first)
+        return {
+            "accuracy": float(np.mean([forward, backward])),
+            "forward": float(np.mean(forward)),
+            "backward": float(np.mean(backward)),
+            "pairs": len(self.first),
+            "samples": {"scores": np.mean([forward, backward], axis=0).tolist()},
+        }
 
 
-def _found(queries: Floats, candidates: Floats, texts: list[str]) -> list[bool]:
-    """Return for each row whether its nearest candidate is that of the same row, or an equal text; the first
-    of equal cosines counts."""
+def _hits(queries: Floats, candidates: Floats, texts: list[str]) -> list[bool]:
+    """Whether the nearest candidate of each row is that of the same row, or an equal text; the first of equal
+    cosines counts."""
     nearest = search(queries, candidates, k=1)[0][:, 0].tolist()
     return [texts[at] == texts[row] for row, at in enumerate(nearest)]
-
-
-FAMILY = Family(BitextFile, read, score)

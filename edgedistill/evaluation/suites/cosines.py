@@ -18,6 +18,7 @@ from edgedistill.runtime.similarity import unit_rows
 Encode = Callable[[list[str]], npt.NDArray[np.float32]]
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
+Measures = dict[str, Any]  # what is measured, by the keys of reports
 
 
 class Encoder(NamedTuple):
@@ -30,22 +31,36 @@ class Encoder(NamedTuple):
     calibration: Calibration = PLAIN
 
     @classmethod
-    def of(cls, given: Any) -> Encoder:
+    def of(cls, encode: Any) -> Encoder:
         """A bundle, or a function that embeds texts of all roles, by roles."""
-        if isinstance(given, Bundle):
-            return cls(given.encode, given.encode_query, given.encode_document, given.calibration)
-        return given if isinstance(given, Encoder) else cls(given, given, given)
+        if isinstance(encode, Bundle):
+            return cls(encode.encode, encode.encode_query, encode.encode_document, encode.calibration)
+        return encode if isinstance(encode, Encoder) else cls(encode, encode, encode)
+
+
+class Remembered:
+    """An encoder that embeds each distinct text once."""
+
+    def __init__(self, encode: Encode) -> None:
+        self.encode = encode
+        self.rows = dict[str, Any]()
+
+    def __call__(self, texts: list[str]) -> Floats:
+        """(n, d), a row per text. Raises ValueError where the encoder returns another shape."""
+        new = [text for text in dict.fromkeys(texts) if text not in self.rows]
+        if new:
+            embeddings = np.asarray(self.encode(new))
+            if embeddings.ndim != 2 or len(embeddings) != len(new):
+                raise ValueError(
+                    f"encode returned {embeddings.shape} for {len(new)} texts; (n, d) is expected"
+                )
+            self.rows.update(zip(new, embeddings, strict=True))
+        return np.stack([self.rows[text] for text in texts])
 
 
 def encoded(encode: Encode, texts: list[str]) -> Floats:
-    """Encode each distinct text once. Returns (n, d), a row per text. Raises ValueError where the encoder
-    returns another shape."""
-    distinct = dict.fromkeys(texts)
-    rows = {text: row for row, text in enumerate(distinct)}
-    embeddings = np.asarray(encode(list(distinct)))
-    if embeddings.ndim != 2 or len(embeddings) != len(rows):
-        raise ValueError(f"encode returned {embeddings.shape} for {len(rows)} texts; (n, d) is expected")
-    return embeddings if len(rows) == len(texts) else embeddings[[rows[text] for text in texts]]
+    """Encode each distinct text once: (n, d), a row per text. Raises ValueError as `Remembered`."""
+    return Remembered(encode)(texts)
 
 
 def unit(embeddings: Floats) -> Floats:
@@ -58,11 +73,6 @@ def dot(x: Floats, y: Floats) -> Floats:
     """Multiply x and y (n, d) row by row: (n,) float64; of unit rows these are the cosines."""
     products: Floats = np.einsum("nd,nd->n", x, y, dtype=np.float64)
     return products
-
-
-def pair_cosines(embeddings: Floats, pairs: Ints) -> Floats:
-    """Return the cosines (n,) of pairs (n, 2), which are rows of unit embeddings."""
-    return dot(embeddings[pairs[:, 0]], embeddings[pairs[:, 1]])
 
 
 def spearman(x: Floats, y: Floats) -> float | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
 
 from edgedistill.errors import UserError, quote, require
-from edgedistill.evaluation.suites.cosines import Encoder, Floats
-from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts
+from edgedistill.evaluation.suites.cosines import Encoder, Floats, Measures
+from edgedistill.evaluation.suites.suite_files import Find, Task, TaskData
 
 SAMPLED = 1_000  # rows of each table of a task whose texts are the suite's, which are timed
 COMMAND = "edgedistill bench --suite mteb:TASK"
@@ -28,28 +30,55 @@ class Model:
         return embed([text for batch in inputs for text in batch["text"]])
 
 
-def read(part: Task, find: Find, rows: Rows) -> Any:
-    """Open a task and its data: in the folder mteb/NAME next to suite.yaml or under --data, as its repository
-    on the hub has them, else from the hub. Raises UserError for a task that mteb does not know or that has
-    more than texts, and where its data cannot be loaded."""
-    place, mteb = f"--suite mteb:{part.name}", require("mteb", COMMAND, "mteb")
-    try:
-        task = mteb.get_task(part.name)
-    except KeyError as error:
-        raise UserError(f"{place}: {error.args[0].removeprefix('KeyError: ')}") from None
-    if task.metadata.modalities != ["text"]:
-        raise UserError(f"{place}: has more than texts; choose another task")
-    data = task.metadata.dataset
-    with contextlib.suppress(UserError):  # not there: the hub has it
-        data = {**data, "path": str(find(f"mteb/{part.name}"))}
-    task.metadata = task.metadata.model_copy(update={"dataset": data})
-    try:
-        task.load_data()
-    except (OSError, ValueError, require("datasets.exceptions", COMMAND, "mteb").DatasetsError) as error:
-        way_out = f"put that repository's files into mteb/{part.name} below --data"
-        raise UserError(f"{place}: {data['path']} cannot be loaded: {quote(str(error))}; {way_out}") from None
-    add_texts(_texts(task.dataset), rows)
-    return task
+class MtebTask(Task):
+    """A task of mteb by its name."""
+
+    averaged: ClassVar[str] = "main_score"
+    title: ClassVar[str] = "mteb's main score × 100"
+
+    def read(self, find: Find) -> MtebData:
+        """Open a task and its data: in the folder mteb/NAME next to suite.yaml or under --data, as its
+        repository on the hub has them, else from the hub. Raises UserError for a task that mteb does not know
+        or that has more than texts, and where its data cannot be loaded."""
+        place, mteb = f"--suite mteb:{self.name}", require("mteb", COMMAND, "mteb")
+        try:
+            task = mteb.get_task(self.name)
+        except KeyError as error:
+            raise UserError(f"{place}: {error.args[0].removeprefix('KeyError: ')}") from None
+        if task.metadata.modalities != ["text"]:
+            raise UserError(f"{place}: has more than texts; choose another task")
+        data = task.metadata.dataset
+        with contextlib.suppress(UserError):  # not there: the hub has it
+            data = {**data, "path": str(find(f"mteb/{self.name}"))}
+        task.metadata = task.metadata.model_copy(update={"dataset": data})
+        failures = OSError, ValueError, require("datasets.exceptions", COMMAND, "mteb").DatasetsError
+        try:
+            task.load_data()
+        except failures as error:
+            fact = f"{data['path']} cannot be loaded: {quote(str(error))}"
+            way_out = f"put that repository's files into mteb/{self.name} below --data"
+            raise UserError(f"{place}: {fact}; {way_out}") from None
+        return MtebData(task)
+
+
+@dataclass(frozen=True)
+class MtebData(TaskData):
+    """A task of mteb with its data."""
+
+    task: Any
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Of the first SAMPLED rows of each table."""
+        return list(_texts(self.task.dataset))
+
+    def score(self, encoder: Encoder) -> Measures:
+        """`main_score`, mteb's mean over the task's splits and languages, and the `measure` that it is."""
+        mteb = require("mteb", COMMAND, "mteb")
+        options = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
+        result = mteb.evaluate(Model(encoder, mteb), self.task, **options)
+        score = result.task_results[0].get_score()
+        return {"main_score": score, "measure": self.task.metadata.main_score}
 
 
 def _texts(data: Any) -> Iterator[str]:
@@ -61,13 +90,3 @@ def _texts(data: Any) -> Iterator[str]:
         for name, cells in data[:SAMPLED].items():
             if not name.endswith("id"):
                 yield from (cell for cell in cells if isinstance(cell, str))
-
-
-def score(task: Any, encoder: Encoder) -> dict[str, Any]:
-    """Return `main_score`, mteb's mean over the task's splits and languages, and the `measure` that it is."""
-    mteb = require("mteb", COMMAND, "mteb")
-    found = mteb.evaluate(Model(encoder, mteb), task, cache=None, co2_tracker=False, show_progress_bar=False)
-    return {"main_score": found.task_results[0].get_score(), "measure": task.metadata.main_score}
-
-
-FAMILY = Family(Task, read, score, "main_score", "mteb's main score × 100", roles=True)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,9 @@ from pydantic import Field
 
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Floats, pair_cosines
+from edgedistill.evaluation.suites.cosines import Encoder, Floats, Measures
 from edgedistill.evaluation.suites.sts import ScoredPairs
-from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, pair_texts
+from edgedistill.evaluation.suites.suite_files import Find, Task, TaskData
 
 
 class PairTables(Task):
@@ -27,34 +27,45 @@ class PairTables(Task):
     )
     label: str = "label"
 
-
-def read(part: PairTables, find: Find, rows: Rows) -> tuple[ScoredPairs, ScoredPairs]:
-    """Read dev and test. Raises UserError where the task has not exactly two labels."""
-    dev, test = (
-        labelled_tasks.read_table(find(name), part.texts, part.label, part.name)
-        for name in (part.dev, part.test)
-    )
-    names = labelled_tasks.ordered_labels(dev.labels, part.dev)
-    if len(names) != 2 or set(test.labels) - set(names):
-        raise UserError(
-            f"{part.name}: labels {', '.join(sorted({*names, *test.labels}))}; exactly two are needed"
-        )
-    return _labelled_pairs(dev, names[1], rows), _labelled_pairs(test, names[1], rows)
-
-
-def _labelled_pairs(table: labelled_tasks.LabelledRows, positive: str, rows: Rows) -> ScoredPairs:
-    """Return the pairs of a split, whose score is whether they match: 1 or 0."""
-    sides = [add_texts((item[side] for item in table.items), rows) for side in (0, 1)]
-    return ScoredPairs(np.stack(sides, axis=1), (np.array(table.labels) == positive).astype(float))
+    def read(self, find: Find) -> PairSplits:
+        """Raises UserError where the task has not exactly two labels."""
+        tables = [
+            labelled_tasks.read_table(find(name), self.texts, self.label, self.name)
+            for name in (self.dev, self.test)
+        ]
+        dev, test = tables
+        names = labelled_tasks.ordered_labels(dev.labels, self.dev)
+        if len(names) != 2 or set(test.labels) - set(names):
+            labels = ", ".join(sorted({*names, *test.labels}))
+            raise UserError(f"{self.name}: labels {labels}; exactly two are needed")
+        splits = []
+        for table in tables:
+            pairs = [(first, second) for first, second in table.items]
+            splits.append(ScoredPairs(pairs, (np.array(table.labels) == names[1]).astype(float)))
+        return PairSplits(*splits)
 
 
-def score(splits: tuple[ScoredPairs, ScoredPairs], embeddings: Floats) -> dict[str, Any]:
-    """Return `accuracy` on test at the `threshold` that was best on dev, and the number of `pairs`."""
-    dev, test = splits
-    least = threshold(pair_cosines(embeddings, dev.pairs), dev.gold == 1)
-    right = (pair_cosines(embeddings, test.pairs) >= least) == (test.gold == 1)
-    samples = {"scores": right.astype(int).tolist()}
-    return {"accuracy": float(right.mean()), "threshold": least, "pairs": len(right), "samples": samples}
+@dataclass(frozen=True)
+class PairSplits(TaskData):
+    """One task: pairs whose score is whether they match, 1 or 0."""
+
+    dev: ScoredPairs
+    test: ScoredPairs
+
+    @property
+    def texts(self) -> list[str]:
+        return self.dev.texts + self.test.texts
+
+    @property
+    def examples(self) -> list[tuple[str, ...]]:
+        return self.test.examples
+
+    def score(self, encoder: Encoder) -> Measures:
+        """`accuracy` on test at the `threshold` that was best on dev, and the number of `pairs`."""
+        least = threshold(self.dev.cosines(encoder.text), self.dev.gold == 1)
+        right = (self.test.cosines(encoder.text) >= least) == (self.test.gold == 1)
+        samples = {"scores": right.astype(int).tolist()}
+        return {"accuracy": float(right.mean()), "threshold": least, "pairs": len(right), "samples": samples}
 
 
 def threshold(cosine: Floats, matches: npt.NDArray[np.bool_]) -> float:
@@ -71,12 +82,3 @@ def threshold(cosine: Floats, matches: npt.NDArray[np.bool_]) -> float:
     edges = np.concatenate([[ranked[0] + 1e-6], (ranked[:-1] + ranked[1:]) / 2, [ranked[-1] - 1e-6]])
     possible = np.concatenate([[True], ranked[:-1] > ranked[1:], [True]])  # equal cosines are taken together
     return float(edges[np.argmax(np.where(possible, right, -np.inf))])
-
-
-FAMILY = Family(
-    PairTables,
-    read,
-    score,
-    shares_embeddings=True,
-    items=lambda splits, texts: pair_texts(splits[1].pairs, texts),
-)

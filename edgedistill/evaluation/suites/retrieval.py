@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -16,13 +15,11 @@ from pydantic import Field
 from edgedistill.data.bm25 import BM25, blocks, joined
 from edgedistill.data.readers import normalize
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, Ints, encoded, unit
+from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, Ints, Measures, encoded, unit
 from edgedistill.evaluation.suites.suite_files import (
-    Family,
     Find,
-    Rows,
     Task,
-    add_texts,
+    TaskData,
     columns,
     either,
     records,
@@ -31,7 +28,7 @@ from edgedistill.evaluation.suites.suite_files import (
 from edgedistill.runtime import similarity
 from edgedistill.runtime.compact import compact
 
-CHUNK_TEXTS = 4096  # of a corpus, encoded at a time: bounds the memory
+CHUNK_TEXTS = 4096  # of a corpus, encoded at a time
 POOL = 10  # ranked per query
 BESIDE, DOCUMENTS = " + BM25", ", documents of "  # in the titles of rankings, after the suite's name
 Ranking = list[tuple[float, str]]  # (score, id) of a query's texts, best first
@@ -43,32 +40,76 @@ class RetrievalFolder(Task):
     one. In place of .jsonl there may be .tsv without a header: id, title, text of the corpus, id, text of the
     queries, query, text, grade of qrels.tsv."""
 
+    averaged: ClassVar[str] = "ndcg_at_10"
+    title: ClassVar[str] = "nDCG@10 × 100"
+
     folder: str = Field(description="next to suite.yaml, else under --data")
     split: str = Field("test", description="which judgements of the folder")
 
+    def read(self, find: Find) -> Collection:
+        """Read the queries that have judgements; the corpus stays on disk."""
+        folder, split = find(self.folder), self.split
+        corpus = either(folder, "corpus.jsonl", "corpus.tsv")
+        of_test = ("qrels.tsv",) if split == "test" else ()
+        qrels = either(folder, *of_test, f"qrels/{split}.tsv", f"qrels_{split}.tsv")
+        judgements = columns(qrels, ["query-id", "corpus-id", "score"])
+        if ".tsv" in corpus.suffixes:
+            judgements = (tuple(fields) for fields in tabbed(qrels, 3))
+        relevance: dict[str, dict[str, int]] = {}
+        for query, text, grade in judgements:
+            if not grade.removeprefix("-").isdecimal():
+                fact = f"query {query}, text {text}: grade {grade!r} is not a whole number"
+                raise UserError(f"{qrels}: {fact}; correct it")
+            relevance.setdefault(query, {})[text] = int(grade)
+        path = either(folder, f"queries_{split}.jsonl", "queries.jsonl", "queries.tsv")
+        queries = {name: normalize(text) for name, _, text in records(path) if name in relevance}
+        lost = [name for name in relevance if name not in queries]
+        if lost or not queries:
+            fact = f"query {lost[0]!r} is not in {path.name}" if lost else "no judgements"
+            raise UserError(f"{qrels}: {fact}; take both from the same release")
+        return Collection(corpus, list(queries.values()), [relevance[name] for name in queries])
+
 
 @dataclass(frozen=True)
-class Collection:
+class Collection(TaskData):
     """One retrieval task, with its queries and relevance grades in memory and the corpus on disk."""
 
     corpus: Path
     queries: list[str]
     relevance: list[dict[str, int]]  # per query: corpus id -> grade
 
+    @property
+    def texts(self) -> list[str]:
+        return self.queries
+
+    @property
+    def examples(self) -> list[tuple[str, ...]]:
+        return [(query,) for query in self.queries]
+
+    @property
+    def timed(self) -> list[str]:
+        return self.queries + next(self.chunks(), ([], []))[1]
+
     def chunks(self, size: int = CHUNK_TEXTS) -> Iterator[tuple[list[str], list[str]]]:
         """Read the corpus from disk as (ids, texts), `size` at a time."""
         rows = records(self.corpus)
         while chunk := list(islice(rows, size)):
-            yield [name for name, _, _ in chunk], [normalize(f"{title} {text}") for _, title, text in chunk]
+            names = [name for name, _, _ in chunk]
+            texts = [normalize(f"{title} {text}") for _, title, text in chunk]
+            yield names, texts
 
     @cached_property
     def bm25(self) -> BM25:
         """BM25 over the texts, whose index is kept in memory."""
         return BM25((text for _, texts in self.chunks() for text in texts), str(self.corpus))
 
+    def score(self, encoder: Encoder) -> Measures:
+        """`ndcg_at_10`, and the number of `queries` and `texts`."""
+        return rankings(self, encoder, Search())[""]
+
 
 class Index(NamedTuple):
-    """The ids of a collection's n texts, and their unit embeddings (n, d) in a temporary file."""
+    """The ids of a collection's n texts, and their unit embeddings (n, d)."""
 
     names: list[str]
     embeddings: Floats
@@ -77,11 +118,10 @@ class Index(NamedTuple):
 @dataclass(frozen=True)
 class Documents:
     """The encoder of the texts where that of the queries is another: its name, and the indexes that it has
-    made. `bundle` is the folder and the precision of a bundle."""
+    made."""
 
     name: str
     encoder: Encoder
-    bundle: tuple[Path, str] | None = None
     indexes: dict[Path, Index] = field(default_factory=dict)
 
     def index(self, collection: Collection) -> Index:
@@ -92,99 +132,64 @@ class Documents:
 
 
 class Search(NamedTuple):
-    """What is measured beside the ranking by cosine: BM25 with this weight, the texts of another encoder,
-    which may be the `same` as that of the queries, and the texts' embeddings in fewer bytes."""
+    """What is measured beside the ranking by cosine: BM25 with this weight, the texts of another encoder, and
+    the texts' embeddings in fewer bytes."""
 
     weight: float | None = None
     documents: Documents | None = None
-    same: bool = False
     precisions: tuple[str, ...] = ()
 
 
 def ndcg(grades: list[int], relevant: list[int]) -> float:
     """Return nDCG@10 with linear gain, as trec_eval's ndcg_cut does. `grades` are those of the ranked texts,
     best first; `relevant` are all grades of the query."""
-    discount = 1 / np.log2(np.arange(2, 12))
-    gained = np.maximum(np.array(grades[:10], dtype=float), 0)
-    ideal = np.sort(np.maximum(np.array(relevant, dtype=float), 0))[::-1][:10]
-    best = float(ideal @ discount[: len(ideal)])
-    return float(gained @ discount[: len(gained)]) / best if best > 0 else 0.0
+    best = _gain(sorted(relevant, reverse=True))
+    return _gain(grades) / best if best > 0 else 0.0
 
 
-def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
-    """Read the queries that have judgements; the corpus stays on disk."""
-    folder = find(part.folder)
-    corpus = either(folder, "corpus.jsonl", "corpus.tsv")
-    of_test = ("qrels.tsv",) if part.split == "test" else ()
-    qrels = either(folder, *of_test, f"qrels/{part.split}.tsv", f"qrels_{part.split}.tsv")
-    relevance: dict[str, dict[str, int]] = {}
-    judgements = columns(qrels, ["query-id", "corpus-id", "score"])
-    for query, text, grade in tabbed(qrels, 3) if ".tsv" in corpus.suffixes else judgements:
-        try:
-            relevance.setdefault(query, {})[text] = int(grade)
-        except ValueError:
-            raise UserError(
-                f"{qrels}: query {query}, text {text}: grade {grade!r} is not a whole number; correct it"
-            ) from None
-    asked = records(either(folder, f"queries_{part.split}.jsonl", "queries.jsonl", "queries.tsv"))
-    queries = {name: normalize(text) for name, _, text in asked if name in relevance}
-    if not queries or len(queries) < len(relevance):
-        lost = next((name for name in relevance if name not in queries), None)
-        fact = "no judgements" if lost is None else f"query {lost!r} is not in queries.jsonl"
-        raise UserError(f"{qrels}: {fact}; take both from the same release")
-    add_texts(queries.values(), rows)
-    grades = [relevance[name] for name in queries]
-    return Collection(corpus, list(queries.values()), grades)
+def _gain(grades: list[int]) -> float:
+    """The discounted gain of the first ten."""
+    gains = np.maximum(grades[:10], 0)
+    return float(gains @ (1 / np.log2(np.arange(2, 2 + len(gains)))))
 
 
-def score(collection: Collection, encoder: Encoder) -> dict[str, Any]:
-    """Return `ndcg_at_10`, and the number of `queries` and `texts`."""
-    return rankings(collection, encoder, Search())[""]
-
-
-def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[str, dict[str, Any]]:
+def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[str, Measures]:
     """Return the measures of each ranking by its title: of "" by cosine, of ", documents of NAME" by the
     cosines with that encoder's texts and, with a weight, of each " + BM25" by both, which also has those of
     `bm25` alone. `samples` has the nDCG@10 of every query."""
     queries = unit(encoded(encoder.query, collection.queries))
-    indexes, found = dict[str, Index](), dict[str, dict[str, Any]]()
+    indexes = {"": indexed(collection, encoder.document)}
     if search.documents is not None:
         indexes[f"{DOCUMENTS}{search.documents.name}"] = search.documents.index(collection)
-    own = next(iter(indexes.values())) if search.same else indexed(collection, encoder.document)
-    alone = {} if search.weight is None else measures(ranked_by_bm25(collection, own), collection)
-    alone.pop("samples", None)
-    for title, index in {"": own, **indexes}.items():
-        ranking = {title: ranked(collection, queries, index)}
+    by_title = dict[str, Measures]()
+    counts = {"queries": len(queries), "texts": len(indexes[""].names)}
+    for title, index in indexes.items():
+        by_title[title] = {**measures(ranked(collection, queries, index), collection), **counts}
         if search.weight is not None:
-            ranking[f"{title}{BESIDE}"] = ranked(collection, queries, index, search.weight)
-        for name, pools in ranking.items():
-            found[name] = {**measures(pools, collection), "queries": len(queries), "texts": len(index.names)}
-        if search.weight is not None:
-            found[name]["bm25"] = alone
+            alone = measures(ranked_by_bm25(collection, index), collection)["ndcg_at_10"]
+            both = measures(ranked(collection, queries, index, search.weight), collection)
+            by_title[f"{title}{BESIDE}"] = {**both, **counts, "bm25": {"ndcg_at_10": alone}}
     if search.precisions:
-        found[""]["embeddings"] = _in_fewer_bytes(collection, queries, own, search, encoder)
-    return found
+        by_title[""]["embeddings"] = _in_fewer_bytes(collection, queries, indexes[""], search, encoder)
+    return by_title
 
 
 def _in_fewer_bytes(
     collection: Collection, queries: Floats, index: Index, search: Search, encoder: Encoder
 ) -> dict[str, float]:
-    """Return nDCG@10 of the texts' embeddings in each precision, which are held in memory; queries stay
-    float32. Of bits the nearest 100 by Hamming distance are ranked by the cosine of query and bits and, as
-    `binary+int8`, of query and int8."""
-    taken, fit = list(blocks(*index.embeddings.shape)), encoder.calibration
-    stored = {
-        precision: np.concatenate([compact(index.embeddings[rows], precision, fit) for rows in taken])
-        for precision in search.precisions
-    }
-    variants: dict[str, tuple[Any, Any]] = {precision: (rows, None) for precision, rows in stored.items()}
+    """Return nDCG@10 of the texts' embeddings in each precision; queries stay float32. Of bits the nearest
+    100 by Hamming distance are ranked by the cosine of query and bits and, as `binary+int8`, of query and
+    int8."""
+    fit = encoder.calibration
+    stored = {name: compact(index.embeddings, name, fit) for name in search.precisions}
+    variants: dict[str, tuple[Any, Any]] = {name: (rows, None) for name, rows in stored.items()}
     if {"binary", "int8"} <= set(stored):
         variants["binary+int8"] = stored["binary"], stored["int8"]
-    found = {}
+    averages = {}
     for name, (rows, rescore) in variants.items():
         numbers, cosines = similarity.search(queries, rows, k=100, rescore=rescore, calibration=fit)
-        found[name] = float(np.mean(_ndcg(_sorted(cosines, numbers, index.names), collection)))
-    return found
+        averages[name] = float(np.mean(_ndcg(_sorted(cosines, numbers, index.names), collection)))
+    return averages
 
 
 def by_cosine(title: str) -> str:
@@ -193,63 +198,59 @@ def by_cosine(title: str) -> str:
 
 
 def indexed(collection: Collection, encode: Encode) -> Index:
-    """Embed the texts. Memory is bounded, because each chunk is written to the file. Raises UserError where
-    there is no text."""
-    names, width = list[str](), 0
-    with tempfile.TemporaryFile() as file:
-        for ids, texts in collection.chunks():
-            embeddings = unit(encoded(encode, texts))
-            file.write(embeddings.tobytes())
-            names += ids
-            width = embeddings.shape[1]
-        if not names:
-            raise UserError(f"{collection.corpus}: no texts; take it from the same release as the queries")
-        file.flush()
-        return Index(names, np.memmap(file, np.float32, "r", shape=(len(names), width)))
+    """Embed the texts. Raises UserError where there is none."""
+    names, embeddings = list[str](), list[Floats]()
+    for ids, texts in collection.chunks():
+        embeddings.append(unit(encoded(encode, texts)))
+        names += ids
+    if not names:
+        raise UserError(f"{collection.corpus}: no texts; take it from the same release as the queries")
+    return Index(names, np.concatenate(embeddings))
 
 
 def ranked(
     collection: Collection, queries: Floats, index: Index, weight: float | None = None
 ) -> list[Ranking]:
     """Rank the texts for each query (q, d) by cosine, with a weight by words too."""
-    found = list[Ranking]()
+    pools = list[Ranking]()
     for taken in blocks(len(queries), len(index.names)):
         scores: Floats = queries[taken] @ index.embeddings.T
         if weight is not None:
             scores = joined(scores, collection.bm25.shares(collection.queries[taken]), weight)
-        found += _best(scores, index.names)
-    return found
+        pools += _best(scores, index.names)
+    return pools
 
 
 def ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
     """Rank by BM25 alone the texts that have a word of the query."""
-    found = list[Ranking]()
+    pools = list[Ranking]()
     for taken in blocks(len(collection.queries), len(index.names)):
         best = _best(collection.bm25.scores(collection.queries[taken]), index.names)
-        found += [[pair for pair in ranking if pair[0] > 0] for ranking in best]
-    return found
+        pools += [[pair for pair in ranking if pair[0] > 0] for ranking in best]
+    return pools
 
 
 def _best(scores: Floats, names: list[str]) -> list[Ranking]:
     """Return the POOL best texts of each query, given their scores (q, n)."""
-    least = -np.partition(-scores, min(POOL, len(names)) - 1, axis=1)[:, min(POOL, len(names)) - 1]
-    found = list[Ranking]()
+    place = min(POOL, len(names)) - 1
+    least = -np.partition(-scores, place, axis=1)[:, place]
+    pools = list[Ranking]()
     for row, edge in zip(scores, least, strict=True):
         kept = np.flatnonzero(row >= edge)  # all that tie at the edge
-        found.append(_sorted(row[None, kept], kept[None], names)[0][:POOL])
-    return found
+        pools.append(_sorted(row[None, kept], kept[None], names)[0][:POOL])
+    return pools
 
 
 def _sorted(scores: Floats, kept: Ints, names: list[str]) -> list[Ranking]:
     """Return the ranking of each query, given the scores (q, k) of its texts in the rows `kept` (q, k); of
     ties the higher id comes first, as in trec_eval."""
     return [
-        sorted(((value, names[row]) for value, row in zip(*each, strict=True)), reverse=True)
-        for each in zip(scores.tolist(), kept.tolist(), strict=True)
+        sorted(((value, names[row]) for value, row in zip(*scored, strict=True)), reverse=True)
+        for scored in zip(scores.tolist(), kept.tolist(), strict=True)
     ]
 
 
-def measures(ranking: list[Ranking], collection: Collection) -> dict[str, Any]:
+def measures(ranking: list[Ranking], collection: Collection) -> Measures:
     """Return nDCG@10, the mean over the queries, and as `samples` that of each."""
     scores = _ndcg(ranking, collection)
     return {"ndcg_at_10": float(np.mean(scores)), "samples": {"scores": scores}}
@@ -261,14 +262,3 @@ def _ndcg(ranking: list[Ranking], collection: Collection) -> list[float]:
         ndcg([relevance.get(name, 0) for _, name in pool], list(relevance.values()))
         for pool, relevance in zip(ranking, collection.relevance, strict=True)
     ]
-
-
-FAMILY = Family(
-    RetrievalFolder,
-    read,
-    score,
-    "ndcg_at_10",
-    "nDCG@10 × 100",
-    roles=True,
-    items=lambda collection, _: [(query,) for query in collection.queries],
-)

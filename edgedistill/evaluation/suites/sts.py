@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Floats, Ints, pair_cosines, spearman
-from edgedistill.evaluation.suites.suite_files import (
-    Family,
-    Find,
-    Rows,
-    Task,
-    add_texts,
-    columns,
-    pair_texts,
-)
+from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, Measures, dot, spearman, unit
+from edgedistill.evaluation.suites.suite_files import Find, Task, TaskData, columns
 
 
 class StsFile(Task):
     """A table of pairs with a graded score."""
+
+    averaged: ClassVar[str] = "all"
+    title: ClassVar[str] = "Spearman × 100"
 
     file: str = Field(description="next to suite.yaml, else under --data")
     translation: str | None = Field(
@@ -35,36 +30,56 @@ class StsFile(Task):
     score: str = "score"
     subset: str | None = Field(None, description="only pairs with this value in the column `subset`")
 
+    def read(self, find: Find) -> ScoredPairs:
+        """The pairs; those without a score, and of other subsets than the chosen one, are left out."""
+        path = find(self.file)
+        names = [self.sentence1, self.sentence2, self.score]
+        if self.subset is not None:
+            names.append("subset")
+        table = list(columns(path, names, (self.score,)))
+        seconds = [row[1] for row in table]
+        if self.translation is not None:
+            seconds = _translations(path, [row[2] for row in table], find(self.translation), self)
+        pairs, gold = list[tuple[str, str]](), list[float]()
+        for number, ((first, _, score, *subset), second) in enumerate(zip(table, seconds, strict=True), 1):
+            if score and self.subset in (None, *subset):
+                pairs.append((first, second))
+                gold.append(_number(score, path, number))
+        if len(set(gold)) < 2:
+            where = "" if self.subset is None else f" of subset {self.subset}"
+            fact = f"pairs with a score{where}: {len(gold):,}, and a rank correlation needs two scores"
+            raise UserError(f"{path}: {fact}; check the suite, or give another --data")
+        return ScoredPairs(pairs, np.array(gold))
+
 
 @dataclass(frozen=True)
-class ScoredPairs:
-    """One STS task: pairs as rows of the suite's texts, with the gold score of each pair."""
+class ScoredPairs(TaskData):
+    """One task: pairs of texts, with the gold score of each (n,)."""
 
-    pairs: Ints  # (n, 2) into Suite.texts
-    gold: npt.NDArray[np.float64]  # (n,)
+    pairs: list[tuple[str, str]]
+    gold: npt.NDArray[np.float64]
 
+    @property
+    def texts(self) -> list[str]:
+        return [text for pair in self.pairs for text in pair]
 
-def read(part: StsFile, find: Find, rows: Rows) -> ScoredPairs:
-    """Read a table of pairs; those without a score, and of other subsets than the chosen ones, are left
-    out."""
-    path = find(part.file)
-    names = [part.sentence1, part.sentence2, part.score, *(["subset"] if part.subset is not None else [])]
-    table = list(columns(path, names, (part.score,)))
-    seconds = [row[1] for row in table]
-    if part.translation is not None:
-        seconds = _translations(path, [row[2] for row in table], find(part.translation), part)
-    texts, gold = list[str](), list[float]()
-    for number, ((first, _, score, *subset), second) in enumerate(zip(table, seconds, strict=True), 1):
-        if score and part.subset in (None, *subset):
-            gold.append(_number(score, path, number))
-            texts += [first, second]
-    if len(set(gold)) < 2:
-        fact = "no pair has a score" if part.subset is None else f"no pairs of subset {part.subset}"
-        if gold:
-            fact = f"pairs: {len(gold):,}, scores: {gold[0]:g} alone, and a rank correlation needs two"
-        raise UserError(f"{path}: {fact}; check the suite, or give another --data")
-    pairs = add_texts(texts, rows).reshape(-1, 2)
-    return ScoredPairs(pairs, np.array(gold))
+    @property
+    def examples(self) -> list[tuple[str, ...]]:
+        return list(self.pairs)
+
+    def cosines(self, encode: Encode) -> Floats:
+        """Of the embeddings of each pair."""
+        embeddings = unit(encode(self.texts))
+        return dot(embeddings[::2], embeddings[1::2])
+
+    def score(self, encoder: Encoder) -> Measures:
+        """`all`, one Spearman correlation over all `pairs`."""
+        cosines = self.cosines(encoder.text)
+        return {
+            "all": spearman(cosines, self.gold) or 0.0,
+            "pairs": len(self.gold),
+            "samples": {"cosines": np.round(cosines, 4).tolist(), "gold": self.gold.tolist()},
+        }
 
 
 def _translations(path: Path, scores: list[str], other: Path, part: StsFile) -> list[str]:
@@ -91,24 +106,3 @@ def _number(cell: str, path: Path, row: int) -> float:
         return float(cell)
     except ValueError:
         raise UserError(f"{path}: row {row}: score {cell!r} is not a number; correct it") from None
-
-
-def score(task: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
-    """Return `all`, one Spearman correlation over all `pairs`."""
-    cosine = pair_cosines(embeddings, task.pairs)
-    return {
-        "all": spearman(cosine, task.gold) or 0.0,
-        "pairs": len(task.gold),
-        "samples": {"cosines": np.round(cosine, 4).tolist(), "gold": task.gold.tolist()},
-    }
-
-
-FAMILY = Family(
-    StsFile,
-    read,
-    score,
-    "all",
-    "Spearman × 100",
-    shares_embeddings=True,
-    items=lambda task, texts: pair_texts(task.pairs, texts),
-)

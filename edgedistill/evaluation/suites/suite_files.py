@@ -1,61 +1,56 @@
-"""What every family of suites has: its section of suite.yaml, the files that this names, and the texts in
+"""What every kind of suite has: its tasks' section of suite.yaml, the files that this names, and the texts in
 them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-from pydantic import Field
+from typing import Any, ClassVar
 
 from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError
-from edgedistill.evaluation.suites.cosines import Ints
+from edgedistill.evaluation.suites.cosines import Encoder, Measures
 from edgedistill.recipe import Section
 
 Find = Callable[[str], Path]  # a name in suite.yaml -> its path
-Rows = dict[str, int]  # every distinct text of a suite -> its row among them
+
+
+class TaskData:
+    """What is read of a task, and how an encoder is scored on it.
+
+    `score` returns the task's measures; its `samples`, where there are any, are what `bootstrap.scores`
+    resamples, and `examples` are the texts of each of these.
+    """
+
+    @property
+    def texts(self) -> list[str]:
+        """What is embedded in the role of a text, or as queries."""
+        return []
+
+    @property
+    def examples(self) -> list[tuple[str, ...]]:
+        return []
+
+    @property
+    def timed(self) -> list[Any]:
+        """What latencies may be measured on."""
+        return self.texts
+
+    def score(self, encoder: Encoder) -> Measures:
+        raise NotImplementedError
 
 
 class Task(Section):
-    """What every task of a suite has."""
+    """The section of a task in suite.yaml, and how its files are read. The mean of the measure `averaged`
+    over tasks is the suite's score; `title` is the name of that in tables and plots."""
 
-    name: str = Field(description="of the task")
+    averaged: ClassVar[str] = "accuracy"
+    title: ClassVar[str] = "accuracy × 100"
 
+    name: str
 
-class Family(NamedTuple):
-    """One kind of suite: a task's section of suite.yaml, how its files are read, and how an encoder is
-    scored.
-
-    `read` adds the texts of a task to the rows of the suite, and returns what `score` takes; None where no
-    suite.yaml can be of this kind. `score` takes a
-    task and what embeds texts, and returns the task's measures: where a family has `roles` the whole
-    `Encoder`, where it `shares_embeddings` the unit embeddings of all texts of the suite. The mean of the
-    measure `averaged` over tasks is the suite's score; `title` is the name of that in tables and plots. A
-    task's `samples`, where there are any, are what `bootstrap.scores` resamples, and `items` returns the
-    texts of each, given the task and the texts of the suite.
-    """
-
-    task: type[Task]
-    read: Callable[[Any, Find, Rows], Any] | None
-    score: Callable[[Any, Any], dict[str, Any]]
-    averaged: str = "accuracy"
-    title: str = "accuracy × 100"
-    shares_embeddings: bool = False
-    roles: bool = False
-    items: Callable[[Any, list[str]], list[tuple[str, ...]]] | None = None
-
-
-def add_texts(texts: Iterable[str], rows: Rows) -> Ints:
-    """Return the row of each text, (n,); a new text is added to `rows`."""
-    return np.array([rows.setdefault(text, len(rows)) for text in texts], np.int64)
-
-
-def pair_texts(pairs: Ints, texts: list[str]) -> list[tuple[str, ...]]:
-    """Return the texts of pairs (n, 2), which are rows of a suite's texts."""
-    return [(texts[first], texts[second]) for first, second in pairs.tolist()]
+    def read(self, find: Find) -> TaskData:
+        raise NotImplementedError
 
 
 def locate(suite_path: Path, name: str, data: Path | None) -> Path:
@@ -64,14 +59,15 @@ def locate(suite_path: Path, name: str, data: Path | None) -> Path:
     neighbour = suite_path.parent / name
     if neighbour.exists():
         return neighbour
+    fact = f"{suite_path}: {name} is not next to it"
+    if data is not None:
+        if (data / name).exists():
+            return data / name
+        fact = f"{data / name}: no such file, but {suite_path} needs it"
+        if not data.is_dir():
+            fact = f"{data}: no such folder"
     way_out = "give --data DIR or set EDGEDISTILL_DATA, with the files that bench/README.md lists"
-    if data is None:
-        raise UserError(f"{suite_path}: {name} is not next to it; {way_out}")
-    if not data.is_dir():
-        raise UserError(f"{data}: no such folder; {way_out}")
-    if not (data / name).exists():
-        raise UserError(f"{data / name}: no such file, but {suite_path} needs it; {way_out}")
-    return data / name
+    raise UserError(f"{fact}; {way_out}")
 
 
 def either(folder: Path, *names: str) -> Path:
@@ -108,14 +104,11 @@ def records(path: Path) -> Iterator[tuple[str, str, str]]:
     for number, row in readers.objects(path):
         if "_id" not in row:
             raise UserError(f"{path}: line {number}: no `_id`; BEIR's rows have _id, title, text")
-        parts = [str(row["_id"])]
-        for column in ("title", "text"):
-            value = row.get(column)
-            if not isinstance(value, str | None):
-                raise UserError(
-                    f"{path}: line {number}: {column} holds {type(value).__name__}, not text; fix the line"
-                )
-            parts.append(value or "")
+        parts = [str(row["_id"]), row.get("title") or "", row.get("text") or ""]
+        for part in parts:
+            if not isinstance(part, str):
+                fact = f"a title or text holds {type(part).__name__}, not text"
+                raise UserError(f"{path}: line {number}: {fact}; fix the line")
         name, title, text = (
             readers.checked(part, str(path), number, input_file.MAX_LINE_BYTES) for part in parts
         )

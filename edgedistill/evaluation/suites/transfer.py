@@ -15,8 +15,8 @@ from pydantic import Field, model_validator
 
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError, require
-from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, encoded, unit
-from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, add_texts, columns, either
+from edgedistill.evaluation.suites.cosines import Encoder, Floats, Ints, Measures, unit
+from edgedistill.evaluation.suites.suite_files import Find, Task, TaskData, columns, either
 
 # C, the inverse of the L2 penalty. SentEval's 2⁻² to 2³ hardly penalise: on our students' embeddings all six
 # give the same classifier.
@@ -49,85 +49,73 @@ class TransferFolder(Task):
             raise ValueError("`refit` goes with a fixed split, `folds` with none; leave one out")
         return self
 
+    def read(self, find: Find) -> Labelled:
+        """Read the splits. Raises UserError for a missing file or column, no rows, and labels that no
+        classifier can be trained on."""
+        require("sklearn", "edgedistill bench on a transfer suite", "train")  # fail before encoding
+        folder, cells, split = find(self.folder), list[tuple[str, ...]](), list[int]()
+        for number, name in enumerate(SPLITS):
+            path = either(folder, f"{name}.tsv")
+            table = list(columns(path, [self.label, *self.texts]))
+            if not table:
+                raise UserError(f"{path}: no rows; give --data DIR with the whole set")
+            cells += table
+            split += [number] * len(table)
+        labels, *sides = map(list, zip(*cells, strict=True))
+        trained = labels[: split.count(0)] if self.folds is None else labels
+        _check_labels(folder, labels, trained, self.folds or 1)
+        return Labelled(sides, np.array(labels), np.array(split), self)
+
 
 @dataclass(frozen=True)
-class Labelled:
-    """One task: rows of its texts (one column, or two for pairs), labels, and the split of each row."""
+class Labelled(TaskData):
+    """One task: the n texts of one column, or of two for pairs, their labels, and the split of each row."""
 
-    texts: list[str]
-    rows: Ints  # (n, 1) or (n, 2) into texts
+    sides: list[list[str]]
     labels: Labels  # (n,)
     split: Ints  # (n,) into SPLITS
     protocol: TransferFolder
 
+    @property
+    def texts(self) -> list[str]:
+        return [text for side in self.sides for text in side]
 
-def read(part: TransferFolder, find: Find, rows: Rows) -> Labelled:
-    """Read the splits of a task. Raises UserError for a missing file or column, no rows, and labels that no
-    classifier can be trained on."""
-    require("sklearn", "edgedistill bench on a transfer suite", "train")  # fail before anything is encoded
-    folder, known = find(part.folder), dict[str, int]()
-    texts, labels, split = list[Ints](), list[str](), list[int]()
-    for number, name in enumerate(SPLITS):
-        path = either(folder, f"{name}.tsv")
-        table = list(columns(path, [part.label, *part.texts]))
-        if not table:
-            raise UserError(f"{path}: no rows; give --data DIR with the whole set")
-        texts += [add_texts(cells, known) for _, *cells in table]
-        labels += [label for label, *_ in table]
-        split += [number] * len(table)
-        if part.folds is None:
-            _check_labels(path, labels[-len(table) :], labels[: split.count(0)])
-    if part.folds is not None:
-        _check_folds(folder, labels, part.folds)
-    add_texts(known, rows)
-    return Labelled(list(known), np.array(texts), np.array(labels), np.array(split), part)
+    def score(self, encoder: Encoder) -> Measures:
+        """`accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation also each
+        fold's accuracy in `folds`."""
+        x, labels = features([encoder.text(side) for side in self.sides]), self.labels
+        counts = {"rows": len(labels), "classes": len(np.unique(labels))}
+        folds, refit = self.protocol.folds, self.protocol.refit
+        if folds is None:
+            train, dev, test = (np.flatnonzero(self.split == number) for number in range(3))
+            accuracy, strength = _fit_and_test(x, labels, train, dev, test, refit)
+            return {"accuracy": accuracy, "C": strength, **counts}
+        fits = [_fit_and_test(x, labels, *rows, refit=True) for rows in _folds(labels, folds)]
+        accuracies, strengths = (list(values) for values in zip(*fits, strict=True))
+        return {"accuracy": float(np.mean(accuracies)), "C": strengths, **counts, "folds": accuracies}
 
 
-def _check_labels(path: Path, labels: list[str], trained: list[str]) -> None:
-    known = labelled_tasks.ordered_labels(trained, str(path))
-    unknown = sorted(set(labels) - set(known))
-    if unknown:
-        raise UserError(
-            f"{path}: label {unknown[0]!r} is not among those of train ({', '.join(known)}); fix the set"
-        )
+def _check_labels(folder: Path, labels: list[str], trained: list[str], least: int) -> None:
+    """Raises UserError where a label has fewer rows than that to train on."""
+    labelled_tasks.ordered_labels(trained, str(folder))
+    counts = Counter(trained)
+    rare = min(labels, key=lambda label: counts[label])
+    if counts[rare] < least:
+        fact = f"label {rare!r} has {counts[rare]} rows to train on, {least} are needed"
+        raise UserError(f"{folder}: {fact}; fix the set, or give fewer folds")
 
 
-def _check_folds(folder: Path, labels: list[str], folds: int) -> None:
-    labelled_tasks.ordered_labels(labels, str(folder))
-    rare, count = Counter(labels).most_common()[-1]
-    if count < folds:
-        raise UserError(
-            f"{folder}: label {rare!r} has {count} rows, {folds} folds need one each; give fewer folds"
-        )
-
-
-def features(embeddings: Floats, rows: Ints) -> Floats:
+def features(sides: list[Floats]) -> Floats:
     """Return the classifier's input: a text's embedding u (n, d), or for a pair |u − v| and u ⊙ v
     concatenated (n, 2d).
 
     Unit rows are scaled by √d, so that every dimension has mean square 1 for any encoder: a penalty then has
     the same effect on all, and products weigh as much as differences.
     """
-    embeddings = unit(embeddings) * np.float32(embeddings.shape[1] ** 0.5)
-    if rows.shape[1] == 1:
-        return embeddings[rows[:, 0]]
-    u, v = embeddings[rows[:, 0]], embeddings[rows[:, 1]]
-    return np.concatenate([np.abs(u - v), u * v], axis=1)
-
-
-def score(task: Labelled, encode: Encode) -> dict[str, Any]:
-    """Return `accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation also each
-    fold's accuracy in `folds`."""
-    x = features(encoded(encode, task.texts), task.rows)
-    counts = {"rows": len(task.labels), "classes": len(np.unique(task.labels))}
-    protocol = task.protocol
-    if protocol.folds is None:
-        train, dev, test = (np.flatnonzero(task.split == number) for number in range(3))
-        accuracy, strength = _fit_and_test(x, task.labels, train, dev, test, protocol.refit)
-        return {"accuracy": accuracy, "C": strength, **counts}
-    found = [_fit_and_test(x, task.labels, *rows, refit=True) for rows in _folds(task.labels, protocol.folds)]
-    accuracies, strengths = [accuracy for accuracy, _ in found], [strength for _, strength in found]
-    return {"accuracy": float(np.mean(accuracies)), "C": strengths, **counts, "folds": accuracies}
+    u, *others = (unit(embeddings) * np.float32(embeddings.shape[1] ** 0.5) for embeddings in sides)
+    if not others:
+        return u
+    return np.concatenate([np.abs(u - others[0]), u * others[0]], axis=1)
 
 
 def _folds(labels: Labels, count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
@@ -159,6 +147,3 @@ def _fit_and_test(
 def _fit(x: Floats, labels: Labels, strength: float) -> Any:
     linear: Any = require("sklearn.linear_model", "edgedistill bench on a transfer suite", "train")
     return linear.LogisticRegression(C=strength, max_iter=1000).fit(x, labels)
-
-
-FAMILY = Family(TransferFolder, read, score)
