@@ -128,24 +128,30 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
         **_pooling(poolings),
         "include_prompt": source.pools_prompt if source else True,
     }
-    layers = [
-        {
-            "in_features": linear.in_features,
-            "out_features": linear.out_features,
-            "bias": linear.bias is not None,
-            "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
-        }
-        for linear, activation in dense
-    ]
-    modules = [("Transformer", None), ("Pooling", pooling), *(("Dense", layer) for layer in layers)]
+    modules = [("Transformer", None), ("Pooling", pooling), *(_described(*layer) for layer in dense)]
     _chain(folder, [*modules, ("Normalize", {})])
     for at, (linear, _) in enumerate(dense, start=2):
+        if not isinstance(linear, nn.Linear):
+            continue
         kind = torch.float16 if half else torch.float32
         weights = linear.state_dict(prefix="linear.")
         save_file(
             {name: value.to(kind).contiguous() for name, value in weights.items()},
             folder / f"{at}_Dense" / "model.safetensors",
         )
+
+
+def _described(layer: nn.Module, activation: nn.Module) -> tuple[str, dict[str, Any]]:
+    """A layer after pooling as a module of sentence-transformers: its name and settings."""
+    if not isinstance(layer, nn.Linear):
+        return "Normalize", {}
+    settings = {
+        "in_features": layer.in_features,
+        "out_features": layer.out_features,
+        "bias": layer.bias is not None,
+        "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
+    }
+    return "Dense", settings
 
 
 def _chain(folder: Path, modules: list[tuple[str, dict[str, Any] | None]]) -> None:
@@ -195,8 +201,8 @@ def _pooling(poolings: list[str]) -> dict[str, Any]:
     return {"pooling_mode": [names[ours] for ours in poolings]}
 
 
-def _dense(student: Any) -> list[tuple[nn.Linear, nn.Module]]:
-    """(linear, activation) of each layer after pooling."""
+def _dense(student: Any) -> list[tuple[nn.Module, nn.Module]]:
+    """(linear, activation) of each layer after pooling; in place of the first a scaling to unit length."""
     if hasattr(student, "dense"):
         return [(block[0], block[1]) for block in student.dense]
     activation = nn.Tanh() if student.tanh else nn.Identity()

@@ -71,7 +71,7 @@ class PretrainedEncoder(nn.Module):
         linear.weight.data = torch.from_numpy(affine.weight.T).float().contiguous()
         linear.bias.data = torch.from_numpy(affine.bias).float()
         blocks: Any = self.dense
-        dense = [*blocks, nn.Sequential(UnitLength()), nn.Sequential(linear)]
+        dense = [*blocks, nn.Sequential(UnitLength(), nn.Identity()), nn.Sequential(linear, nn.Identity())]
         return PretrainedEncoder(self.model, self.poolings, dense).eval()
 
     @property

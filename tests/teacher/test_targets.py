@@ -310,16 +310,6 @@ def test_a_student_of_a_closed_teacher(world: World, tmp_path: Path) -> None:
     assert info["dims"] == 16
     bundle_writer.export(tmp_path / "a", ["fp32"], tmp_path / "b", lambda line: None)
     assert bundle.load(tmp_path / "b").manifest["teacher"] == Path(spec["embeddings"]).name
-    go(world, tmp_path / "c", student=BARE, targets={**WAYS["pca"], "teacher": spec})
-    assert (tmp_path / "c/targets/targets.safetensors").exists()
-    with pytest.raises(UserError, match="targets: of other teachers than the recipe's"):
-        go(
-            world,
-            tmp_path / "d",
-            student={"kind": "teacher"},
-            stages=[],
-            targets={**WAYS["pca"], "teacher": spec},
-        )
 
 
 def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) -> None:
