@@ -7,6 +7,7 @@ python bench/documents.py (or make docs)
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import readme_tables
 import recipe_reference
 import report_files
 
-from edgedistill import files, resolve
+from edgedistill import files, recipe, resolve
 from edgedistill.data.corpus import SHARD
 from edgedistill.evaluation import tables
 from edgedistill.export import bundle_writer
@@ -26,6 +27,9 @@ from edgedistill.recipe import schema
 from edgedistill.runtime.bundle_location import SCORED, SCORES, SEARCH, shipped
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "recipes"))
+from convert_rows import with_rows  # noqa: E402
+
 REPORTS = ROOT / "bench" / "reports"
 TABLES = {  # name of the table -> (the document with its markers, its reports)
     "flagships": (ROOT / "bench" / "RESULTS.md", [REPORTS / "flagship.json"]),
@@ -249,9 +253,8 @@ def fitted(reports: list[dict[str, Any]]) -> str:
     for found in sorted(
         reports, key=lambda found: (found["recipe"]["teacher"]["model"], found["budget"]["max_mb"])
     ):
-        texts = (
-            "documentation" if found["recipe"]["corpus"].get("kind") == "documentation" else "general texts"
-        )
+        rows = with_rows(found["recipe"])["rows"]
+        texts = "documentation" if rows["files"] == [recipe.DOCUMENTATION] else "general texts"
         teacher = found["recipe"]["teacher"]["model"].removeprefix("packaged:")
         given = (
             f"| {teacher}, {texts} | {found['budget']['max_mb']:g} MB, {found['budget']['max_p50_ms']:g} ms "

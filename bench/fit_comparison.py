@@ -64,7 +64,7 @@ def main() -> None:
     report = {
         **{key: done[key] for key in kept},
         "minutes": state.settings["minutes"],
-        "recipe": {"teacher": state.teacher, "corpus": state.corpus},
+        "recipe": {"teacher": state.teacher, "rows": state.corpus},
         "suites": suites,
     }
     for who, encoder in scored.items():

@@ -102,9 +102,9 @@ def main() -> None:
         for what, (objective, view) in OBJECTIVES.items():
             more = [f"stages.0.objective={objective}", "select=null", f"stages.0.view={view or 'null'}"]
             spec = recipe.read(arguments.recipe, [*arguments.changes, *more])
-            assert spec.corpus is not None
+            assert spec.rows is not None
             texts, loaded = (
-                corpus.build(spec.corpus, Session(data=arguments.data, log=print), spec.seed),
+                corpus.build(spec.rows, Session(data=arguments.data, log=print), spec.seed),
                 encoder.TeacherEncoder(spec.teacher),
             )
             vectors = vectors or random_vectors(len(texts), loaded.dims, Path(name))

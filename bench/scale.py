@@ -78,7 +78,7 @@ def write(path: Path, lines: int) -> None:
 def opened(folder: Path) -> tuple[Corpus, Session]:
     """The corpus, built where it is not cached."""
     session = Session(data=folder, cache_folder=folder / "cache")
-    return corpus.build(recipe.Files(texts=["lines.txt"], held_out=5_000), session, 0), session
+    return corpus.build(recipe.Rows(files=["lines.txt"], held_out=5_000), session, 0), session
 
 
 def tokens(texts: Corpus, session: Session) -> token_cache.TokenPass:

@@ -111,14 +111,14 @@ def main() -> None:
         f"stages.0.batch={BATCH}",
         f"select={{suite: mini, every: {WARM}}}",
         "stages.0.objective={kind: mse}",
-        f"corpus.limit={BATCH * STEPS + 2 * HELD_OUT}",
-        f"corpus.held_out={HELD_OUT}",
-        f"corpus.texts={[f'unlabeled/{name}.txt.gz' for name in FILES]}",
+        f"rows.limit={BATCH * STEPS + 2 * HELD_OUT}",
+        f"rows.held_out={HELD_OUT}",
+        f"rows.files={[f'unlabeled/{name}.txt.gz' for name in FILES]}",
         "teacher.dtype=bf16",
     ]
     spec = recipe.read(arguments.recipe, changes)
-    assert spec.corpus is not None
-    built = corpus.build(spec.corpus, Session(data=arguments.data, log=print), spec.seed)
+    assert spec.rows is not None
+    built = corpus.build(spec.rows, Session(data=arguments.data, log=print), spec.seed)
     vectors = TeacherPass(encoder.TeacherEncoder(spec.teacher), built, Session(log=print)).open()
     rows = np.random.default_rng(0).choice(built.training_count, BATCH * STEPS, replace=False)
     texts, targets = built.texts(rows), vectors[rows]

@@ -50,7 +50,7 @@ class World:
         data: dict[str, Any] = {
             "name": "tiny",
             "teacher": {"model": str(self.teacher), "max_tokens": 32},
-            "corpus": {"texts": ["texts.txt"], "held_out": 40},
+            "rows": {"files": ["texts.txt"], "held_out": 40},
             "student": {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear"},
             "stages": [
                 {"name": "distil", "objective": {"kind": "cosine"}, "steps": 12, "batch": 16, "bucket": 4}

@@ -82,8 +82,8 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
     assert found["better"] == (found["after"]["score"] > found["before"]["score"] + judge.RESOLUTION)
     assert found["verdict"].startswith("better: +" if found["better"] else "no better")
     assert opened.recipe.student.weights == "bundle" and opened.info["weights"]["bundle"] == "bundle"
-    corpus: Any = opened.recipe.corpus
-    assert corpus.passages is not None and corpus.held_out == 10, "texts of many words are cut into sentences"
+    rows: Any = opened.recipe.rows
+    assert rows.passages is not None and rows.held_out == 10, "texts of many words are cut into sentences"
     sources = [source["name"] for source in opened.info["corpus"]["sources"]]
     assert sources == ["own.txt", "passages of their texts"]
     assert (
@@ -136,7 +136,7 @@ def test_it_can_be_resumed_and_says_what_it_chose(
     assert not (tmp_path / "b").exists() and resolve.unfinished_run(request.run).exists()
     (data / "others.txt").write_text("\n".join(sentences(90, seed=5)), encoding="utf-8")
     others: list[tuple[dict[str, Any], str]] = [
-        ({"texts": ["others.txt"]}, "corpus.texts"),
+        ({"files": ["others.txt"]}, "rows.files"),
         ({"steps": 21}, "steps"),
         ({"student": "nano"}, "student.weights"),
         ({"pairs": Pairs("pairs.tsv")}, "planned without --pairs"),
@@ -162,7 +162,7 @@ def adapted(student: Path, count: int, words: int, steps: int | None = None) -> 
     source = bundle_run.open_finished(str(student), "test")
     request = adapting.Request(str(student), ["a.txt"], Path("mine"), steps=steps)
     lengths = np.full(count, words)
-    section, teacher = {"texts": ["a.txt"]}, source.recipe.teacher
+    section, teacher = {"files": ["a.txt"]}, source.recipe.teacher
     return plan.adaptation_recipe(request, source, teacher, section, lengths, source.max_tokens)
 
 
@@ -170,7 +170,7 @@ def test_more_texts_are_given_more_steps(student: Path) -> None:
     specs = [adapted(student, count, 12) for count in (200, 2_000, 20_000)]
     steps = [spec.distilling[0].steps or 0 for spec in specs]
     assert steps[0] < steps[2] and sorted(steps) == steps
-    corpus: Any = specs[0].corpus
+    corpus: Any = specs[0].rows
     assert corpus.passages is None, "short texts stay whole"
     assert all(stage.rehearsal and stage.initial_share for stage in specs[0].distilling)
 
@@ -191,11 +191,11 @@ def test_of_very_many_texts_some_are_drawn(student: Path) -> None:
     """As many as can be trained on one and a half times."""
     for most in (2_000, 150):
         spec = adapted(student, 50_000, 200, most)
-        corpus: Any = spec.corpus
+        drawn: Any = spec.rows
         assert spec.distilling[0].steps == most
-        rows = corpus.limit + corpus.passages.texts - corpus.held_out
+        rows = drawn.limit + drawn.passages.texts - drawn.held_out
         assert 1.5 * rows == pytest.approx(64 * most, rel=0.01)
-    few: Any = adapted(student, 100, 12).corpus
+    few: Any = adapted(student, 100, 12).rows
     assert few.limit is None and few.passages is None, "all are taken"
 
 
@@ -209,7 +209,7 @@ def test_little_time_means_few_texts(
     request = adapting.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher)
     monkeypatch.setattr(plan.training_time, "seconds_per_text", lambda *_: 1.0)
     spec: Any = plan.planned(replace(request, minutes=5.0), source, session)
-    rows = spec.corpus.limit + spec.corpus.passages.texts - spec.corpus.held_out
+    rows = spec.rows.limit + spec.rows.passages.texts - spec.rows.held_out
     assert 5 * 60 * plan.TEACHER_SHARE <= rows < 2 * 5 * 60 * plan.TEACHER_SHARE
     assert plan.planned(replace(request, steps=9), source, session).distilling[0].steps == 9
     with pytest.raises(
@@ -245,9 +245,9 @@ def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:
         section = texts.files_section([pattern], None, tmp_path)
         return section, len(texts.read(section, 50, Session(data=tmp_path)))
 
-    assert found("wrapped.txt") == ({"texts": ["wrapped.txt"], "unit": "auto"}, paragraphs)
-    assert found("*.txt") == ({"texts": ["*.txt"], "unit": "auto"}, paragraphs + 100), "each by itself"
-    assert found("lines.txt") == ({"texts": ["lines.txt"]}, 100)
+    assert found("wrapped.txt") == ({"files": ["wrapped.txt"], "unit": "auto"}, paragraphs)
+    assert found("*.txt") == ({"files": ["*.txt"], "unit": "auto"}, paragraphs + 100), "each by itself"
+    assert found("lines.txt") == ({"files": ["lines.txt"]}, 100)
     mean = np.mean([len(each.split()) for each in sentences(100)])
     assert texts.word_counts(sentences(100)).mean() == mean
 
@@ -303,8 +303,8 @@ def test_pairs_are_trained_on_and_held_out_by_query(
     )
     found = adapting.adapt(request, Session(data=data))
     texts_stage, pair_stage = run.open_run(request.run).recipe.distilling
-    assert texts_stage.tuples is None and isinstance(pair_stage.tuples, recipe.TupleFiles)
-    assert pair_stage.tuples.held_out == 5
+    assert texts_stage.rows is None and pair_stage.rows is not None
+    assert pair_stage.rows.held_out == 5
     own, made = found["search"]["own"], found["search"]["made"]
     assert own["queries"] == 5 and made["queries"] == 10, "one of each held-out text"
     assert set(own["ndcg_at_10"]) == {"before", "after", "teacher"}

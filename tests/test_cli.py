@@ -420,7 +420,7 @@ def test_a_wrong_name_is_answered_with_the_nearest_and_the_others(tmp_path: Path
 def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path: Path) -> None:
     recipe = tmp_path / "r.json"
     changes = {
-        "corpus": {"texts": ["none-*.txt"], "exclude": ["no/*.tsv"]},
+        "rows": {"files": ["none-*.txt"], "exclude": ["no/*.tsv"]},
         "select": {"suite": "minni"},
         "requirements": {"sts": 0.5, "suite": "stss7"},
     }
@@ -439,8 +439,8 @@ def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path
     assert (done.returncode, done.stdout) == (2, "False\n")
     lines = done.stderr.splitlines()
     assert [line.split(":")[0] for line in lines] == [
-        "corpus.texts",
-        "corpus.exclude",
+        "rows.files",
+        "rows.exclude",
         "select.suite",
         "requirements.suite",
     ]

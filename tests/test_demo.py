@@ -21,7 +21,7 @@ PLAN = speed.MeasurementPlan(queries=16, warmups=2, rounds=1, seconds=0.02, resa
 def recipes(world: World, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The three recipes of the demo, for the tiny teacher and its texts."""
     folder = tmp_path_factory.mktemp("recipes")
-    texts = {"texts": [str(world.data / "texts.txt")], "held_out": 40}
+    texts = {"files": [str(world.data / "texts.txt")], "held_out": 40}
     stages = [{"name": "distil", "objective": {"kind": "cosine"}, "epochs": 2, "batch": 16, "bucket": 4}]
     students = {
         "tiny-teacher": {"kind": "teacher"},
@@ -31,7 +31,7 @@ def recipes(world: World, tmp_path_factory: pytest.TempPathFactory) -> list[Path
     for name, student in students.items():
         changes = {
             "name": name,
-            "corpus": texts,
+            "rows": texts,
             "student": student,
             "stages": [] if name == "tiny-teacher" else stages,
         }
@@ -91,5 +91,5 @@ def test_the_real_demo(tmp_path: Path) -> None:
     assert by_name["demo-bert2", "w8"]["kept"]["sts-small"] > 0.8
     info = run.open_run(tmp_path / "demo" / "runs" / "demo-bert2").info
     spec = run.open_run(tmp_path / "demo" / "runs" / "demo-bert2").recipe
-    assert spec.corpus is not None
-    assert info["corpus"]["fingerprint"] == corpus.build(spec.corpus, QUIET, spec.seed).fingerprint
+    assert spec.rows is not None
+    assert info["corpus"]["fingerprint"] == corpus.build(spec.rows, QUIET, spec.seed).fingerprint

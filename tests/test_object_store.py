@@ -105,16 +105,16 @@ def test_a_file_that_is_cut_off_or_changes_while_it_is_read_is_refused(
         list(readers.texts_in(path))
     assert texts_at(address) == [lines[::-1]]
     session = Session(cache_folder=tmp_path / "cache")
-    first = corpus.build(recipe.Files(texts=[address]), session, 0)
+    first = corpus.build(recipe.Rows(files=[address]), session, 0)
     store.pipe_file("/bucket/texts.txt", "\n".join(lines[1:]).encode())
-    second = corpus.build(recipe.Files(texts=[address]), session, 0)
+    second = corpus.build(recipe.Rows(files=[address]), session, 0)
     assert len(first) == 60 and len(second) == 59
     cat = type(store).cat_file
     monkeypatch.setattr(type(store), "cat_file", lambda self, path, **range: cat(self, path, **range)[:-1])
     with pytest.raises(UserError, match=f"{address}: cut off: 99 of 100 bytes came from byte 0 on; check"):
         texts_at(address)
     with pytest.raises(UserError, match="cut off"):
-        corpus.build(recipe.Files(texts=[address], held_out=1), session, 0)
+        corpus.build(recipe.Rows(files=[address], held_out=1), session, 0)
     assert len(list((tmp_path / "cache" / "corpora").iterdir())) == 2, "nothing half"
 
 
@@ -123,7 +123,7 @@ def test_a_run_and_its_cache_in_a_store_are_those_written_here(
 ) -> None:
     monkeypatch.setattr(corpus, "SHARD", 128)  # four of the 440 texts
     store.pipe_file("/bucket/texts.txt", (world.data / "texts.txt").read_bytes())
-    path = written(world, tmp_path, corpus={"texts": ["memory://bucket/texts.txt"], "held_out": 40})
+    path = written(world, tmp_path, rows={"files": ["memory://bucket/texts.txt"], "held_out": 40})
     here = Session(data=world.data, cache_folder=tmp_path / "here")
     teacher_cache.fill(recipe.parse(world.recipe(), "tiny"), here)
     monkeypatch.setenv("EDGEDISTILL_CACHE", "memory://bucket/cache")

@@ -37,7 +37,7 @@ def test_what_is_made_names_no_folder_of_its_machine(
     (own / "texts.txt").write_text("\n".join(sentences(90, seed=5)), encoding="utf-8")
     rows = (f"{text}\t{text[:9]} {at}" for at, text in enumerate(sentences(40, seed=6)))
     (own / "pairs.tsv").write_text("\n".join(["text\tquery", *rows]), encoding="utf-8")
-    spec = world.recipe(corpus={"texts": [str(world.data / "texts.txt")], "held_out": 40})
+    spec = world.recipe(rows={"files": [str(world.data / "texts.txt")], "held_out": 40})
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     run("train", str(tmp_path / "tiny.yaml"), "--out", str(work / "run"))
     run("export", str(work / "run"), "--out", str(work / "bundle"), "--precision", "int8")

@@ -177,19 +177,20 @@ def test_the_teacher_asked_for_keeps_the_recorded_pooling_and_prompt() -> None:
     "task",
     [
         *(
-            {"train": ["a.tsv"], "dev_rows": 2, "test": outside}
+            {"files": ["a.tsv"], "test": outside}
             for outside in (
                 *("/etc/x.tsv", "../../private/x.tsv", "sub/../../x.tsv", "~/x.tsv", "s3://bucket/x.tsv"),
                 *("{data}/../x.tsv", "\\\\host\\share\\x.tsv"),
             )
         ),
-        {"kind": "hub", "dataset": "o/n", "revision": "m", "test": "t"},
+        {"dataset": "o/n", "revision": "m", "test": "t"},
     ],
 )
 def test_bench_scores_no_task_outside_it(task: dict[str, Any], world: World) -> None:
-    stage = {"name": "task", "kind": "finetune", "task": task, "epochs": 1}
+    rows = {**task, "columns": ["text"], "label": "label", "dev_rows": 2}
+    stage = {"name": "task", "kind": "finetune", "rows": rows, "epochs": 1}
     text = recipe.dump(recipe.parse(world.recipe(stages=[stage]), "x"))
     described = yaml.safe_load(text)
-    described["stages"][0]["task"]["test"] = task["test"].replace("{data}", str(world.data))
+    described["stages"][0]["rows"]["test"] = task["test"].replace("{data}", str(world.data))
     with pytest.raises(UserError, match="outside the data folder|nothing is downloaded unasked"):
         labelled_task.of_recipe(described, "", world.data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,10 @@ from ranking_claims import FOLDER, Paper, slug
 
 from edgedistill import recipe
 
-FILE_KEYS = ("files", "train", "dev", "test")  # of a stage
+sys.path.append(str(FOLDER.parents[1] / "recipes"))
+from convert_rows import with_rows
+
+FILE_KEYS = ("files", "dev", "test")  # of a stage
 ONLY_NAMES = ("name", "about", "seed", "requirements")  # of a recipe: they change nothing in its training
 
 
@@ -84,6 +88,26 @@ def composition(spec: recipe.Recipe) -> dict[str, Any]:
     return found
 
 
+def settings_now(before: dict[str, Any]) -> dict[str, Any]:
+    """The composition that a report holds, by the keys that recipes have now."""
+    nested: dict[str, Any] = {}
+    for place, value in before.items():
+        *parents, last = place.split(".")
+        at = nested
+        for part in parents:
+            at = at.setdefault(part, {})
+        at[last] = value
+    return dict(_flat("", with_rows(_with_lists(nested))))
+
+
+def _with_lists(value: Any) -> Any:
+    """The same with a list in place of every mapping whose keys are numbers."""
+    if not isinstance(value, dict):
+        return value
+    items = {key: _with_lists(each) for key, each in value.items()}
+    return list(items.values()) if items and all(map(str.isdecimal, items)) else items
+
+
 def runs_before(paper: Paper, variant: str) -> list[str]:
     """The variants whose runs a variant's recipe reads, {run:VARIANT}."""
     chosen = paper.variants[variant]
@@ -96,13 +120,13 @@ def student_samples(spec: recipe.Recipe) -> int | None:
     the size of the corpus."""
     if any(stage.steps is None for stage in spec.stages):
         return None
-    return sum((stage.steps or 0) * stage.batch * texts_embedded(stage) for stage in spec.stages)
+    return sum((stage.steps or 0) * stage.batch * texts_embedded(spec, stage) for stage in spec.stages)
 
 
-def texts_embedded(stage: recipe.Stage | recipe.Finetune) -> int:
+def texts_embedded(spec: recipe.Recipe, stage: recipe.Stage | recipe.Finetune) -> int:
     """How many texts the student embeds for one training sample: every view, every side of a pair and every
     column of a triple."""
-    return stage.views if isinstance(stage, recipe.Stage) else len(stage.task.texts)
+    return stage.views(spec.rows_of(stage)) if isinstance(stage, recipe.Stage) else len(stage.rows.columns)
 
 
 def files_read(spec: recipe.Recipe) -> list[str]:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
+from arm_recipe import settings_now
 from ranking_claims import FOLDER
 
 from edgedistill import files
@@ -50,17 +51,23 @@ def read_one(folder: Path, paper: str, name: str) -> dict[str, Any] | None:
     """The content of one report, None where there is none."""
     path = folder / paper / f"{name}.json"
     if path.exists():
-        return dict(files.read_json(path))
+        return content(path.read_bytes())
     stored = _stored(folder / f"{paper}.parquet")
-    return json.loads(stored[name][JSON]) if name in stored else None
+    return content(stored[name][JSON]) if name in stored else None
 
 
-def write(path: Path, content: dict[str, Any], items: dict[str, np.ndarray]) -> None:
+def content(written: bytes) -> dict[str, Any]:
+    """A report, whatever keys recipes had when it was written."""
+    found: dict[str, Any] = json.loads(written)
+    return found | ({"settings": settings_now(found["settings"])} if "settings" in found else {})
+
+
+def write(path: Path, report: dict[str, Any], items: dict[str, np.ndarray]) -> None:
     """Write a report beside the table: `path` and, with the values of its items, the .npz of the same
     name."""
     with files.new_file(path.with_suffix(".npz")) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **items)  # type: ignore[arg-type]
-    files.write_json(path, content)
+    files.write_json(path, report)
 
 
 def join(folder: Path, paper: str) -> int:
@@ -71,9 +78,9 @@ def join(folder: Path, paper: str) -> int:
     path = folder / f"{paper}.parquet"
     own, parts = sorted((folder / paper).glob("*.json")), dict(_stored(path))
     for each in own:
-        content, items = _of_files(each)
+        report, items = _of_files(each)
         before = parts.get(each.stem)
-        if before is not None and json.loads(before[JSON]).get("settings") != content.get("settings"):
+        if before is not None and content(before[JSON]).get("settings") != report.get("settings"):
             parts[f"{each.stem}.older"] = before
         parts[each.stem] = {JSON: each.read_bytes(), **{key: value.tobytes() for key, value in items.items()}}
     rows = [(name, key, value) for name in sorted(parts) for key, value in parts[name].items()]
@@ -102,7 +109,7 @@ def _stored(path: Path) -> dict[str, dict[str, bytes]]:
 
 def _of_parts(parts: dict[str, bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     items = {key: np.frombuffer(value, np.float32) for key, value in parts.items() if key != JSON}
-    return json.loads(parts[JSON]), items
+    return content(parts[JSON]), items
 
 
 def _of_files(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -110,7 +117,7 @@ def _of_files(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if path.with_suffix(".npz").exists():
         with np.load(path.with_suffix(".npz")) as stored:
             items = {key: stored[key] for key in stored.files}
-    return files.read_json(path), items
+    return content(path.read_bytes()), items
 
 
 @app.command(epilog="Example: python bench/reproduction/report_table.py sra")

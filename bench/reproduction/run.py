@@ -267,7 +267,7 @@ def _weights_sha256(teacher: recipe.Teacher) -> str | None:
 
 def _student_samples(run: runs_.Run) -> int:
     """How many texts the student embedded in training."""
-    of_stage = {stage.name: texts_embedded(stage) for stage in run.recipe.stages}
+    of_stage = {stage.name: texts_embedded(run.recipe, stage) for stage in run.recipe.stages}
     return sum(stage["texts"] * of_stage[stage["name"]] for stage in run.info["stages"])
 
 
@@ -283,7 +283,7 @@ def has_report(out: Path, spec: recipe.Recipe, suites: list[str]) -> bool:
 
 def set_older_aside(out: Path, spec: recipe.Recipe) -> None:
     """Rename a report of other settings to `NAME.older.json`."""
-    if out.exists() and files.read_json(out).get("settings") != composition(spec):
+    if out.exists() and report_table.content(out.read_bytes()).get("settings") != composition(spec):
         for path in (out, out.with_suffix(".npz")):
             if path.exists():
                 path.rename(path.with_name(f"{path.stem}.older{path.suffix}"))
@@ -476,9 +476,7 @@ def _texts_and_teacher(found: dict[str, Paper], job: Job, workspace: Workspace) 
         spec = variant_recipe(found[job.paper], job.variant, job.seed, workspace.runs, workspace.changes)
     except UserError:
         return job.title
-    return (
-        job.title if spec.corpus is None else spec.model_dump_json(include={"corpus", "teacher", "assistant"})
-    )
+    return job.title if spec.rows is None else spec.model_dump_json(include={"rows", "teacher", "assistant"})
 
 
 def _report_of(job: Job, workspace: Workspace) -> Path:

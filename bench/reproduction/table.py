@@ -289,7 +289,8 @@ def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:
 def _embedded(paper: Paper, variant: str, found: list[dict[str, Any]]) -> str:
     """Mean texts that the student embedded; — where a report only counts samples, and the stages embed unlike
     numbers of texts for one."""
-    each_embeds = {texts_embedded(stage) for stage in variant_recipe(paper, variant, 0, Path("runs")).stages}
+    spec = variant_recipe(paper, variant, 0, Path("runs"))
+    each_embeds = {texts_embedded(spec, stage) for stage in spec.stages}
     texts = each_embeds.pop() if len(each_embeds) == 1 else None
     counts = [each.get("student_samples", each["passes"] * texts if texts else None) for each in found]
     known = [count for count in counts if count is not None]

@@ -100,11 +100,11 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
 def _judge(spec: recipe.Recipe, session: Session) -> Judge:
     """What measures students on what the recipe holds out."""
     sources = TrainingSources.of_recipe(spec, session)
-    built, (pairs, *_) = sources.texts.sides[0], [*map(sources.tuples, sources.tables), None]
-    assert spec.corpus is not None
+    built, (pairs, *_) = sources.texts.sides[0], [*map(sources.of_stage, sources.tables), None]
+    assert spec.rows is not None
     teacher = open_teacher(spec.teacher, session)
     assert isinstance(teacher, TeacherEncoder), "a file of embeddings was refused"
-    return Judge(teacher, built, session, queries.asked(built, spec.corpus.held_out, pairs))
+    return Judge(teacher, built, session, queries.asked(built, spec.rows.held_out, pairs))
 
 
 def _keep_start(request: Request, spec: recipe.Recipe, session: Session) -> None:

@@ -92,7 +92,7 @@ def planned(request: Request, source: run.Run, session: Session) -> recipe.Recip
         return spec
     session.log(f"{request.student} keeps its own space: the teacher's embeddings are rotated to it")
     described = spec.model_dump(by_alias=True, exclude_defaults=True)
-    described["corpus"]["documentation_texts"] = texts.LEAST_GENERAL
+    described["rows"]["documentation_texts"] = texts.LEAST_GENERAL
     return recipe.parse(shapes.in_own_space(described, source.dims, whole.dims), "adapt")
 
 
@@ -136,12 +136,12 @@ def resumed(request: Request, source: run.Run, file: Path, session: Session) -> 
         raise UserError(f"{file.parent}: {fact}; resume it so, give another --out, or add --overwrite")
     if request.pairs is not None:
         pairs = queries.relative(request.pairs, session).section
-        behind[0]["tuples"] |= {key: pairs[key] for key in ("files", "columns")}
+        behind[0]["rows"] |= {key: pairs[key] for key in ("files", "columns")}
     if request.steps is not None:
         texts_stage["steps"] = min(texts_stage["steps"], request.steps)
     planned["teacher"]["model"] = recorded.teacher(source.recipe, request.teacher, request.student).model
     section = texts.files_section(request.texts, request.column, session.data)
-    planned["corpus"] |= {"column": None, **section}
+    planned["rows"] |= {"column": None, **section}
     planned["student"]["weights"] = request.student
     return recipe.parse(planned, str(file))
 
@@ -202,7 +202,7 @@ def adaptation_recipe(
         "name": request.out.name,
         "about": f"{files.portable(request.student)}, adapted to its user's texts.",
         "teacher": teacher.model_dump(exclude_defaults=True),
-        "corpus": corpus,
+        "rows": corpus,
         "student": student,
         "stages": queries.stages(stage, request.pairs),
     }

@@ -19,6 +19,7 @@ from edgedistill.runtime.sentences import sentences
 
 MIN_WORDS = 4  # of a sentence; a shorter one is joined to the next
 LONGEST_RUN = 4  # sentences
+MOST_WORDS = 64  # of a sentence of the documentation
 
 
 def joined_lines(
@@ -94,10 +95,12 @@ def measured(texts: Iterable[str]) -> set[int]:
     return {key(part) for text in texts for part in (text, *sentences(text, MIN_WORDS))}
 
 
+def documentation() -> Iterator[str]:
+    """The sentences of Python's documentation, of 4 to so many words."""
+    return (text for text in readers.texts_in(files.GENERAL_CORPUS) if text.count(" ") < MOST_WORDS)
+
+
 def general_sentences(count: int) -> Iterator[bytes]:
-    """Sentences of the general corpus, spread evenly over it; of a length that `corpus: {kind:
-    documentation}` takes, too."""
-    limits = recipe.Documentation(kind="documentation")
-    words = range(limits.min_words, (limits.max_words or readers.MAX_TEXT_CHARACTERS) + 1)
-    found = [text for text in readers.texts_in(files.GENERAL_CORPUS) if text.count(" ") + 1 in words]
+    """So many of these, spread evenly."""
+    found = list(documentation())
     yield from (found[number].encode() for number in sample_evenly(np.arange(len(found)), count))

@@ -35,8 +35,6 @@ PARAGRAPHS, PASSAGES, DOCUMENTATION = (
 )
 ADDED = (PARAGRAPHS, PASSAGES, DOCUMENTATION)
 
-Spec = recipe.Files | recipe.Hub | recipe.Documentation
-
 
 class Corpus:
     """Distinct texts on disk. Rows 0 … training_count − 1 are for training, the rest are held out.
@@ -228,28 +226,39 @@ class Source(NamedTuple):
     texts: Iterable[str]
 
 
-def build(spec: Spec, session: Session, seed: int, measured: Set[int] = frozenset()) -> Corpus:
-    """Open the corpus that a recipe describes; build it first where the cache has none of the same content,
-    options and seed.
+def build(
+    spec: recipe.Rows,
+    session: Session,
+    seed: int,
+    measured: Set[int] = frozenset(),
+    exclude: Sequence[str] = (),
+    place: str = "rows",
+) -> Corpus:
+    """Open the rows of one text that a recipe describes at `place`; build them first where the cache has none
+    of the same content, options and seed.
 
-    `measured` are the keys of what other sources hold out: this one does not train on it.
+    `measured` are the keys of what other sources hold out, `exclude` globs of files beside those of the rows:
+    nothing of either is trained on.
 
     Raises UserError: no file matches, unknown file type, missing column, bytes that are not UTF-8, a text
     over 100,000 characters, nothing left to train on.
     """
     seed = seed if spec.seed is None else spec.seed
     reading = Reading()
-    sources = SOURCES[spec.kind](spec, session.data, reading)
-    excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
-    options = spec.model_dump(mode="json", exclude={"seed", "licences"})
+    sources = list(_sources(spec, session.data, reading, place))
+    excluded = file_patterns.matching_files([*spec.exclude, *exclude], session.data, f"{place}.exclude")
+    options = spec.model_dump(mode="json", exclude={"seed", "licences"}, exclude_defaults=True)
     others = [*excluded, *([files.GENERAL_CORPUS] if spec.documentation_texts else [])]
     content = [source.content_id for source in sources] + [input_file.content_id(path) for path in others]
     name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=content, measured=sorted(measured))
     folder = session.cache / "corpora" / name
-    most = spec.max_words or readers.MAX_TEXT_CHARACTERS
+    most_words = spec.max_words or readers.MAX_TEXT_CHARACTERS
+    most_chars = spec.max_chars or readers.MAX_TEXT_CHARACTERS
 
     def usable(row: deduplicate.Row) -> bool:
-        return row[0] != "" and spec.min_words <= row[0].count(" ") + 1 <= most
+        text = row[0]
+        words = text.count(" ") + 1
+        return text != "" and spec.min_words <= words <= most_words and len(text) <= most_chars
 
     def write(temporary: Path) -> None:
         session.log(f"reading texts: {sources[0].name}" + (", …" if len(sources) > 1 else ""))
@@ -260,7 +269,7 @@ def build(spec: Spec, session: Session, seed: int, measured: Set[int] = frozense
         if reading.skipped and not reading.files:
             raise UserError(*(f"{name}: {reason}" for name, reason in islice(reading.skipped.items(), 3)))
         names = [source.name for source in sources]
-        meta = _write_split(spec, names, spool, keys, measured, seed, temporary)
+        meta = _write_split(spec, place, names, spool, keys, measured, seed, temporary)
         spool.path.unlink()
         files.write_json(temporary / "corpus.json", meta | {"reading": reading.report})
         held_out = meta["texts"] - meta["trained"]
@@ -274,37 +283,25 @@ def build(spec: Spec, session: Session, seed: int, measured: Set[int] = frozense
     return built
 
 
-def _of_hub(spec: recipe.Hub, data: Path | None, reading: Reading) -> list[Source]:
-    name = f"{spec.dataset}@{spec.revision}"
-    rows = readers.hub_columns(spec, [spec.column], "corpus.dataset", "corpus.column")
-    return [Source(name, [spec.dataset, spec.revision], (text for (text,) in rows))]
-
-
-def _of_documentation(spec: recipe.Documentation, data: Path | None, reading: Reading) -> list[Source]:
-    path = files.GENERAL_CORPUS
-    return [Source("documentation", files.sha256_file(path), readers.texts_in(path))]
-
-
-def _of_files(spec: recipe.Files, data: Path | None, reading: Reading) -> list[Source]:
-    paths = file_patterns.matching_files(spec.texts, data, "corpus.texts", reading)
+def _sources(spec: recipe.Rows, data: Path | None, reading: Reading, place: str) -> Iterator[Source]:
+    """The streams of texts of rows."""
+    if spec.dataset is not None:
+        column = spec.column if isinstance(spec.column, str) else "text"
+        rows = readers.hub_columns(spec, [column], f"{place}.dataset", f"{place}.column")
+        content_id = [spec.dataset, spec.config, spec.split, spec.revision]
+        yield Source(f"{spec.dataset}@{spec.revision}", content_id, (text for (text,) in rows))
+        return
+    if spec.files == [recipe.DOCUMENTATION]:
+        path = files.GENERAL_CORPUS
+        yield Source("documentation", files.sha256_file(path), added_texts.documentation())
+        return
+    paths = file_patterns.matching_files(spec.files, data, f"{place}.files", reading)
     columns = _columns(paths, spec.column if isinstance(spec.column, list) else [spec.column])
-    named = file_patterns.named(spec.texts, data)
-    return [
-        Source(
-            path.name,
-            input_file.content_id(path),
-            _texts(path, columns[path], spec.unit, None if str(path) in named else data or Path(), reading),
-        )
-        for path in paths
-    ]
-
-
-# the streams of texts of a section
-SOURCES: dict[str, Callable[[Any, Path | None, Reading], list[Source]]] = {
-    "hub": _of_hub,
-    "documentation": _of_documentation,
-    "files": _of_files,
-}
+    named = file_patterns.named(spec.files, data)
+    for path in paths:
+        folder = None if str(path) in named else data or Path()
+        texts = _texts(path, columns[path], spec.unit, folder, reading, f"{place}.column")
+        yield Source(path.name, input_file.content_id(path), texts)
 
 
 def _columns(paths: list[Path], columns: Sequence[str | None]) -> dict[Path, Sequence[str | None]]:
@@ -326,14 +323,19 @@ def _columns(paths: list[Path], columns: Sequence[str | None]) -> dict[Path, Seq
 
 
 def _texts(
-    path: Path, columns: Sequence[str | None], unit: str, folder: Path | None, reading: Reading
+    path: Path,
+    columns: Sequence[str | None],
+    unit: str,
+    folder: Path | None,
+    reading: Reading,
+    field: str,
 ) -> Iterator[str]:
     """The texts of a file, those of one column after the other. One that cannot be read is skipped, all of
     it, where a pattern below the `folder` found it; one that the recipe names itself has none."""
 
     def texts(reading: Reading) -> Iterator[str]:
         for column in columns[:1] if readers.is_text_file(path) else columns:
-            yield from readers.texts_in(path, column, "corpus.column", unit, reading=reading)
+            yield from readers.texts_in(path, column, field, unit, reading=reading)
 
     if folder is not None:
         try:
@@ -347,27 +349,36 @@ def _texts(
     reading.files += 1
 
 
-def _kept(spec: Spec, names: list[str], spool: Spool) -> np.ndarray:
+def _kept(spec: recipe.Rows, place: str, names: list[str], spool: Spool) -> np.ndarray:
     """The distinct texts within the limits per file and in all. Raises UserError for a limit of a file that
     is none of the corpus, and where no text is left to train on."""
-    most, own = spec.limits_per_source
-    for unknown in sorted(set(own) - set(names)):
-        known = ", ".join(names[:8])
-        raise UserError(
-            f"corpus.limits: {unknown} is none of the files of corpus.texts ({known}); correct the name, or "
-            "leave it out"
-        )
-    kept = spool.sample([own.get(name, most) for name in names], spec.limit)
+    kept = spool.sample(limits(spec, place, names), spec.limit)
     if len(kept) <= spec.held_out:
         fact = f"{len(kept):,} of {spool.read:,} texts are left after cleaning"
         if spec.held_out:
-            fact += f", and corpus.held_out is {spec.held_out:,}"
-        raise UserError(f"corpus: nothing to train on: {fact}; add texts")
+            fact += f", and {place}.held_out is {spec.held_out:,}"
+        raise UserError(f"{place}: nothing to train on: {fact}; add texts")
     return kept
 
 
+def limits(
+    spec: recipe.Rows, place: str, names: list[str], of_tables: Sequence[int | None] = ()
+) -> list[int | None]:
+    """The most rows of each file, of which some have limits of their own. Raises UserError for a limit of a
+    file that is none of them."""
+    for unknown in sorted(set(spec.limits) - set(names)):
+        known = ", ".join(names[:8])
+        raise UserError(
+            f"{place}.limits: {unknown} is none of the files that are read ({known}); correct the name, or "
+            "leave it out"
+        )
+    most = of_tables or [spec.limit_per_file] * len(names)
+    return [spec.limits.get(name, limit) for name, limit in zip(names, most, strict=True)]
+
+
 def _write_split(
-    spec: Spec,
+    spec: recipe.Rows,
+    place: str,
     names: list[str],
     spool: Spool,
     excluded: set[int],
@@ -381,7 +392,7 @@ def _write_split(
     Nothing that is trained on has the key of a held-out text, of a sentence of one, or of a text that is
     measured `elsewhere`.
     """
-    kept = _kept(spec, names, spool)
+    kept = _kept(spec, place, names, spool)
     random = np.random.default_rng(seed)
     drawn = np.sort(random.choice(len(kept), spec.held_out, replace=False, shuffle=False))
     held_out, trained, usable = kept[drawn], np.delete(kept, drawn), spool.distinct
@@ -390,7 +401,8 @@ def _write_split(
         usable = usable[~deduplicate.among(spool.keys(usable), measured)]
         trained = np.intersect1d(trained, usable, assume_unique=True)
         if len(trained) == 0:
-            raise UserError("corpus: nothing to train on: all texts are measured; lower corpus.held_out")
+            fact = f"all texts are measured; lower {place}.held_out"
+            raise UserError(f"{place}: nothing to train on: {fact}")
     begins, kept = kept, np.union1d(trained, held_out)
     added = dict[str, Iterable[bytes]]()
     passages = None

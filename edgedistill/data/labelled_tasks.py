@@ -15,7 +15,6 @@ from edgedistill.data import file_patterns, readers
 from edgedistill.errors import UserError, unknown_name
 
 Item = tuple[str, ...]  # a text, or the two texts of a pair
-Spec = recipe.TaskFiles | recipe.TaskHub
 
 
 class LabelledRows(NamedTuple):
@@ -45,7 +44,7 @@ class LabelledTask(NamedTuple):
         return np.array([ids[label] for label in rows.labels], np.int64)
 
 
-def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: str) -> LabelledTask:
+def read_task(spec: recipe.Rows, data: Path | None, seed: int, fraction: float, place: str) -> LabelledTask:
     """Read a task's splits, set dev rows aside where it has no dev split, and sample a fraction of its
     training rows.
 
@@ -55,7 +54,7 @@ def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: 
     train = read_split(spec, "train", data, place)
     dev = read_split(spec, "dev", data, place) if spec.dev is not None else None
     test = read_split(spec, "test", data, place) if spec.test is not None else None
-    labels = ordered_labels(train.labels, f"{place}.train")
+    labels = ordered_labels(train.labels, f"{place}.files")
     if dev is None:
         count = spec.dev_rows or 0
         if count >= len(train.labels):
@@ -64,22 +63,25 @@ def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: 
             )
         is_dev = stratified_mask(train.labels, count / len(train.labels), seed)
         train, dev = train.select(~is_dev), train.select(is_dev)
-    for name, rows in (("train", train), ("dev", dev), ("test", test)):
+    for name, rows in (("files", train), ("dev", dev), ("test", test)):
         if rows is not None:
             _check_labels(labels, rows.labels, f"{place}.{name}")
     sample = train if fraction == 1 else train.select(stratified_mask(train.labels, fraction, seed))
     return LabelledTask(sample, dev, test, labels)
 
 
-def read_split(spec: Spec, name: str, data: Path | None, place: str) -> LabelledRows:
+def read_split(spec: recipe.Rows, name: str, data: Path | None, place: str) -> LabelledRows:
     """All rows of one split, texts normalized. Raises UserError: no row, a blank label, no such file or
     column."""
-    if isinstance(spec, recipe.TaskHub):
-        return _labelled(_hub_rows(spec, name, place), spec.label, f"{place}.{name}")
-    patterns = spec.train if name == "train" else [str(getattr(spec, name))]
-    paths = file_patterns.matching_files(patterns, data, f"{place}.{name}")
-    rows = (row for path in paths for row in _table_rows(path, spec.texts, spec.label, place))
-    return _labelled(rows, spec.label, f"{place}.{name}")
+    columns, label = list(map(str, spec.columns)), str(spec.label)
+    at = f"{place}.{'files' if name == 'train' else name}"
+    if spec.dataset is not None:
+        split = spec.split if name == "train" else str(getattr(spec, name))
+        return _labelled(_hub_rows(spec, columns, label, split, at), label, at)
+    patterns = spec.files if name == "train" else [str(getattr(spec, name))]
+    paths = file_patterns.matching_files(patterns, data, at)
+    rows = (row for path in paths for row in _table_rows(path, columns, label, place))
+    return _labelled(rows, label, at)
 
 
 def read_table(path: Path, texts: list[str], label: str, place: str) -> LabelledRows:
@@ -88,7 +90,7 @@ def read_table(path: Path, texts: list[str], label: str, place: str) -> Labelled
 
 
 def _table_rows(path: Path, texts: list[str], label: str, place: str) -> Iterator[tuple[str, ...]]:
-    return readers.columns_in(path, (*texts, label), f"{place}.texts and .label", (label,))
+    return readers.columns_in(path, (*texts, label), f"{place}.columns and .label", (label,))
 
 
 def _labelled(rows: Iterable[tuple[str, ...]], label: str, place: str) -> LabelledRows:
@@ -152,19 +154,21 @@ def _check_labels(labels: list[str], found: list[str], place: str) -> None:
             )
 
 
-def _hub_rows(spec: recipe.TaskHub, name: str, place: str) -> Iterator[tuple[str, ...]]:
-    table = readers.hub_table(spec, getattr(spec, name), place)
-    for column in (*spec.texts, spec.label):
+def _hub_rows(
+    spec: recipe.Rows, columns: list[str], label: str, split: str, place: str
+) -> Iterator[tuple[str, ...]]:
+    table = readers.hub_table(spec, split, place)
+    for column in (*columns, label):
         if column not in table.features:
             raise UserError(
-                f"{place}: {spec.dataset}: {unknown_name('column', column, table.features)}; set `texts` and "
-                "`label`"
+                f"{place}: {spec.dataset}: {unknown_name('column', column, table.features)}; set `columns` "
+                "and `label`"
             )
-    names = getattr(table.features[spec.label], "names", None)
+    names = getattr(table.features[label], "names", None)
     for number, row in enumerate(table, 1):
         yield (
-            *(readers.normalize(str(row[column])) for column in spec.texts),
-            _label_name(row[spec.label], names, f"{place}.{name}: row {number:,}"),
+            *(readers.normalize(str(row[column])) for column in columns),
+            _label_name(row[label], names, f"{place}: row {number:,}"),
         )
 
 

@@ -19,12 +19,12 @@ from edgedistill.errors import UserError
 from edgedistill.runtime.sentences import sentences
 from edgedistill.session import Session
 
-FORMAT = 5  # part of every cache key: raise it when what is written changes
+FORMAT = 6  # part of every cache key: raise it when what is written changes
 CHUNK = 4_096  # texts read at a time
 
 
 def build(
-    spec: recipe.TupleCorpus,
+    spec: recipe.Queries,
     texts: Corpus,
     count: int,
     excluded: list[Path],
@@ -41,7 +41,7 @@ def build(
     has a sentence to ask for, or one text has all.
     """
     hashes = [input_file.content_id(path) for path in excluded]
-    how = spec.model_dump(include={"queries", "per_text"})
+    how = spec.model_dump()
     left_out = {"excluded": hashes, "measured": sorted(measured)}
     key = files.cache_key(format=FORMAT, texts=texts.fingerprint, count=count, seed=seed, **left_out, **how)
 
@@ -49,7 +49,7 @@ def build(
         rows = array("q")
         for name in SIDES:
             (folder / name).mkdir()
-        sources = [{"name": "queries made from the corpus"}]
+        sources = [{"name": "queries made from the rows"}]
         seen = deduplicate.excluded_keys(excluded) | measured
         made = _queries(spec, texts, count, seen, rows, np.random.default_rng(seed))
         corpus.write(folder / SIDES[0], made, None, sources)
@@ -61,13 +61,13 @@ def build(
         fingerprint = write_rows(folder, np.stack([np.arange(len(documents)), documents], 1))
         counts = {"pairs": len(documents), "trained": len(documents)}
         meta = {"fingerprint": fingerprint, "sources": sources, **counts}
-        files.write_json(folder / "parallel.json", meta)
+        files.write_json(folder / "rows.json", meta)
         session.log(f"{place}: {len(documents):,} queries made from {count:,} texts")
 
-    return Rows.open(cached_folder(session.cache / "tuples" / key, write, session.log))
+    return Rows.open(cached_folder(session.cache / "rows" / key, write, session.log))
 
 
-def of_text(spec: recipe.TupleCorpus, text: str) -> list[str]:
+def of_text(spec: recipe.Queries, text: str) -> list[str]:
     """The sentences of a text that may be its queries; none where it has only one."""
     found = sentences(text, MIN_WORDS)
     if len(found) < 2:
@@ -76,11 +76,11 @@ def of_text(spec: recipe.TupleCorpus, text: str) -> list[str]:
         "first_sentence",
         *("question" if each.endswith(("?", "？")) else "sentence" for each in found[1:]),
     ]
-    return [each for each, kind in zip(found, kinds, strict=True) if kind in spec.queries]
+    return [each for each, kind in zip(found, kinds, strict=True) if kind in spec.kinds]
 
 
 def _queries(
-    spec: recipe.TupleCorpus,
+    spec: recipe.Queries,
     texts: Corpus,
     count: int,
     seen: set[int],

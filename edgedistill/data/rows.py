@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +26,11 @@ from edgedistill.data.deduplicate import Row, Spool
 from edgedistill.errors import UserError, counted
 from edgedistill.session import Session
 
-FORMAT = 5  # part of every cache key: raise it when what is written changes
+FORMAT = 6  # part of every cache key: raise it when what is written changes
 SIDES = ("first", "second")  # folder names
 ROLES_OF_SIDES = ("query", "document")
+# what a recipe says of rows that is not read here
+NOT_READ = {"seed", "licences", "cross_encoder", "negatives", "exclude", "files"}
 
 
 class Rows:
@@ -51,7 +53,7 @@ class Rows:
     @classmethod
     def open(cls, folder: Path) -> Rows:
         """The rows that were written to a folder."""
-        meta = files.read_json(folder / "parallel.json")
+        meta = files.read_json(folder / "rows.json")
         index = mapped(folder / "index.bin", np.int64).reshape(meta["pairs"], -1)
         rows = cls([Corpus(folder / name) for name in SIDES], index, meta)
         if (folder / "scores.bin").exists():
@@ -69,10 +71,14 @@ class Rows:
         return len(self.index)
 
     @property
+    def ranked(self) -> bool:
+        """Whether a row is a query with documents."""
+        return len(self.sides) > 1 and not self.translated
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """What the texts of each side are."""
-        alike = self.translated or len(self.sides) == 1
-        return ("text",) * len(self.sides) if alike else ROLES_OF_SIDES
+        return ROLES_OF_SIDES if self.ranked else ("text",) * len(self.sides)
 
     @property
     def held_out(self) -> np.ndarray:
@@ -93,192 +99,166 @@ class Rows:
 
 
 class Table(NamedTuple):
-    """A file or a hub data set of pairs or tuples. `part` and `languages` are those of pairs; `content_id`
-    identifies the content; at most `limit` rows are kept."""
+    """A file or a hub data set of rows with columns. `part` is the one of the recipe's tables that it belongs
+    to, `content_id` identifies the content."""
 
     name: str
     content_id: Any
     rows: Iterator[Row]
-    limit: int | None = None
-    part: str = ""
-    languages: tuple[str, str] = ("", "")
+    part: recipe.Table
 
 
 class _Made(NamedTuple):
-    """What a parallel corpus is made of, as the recipe describes it at `place`; `what` is the word for a
-    row."""
+    """What rows are made of, as the recipe describes them at `place`."""
 
-    what: str
+    spec: recipe.Rows
     place: str
     tables: list[Table]
     excluded: list[Path]
     usable: Callable[[Row], bool]
-    left_out: Counter[str]  # rows that are not usable, by why, where that is known
-    limit: int | None
-    held_out: int = 0
-    measured: Set[int] = frozenset()  # keys of what other sources hold out, which this one does not train on
-    scores: int = 0  # how many cells at the end of a row are no texts but the scores of its documents
+    left_out: Counter[str]  # rows that are not usable, by why
+    measured: Set[int]  # keys of what other sources hold out, which this one does not train on
+
+    @property
+    def scores(self) -> int:
+        """How many cells at the end of a row are no texts but the scores of its documents."""
+        return len(self.spec.scores)
 
 
-def build(spec: recipe.Corpus, session: Session, seed: int, measured: Set[int] = frozenset()) -> Rows:
-    """Open the texts or the pairs that a recipe describes, see `corpus.build` and `build_pairs`."""
-    if isinstance(spec, recipe.Parallel):
-        return build_pairs(spec, session, seed, measured)
-    return Rows.of_texts(corpus.build(spec, session, seed, measured))
-
-
-def build_pairs(spec: recipe.Parallel, session: Session, seed: int, measured: Set[int] = frozenset()) -> Rows:
-    """Open the pairs that a recipe describes; build them first where the cache has none of the same content,
-    options and seed. No row to train on has a text whose key is `measured`.
-
-    Raises UserError: no file matches, a missing column, a score that is no number, bytes that are not UTF-8,
-    nothing left to train on.
-    """
-
-    def usable(pair: Row) -> bool:
-        return all(
-            text and len(text) <= spec.max_chars and text.count(" ") + 1 >= spec.min_words for text in pair
-        )
-
-    seed = seed if spec.seed is None else spec.seed
-    entries = range(len(spec.pairs))
-    tables = [table for entry in entries for table in _pair_tables(spec, entry, session.data)]
-    excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
-    rows = _Made("pair", "corpus", tables, excluded, usable, Counter(), spec.limit, spec.held_out, measured)
-    options = {"spec": spec.model_dump(mode="json", exclude={"seed", "licences"})}
-    return _cached(rows, options, session, seed)
-
-
-def build_tuples(
-    spec: recipe.TupleFiles | recipe.TupleHub,
-    exclude: list[str],
+def build(
+    spec: recipe.Rows,
     session: Session,
-    place: str,
     seed: int,
     measured: Set[int] = frozenset(),
+    exclude: Sequence[str] = (),
+    place: str = "rows",
 ) -> Rows:
-    """Open the tuples that a stage's table holds; build them first where the cache has none of the same
+    """Open the rows that a recipe describes at `place`; build them first where the cache has none of the same
     content, options and seed.
 
-    `exclude` holds globs of files whose texts must not be trained on, `measured` the keys of what other
-    sources hold out: a tuple with one of them is left out,
-    and so is one with an empty text, or with the query or the positive among its other texts. The recipe
-    names the tuples at `place`. Raises UserError: no file matches, a missing column, no tuple is left, all
-    have one document, a score that is no finite number, scores that are all the same.
+    `exclude` holds globs of files beside those of the rows, `measured` the keys of what other sources hold
+    out: no row to train on has a text of either. Of queries with documents a row with the query or the
+    positive among its other texts is left out too. Raises UserError: no file matches, a missing column, a
+    score that is no finite number, scores that are all the same, bytes that are not UTF-8, no row left to
+    train on, queries that all have one document.
     """
-    scores, texts = spec.scores.columns or [], len(spec.columns)
+    if spec.text_columns == 1:
+        return Rows.of_texts(corpus.build(spec, session, seed, measured, exclude, place))
+    seed = seed if spec.seed is None else spec.seed
     left_out = Counter[str]()
-
-    def usable(row: Row) -> bool:
-        query, positive, *others = (text.casefold() for text in row[:texts])
-        reasons = {
-            "with an empty text": not all(row),
-            "whose query is one of its documents": query in (positive, *others),
-            "whose positive is one of its negatives": positive in others,
-        }
-        reason = next((each for each, holds in reasons.items() if holds), None)
-        left_out.update([reason] if reason else [])
-        return reason is None
-
-    tables = _tuple_tables(spec, [*spec.columns, *scores], session.data, place)
-    excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
-    sizes = spec.limit, spec.held_out, measured, len(scores)
-    rows = _Made("tuple", place, tables, excluded, usable, left_out, *sizes)
-    read = {"kind", "columns", "limit", "held_out", "dataset", "config", "split", "revision"}
-    options = {"spec": spec.model_dump(mode="json", include=read), "scores": scores}
-    found = _cached(rows, options, session, seed)
+    tables = [
+        table for number in range(len(spec.parts)) for table in _tables(spec, number, session.data, place)
+    ]
+    excluded = file_patterns.matching_files([*spec.exclude, *exclude], session.data, f"{place}.exclude")
+    found = _cached(
+        _Made(spec, place, tables, excluded, _usable(spec, left_out), left_out, measured), session, seed
+    )
     for reason, count in left_out.items():
-        session.log(f"{place}: {count:,} tuples {reason} are left out")
-    if len(found.sides[1]) == 1:
-        fact = f"all {len(found):,} tuples have the same document"
-        raise UserError(f"{place}: {fact}, and there is nothing to rank; add tuples with others")
+        session.log(f"{place}: {count:,} rows {reason} are left out")
+    if spec.ranked and len(found.sides[1]) == 1:
+        fact = f"all {len(found):,} rows have the same document"
+        raise UserError(f"{place}: {fact}, and there is nothing to rank; add rows with others")
     return found
 
 
-def _cached(rows: _Made, options: dict[str, Any], session: Session, seed: int) -> Rows:
-    """The corpus of these rows. `options` are the part of the cache's key that the recipe decides."""
+def _usable(spec: recipe.Rows, left_out: Counter[str]) -> Callable[[Row], bool]:
+    """Whether a row can be trained on; `left_out` counts why not."""
+    longest = recipe.LONGEST_TRANSLATION if spec.translated else readers.MAX_TEXT_CHARACTERS
+    most_chars, most_words = spec.max_chars or longest, spec.max_words or readers.MAX_TEXT_CHARACTERS
+    texts = spec.text_columns
+
+    def fits(text: str) -> bool:
+        return len(text) <= most_chars and spec.min_words <= text.count(" ") + 1 <= most_words
+
+    def reason(row: Row) -> str | None:
+        if not all(row):
+            return "with an empty text"
+        if not all(map(fits, row[:texts])):
+            return "with a text that is too short or too long"
+        if not spec.ranked:
+            return None
+        query, positive, *others = (text.casefold() for text in row[:texts])
+        if query in (positive, *others):
+            return "whose query is one of its documents"
+        return "whose positive is one of its negatives" if positive in others else None
+
+    def usable(row: Row) -> bool:
+        found = reason(row)
+        left_out.update([found] if found else [])
+        return found is None
+
+    return usable
+
+
+def _cached(rows: _Made, session: Session, seed: int) -> Rows:
+    """These rows, from the cache where it has them."""
+    spec = rows.spec
     content = [
         [table.content_id for table in rows.tables],
         [input_file.content_id(path) for path in rows.excluded],
     ]
-    made_of = {**options, "seed": seed, "made_of": content, "measured": sorted(rows.measured)}
-    folder = session.cache / "parallel" / files.cache_key(format=FORMAT, **made_of)
+    read = spec.model_dump(mode="json", exclude=NOT_READ, exclude_defaults=True)
+    made_of = {"spec": read, "seed": seed, "made_of": content, "measured": sorted(rows.measured)}
+    folder = session.cache / "rows" / files.cache_key(format=FORMAT, **made_of)
 
     def write(temporary: Path) -> None:
-        session.log(f"reading {rows.what}s from {counted(len(rows.tables), 'table')}")
+        session.log(f"reading rows from {counted(len(rows.tables), 'table')}")
         excluded = deduplicate.excluded_keys(rows.excluded)
         read = (table.rows for table in rows.tables)
         spool = deduplicate.gather(read, rows.usable, excluded, temporary / "spool")
-        kept = spool.sample([table.limit for table in rows.tables], rows.limit)
+        names = [table.name for table in rows.tables]
+        most = [table.part.limit_per_file or spec.limit_per_file for table in rows.tables]
+        kept = spool.sample(corpus.limits(spec, rows.place, names, most), spec.limit)
         if len(kept) == 0:
             reasons = rows.left_out + Counter({"with an excluded text": spool.leaked})
             known = "".join(f", {count:,} {reason}" for reason, count in reasons.items())
-            fact = f"no {rows.what} is left of {spool.read:,} read{known}"
-            raise UserError(f"{rows.place}: {fact}; add tables, or check columns and corpus.exclude")
+            fact = f"no row is left of {spool.read:,} read{known}"
+            raise UserError(f"{rows.place}: {fact}; add tables, or check columns and exclude")
         meta = _write(rows, spool, kept, seed, temporary)
         spool.path.unlink()
-        files.write_json(temporary / "parallel.json", meta)
+        files.write_json(temporary / "rows.json", meta)
         session.log(
-            f"{meta['pairs']:,} of {spool.read:,} {rows.what}s kept, "
+            f"{meta['pairs']:,} of {spool.read:,} rows kept, "
             f"{meta['leaked']:,} excluded, {meta['pairs'] - meta['trained']:,} held out"
         )
 
     return Rows.open(cached_folder(folder, write, session.log))
 
 
-def _pair_tables(spec: recipe.Parallel, number: int, data: Path | None) -> Iterator[Table]:
-    """The tables of one entry of a recipe's pairs; their rows are read on demand. Raises UserError: no file
-    matches."""
-    part, place = spec.pairs[number], f"corpus.pairs[{number}]"
-    columns = [*part.columns] if part.score_column is None else [*part.columns, part.score_column]
-
-    def table(name: str, content_id: Any, rows: Iterator[Row]) -> Table:
-        limit = part.limit or spec.limit_per_file
-        return Table(
-            name, content_id, _well_scored(rows, part, name, place), limit, part.title, part.of_columns
-        )
-
+def _tables(spec: recipe.Rows, number: int, data: Path | None, place: str) -> Iterator[Table]:
+    """The tables of one part of a recipe's rows; their rows, the scores last, are read on demand. Raises
+    UserError: no file matches."""
+    part = spec.parts[number]
+    at = f"{place}.tables[{number}]" if spec.tables else place
+    quality = [] if part.score_column is None else [part.score_column]
+    numeric = [*spec.scores, *quality]
+    columns = [*part.columns, *numeric]
     if part.dataset is not None:
         names = [str(column) for column in columns]
-        rows = readers.hub_columns(part, names, f"{place}.dataset", f"{place}.columns", names[2:], "")
+        numbers = [str(column) for column in numeric]
+        rows = readers.hub_columns(part, names, f"{at}.dataset", f"{at}.columns", numbers, "")
         content_id = [part.dataset, part.config, part.split, part.revision]
-        yield table(f"{part.dataset}@{part.revision}", content_id, rows)
-    for path in file_patterns.matching_files(part.files, data, f"{place}.files"):
-        rows = readers.columns_in(path, columns, f"{place}.columns", columns[2:])
-        yield table(path.name, input_file.content_id(path), rows)
+        name = f"{part.dataset}@{part.revision}"
+        yield Table(name, content_id, _well_scored(rows, part, name, at), part)
+    for path in file_patterns.matching_files(part.files, data, f"{at}.files") if part.files else []:
+        rows = readers.columns_in(path, columns, f"{at}.columns", numeric)
+        yield Table(path.name, input_file.content_id(path), _well_scored(rows, part, path.name, at), part)
 
 
-def _tuple_tables(
-    spec: recipe.TupleFiles | recipe.TupleHub, columns: list[str], data: Path | None, place: str
-) -> list[Table]:
-    """The tables of a stage's tuples; their rows, the scores last, are read on demand. Raises UserError: no
-    file matches."""
-    field, numeric = f"{place}.columns", columns[len(spec.columns) :]
-    if isinstance(spec, recipe.TupleHub):
-        rows = readers.hub_columns(spec, columns, spec.dataset, field, numeric, null="")
-        return [Table(spec.dataset, None, _normalized(rows))]
-    return [
-        Table(path.name, input_file.content_id(path), readers.columns_in(path, columns, field, numeric))
-        for path in file_patterns.matching_files(spec.files, data, f"{place}.files")
-    ]
-
-
-def _normalized(rows: Iterator[Row]) -> Iterator[Row]:
-    return (tuple(map(readers.normalize, row)) for row in rows)
-
-
-def _well_scored(rows: Iterator[Row], part: recipe.Pairs, name: str, place: str) -> Iterator[Row]:
-    """The two texts of each row whose score is high enough."""
-    for number, row in enumerate(_normalized(rows), 1):
-        if part.min_score is not None:
-            try:
-                good = float(row[2]) >= part.min_score
-            except ValueError:
-                fact = f"pair {number}: score {row[2][:40]!r} is not a number"
-                raise UserError(f"{name}: {fact}; correct {place}.score_column") from None
-            if not good:
-                continue
-        yield row[:2]
+def _well_scored(rows: Iterator[Row], part: recipe.Table, name: str, place: str) -> Iterator[Row]:
+    """The rows whose quality is high enough, without its cell, the last one; normalized."""
+    for number, row in enumerate(rows, 1):
+        cells = tuple(map(readers.normalize, row))
+        if part.min_score is None:
+            yield cells
+            continue
+        try:
+            good = float(cells[-1]) >= part.min_score
+        except ValueError:
+            fact = f"row {number}: score {cells[-1][:40]!r} is not a number"
+            raise UserError(f"{name}: {fact}; correct {place}.score_column") from None
+        if good:
+            yield cells[:-1]
 
 
 class _Side(NamedTuple):
@@ -296,10 +276,10 @@ class _Side(NamedTuple):
 
 def _write(rows: _Made, spool: Spool, kept: np.ndarray, seed: int, folder: Path) -> dict[str, Any]:
     """Write the corpus of each side, index.bin with the training rows first, and scores.bin. Returns the
-    content of parallel.json. kept (n,): the lines of the spool that are the rows."""
+    content of rows.json. kept (n,): the lines of the spool that are the rows."""
     digests, held, keys = _digests(spool, kept, rows.scores), np.zeros(len(kept), bool), None
     leaked = spool.leaked
-    if rows.held_out or rows.measured:
+    if rows.spec.held_out or rows.measured:
         keys = _digests(spool, kept, rows.scores, lambda text: deduplicate.key(text.decode("utf-8")))
         held = _drawn(digests[:, 0], keys[:, 0], rows, seed)
         measured = rows.measured | set(keys[held, 0].tolist())
@@ -307,9 +287,7 @@ def _write(rows: _Made, spool: Spool, kept: np.ndarray, seed: int, folder: Path)
         kept, digests, keys, held = (each[clean] for each in (kept, digests, keys, held))
         leaked += int((~clean).sum())
         if held.all():
-            raise UserError(
-                f"{rows.place}: nothing to train on: all its {rows.what}s are measured; add others"
-            )
+            raise UserError(f"{rows.place}: nothing to train on: all its rows are measured; add others")
     sides = _split(digests, keys, held)
     sources = [{"name": table.name} for table in rows.tables]
     for number, side in enumerate(sides):
@@ -330,12 +308,12 @@ def _write(rows: _Made, spool: Spool, kept: np.ndarray, seed: int, folder: Path)
         "leaked": leaked,
         "pairs": len(kept),
         "trained": len(kept) - int(held.sum()),
-        "translated": rows.what == "pair",
+        "translated": rows.spec.translated,
         "sources": [
             {
                 "name": table.name,
-                "part": table.part,
-                "languages": list(table.languages),
+                "part": table.part.title,
+                "languages": table.part.languages,
                 "pairs": count,
                 "trained": count - held,
             }
@@ -385,7 +363,7 @@ def _scores(spool: Spool, kept: np.ndarray, rows: _Made) -> np.ndarray:
     """The scores at the ends of the kept rows, (n, m) float32. Raises UserError for one that is no finite
     number, and where all are the same."""
     cells = [line.decode("utf-8").split("\t")[-rows.scores :] for line in spool.lines(kept)]
-    place = f"{rows.place}.scores.columns"
+    place = f"{rows.place}.scores"
     found = np.empty((len(cells), rows.scores), np.float32)
     for number, row in enumerate(cells):
         try:
@@ -404,12 +382,12 @@ def _drawn(digests: np.ndarray, keys: np.ndarray, rows: _Made, seed: int) -> np.
     go together. Returns which rows have one, (n,) bool."""
     _, first, text_of = np.unique(digests, return_index=True, return_inverse=True)
     _, text, group_of = np.unique(keys[first], return_index=True, return_inverse=True)
-    if len(text) <= rows.held_out:
-        fact = f"{len(text):,} source texts are left, {rows.held_out:,} are to be held out"
+    if len(text) <= rows.spec.held_out:
+        fact = f"{len(text):,} source texts are left, {rows.spec.held_out:,} are to be held out"
         raise UserError(
-            f"{rows.place}: nothing to train on: {fact}; add {rows.what}s, or lower {rows.place}.held_out"
+            f"{rows.place}: nothing to train on: {fact}; add rows, or lower {rows.place}.held_out"
         )
-    drawn = np.random.default_rng(seed).choice(len(text), rows.held_out, replace=False, shuffle=False)
+    drawn = np.random.default_rng(seed).choice(len(text), rows.spec.held_out, replace=False, shuffle=False)
     number = np.argsort(np.argsort(text))  # of a group among all, by its first text
     return np.asarray(np.isin(number[group_of], drawn)[text_of])
 

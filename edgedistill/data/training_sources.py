@@ -12,8 +12,8 @@ from edgedistill.session import Session
 
 
 class TrainingSources:
-    """The corpus of a recipe and the tuples of its stages, by their places in it. They are read when they are
-    asked for.
+    """The rows of a recipe and those of its stages, by their places in it. They are read when they are asked
+    for.
 
     Held-out texts with their sentences, held-out translations and held-out queries are measured: no other
     source trains on them, whatever letters they are written in. The answers of held-out queries are
@@ -21,47 +21,57 @@ class TrainingSources:
     """
 
     def __init__(
-        self, of: recipe.Corpus, tuples: Mapping[str, recipe.Tuples], session: Session, seed: int
+        self, of: recipe.Rows, stages: Mapping[str, recipe.Rows], session: Session, seed: int
     ) -> None:
-        self.of, self.tables, self.session, self.seed = of, tuples, session, seed
-        self.exclude = of.exclude
+        self.of, self.tables, self.session, self.seed = of, stages, session, seed
 
     @classmethod
     def of_recipe(cls, spec: recipe.Recipe, session: Session) -> TrainingSources:
-        """The sources of a recipe with a corpus."""
-        if spec.corpus is None:
-            raise ValueError(f"{spec.name} has no corpus")
+        """The sources of a recipe with rows."""
+        if spec.rows is None:
+            raise ValueError(f"{spec.name} has no rows")
         stages = enumerate(spec.distilling)
-        tables = {f"stages[{at}].tuples": each.tuples for at, each in stages if each.tuples is not None}
-        return cls(spec.corpus, tables, session, spec.seed)
+        tables = {f"stages[{at}].rows": stage.rows for at, stage in stages if stage.rows is not None}
+        return cls(spec.rows, tables, session, spec.seed)
 
     @cached_property
     def texts(self) -> Rows:
-        """The rows of the corpus. Raises UserError as reading it does, and tuples of which some are held
-        out."""
+        """The rows of the recipe. Raises UserError as reading them does, and those of stages of which some
+        are held out."""
         return rows.build(self.of, self.session, self.seed, self._queries)
 
-    def tuples(self, place: str) -> Rows:
-        """The tuples at a place, of a table or made of the corpus. Raises UserError as reading them does."""
+    def of_stage(self, place: str) -> Rows:
+        """The rows at a place, of files or made of the recipe's. Raises UserError as reading them does."""
         spec, measured = self.tables[place], self._queries | self._measured_texts
-        if not isinstance(spec, recipe.TupleCorpus):
-            return rows.build_tuples(spec, self.exclude, self.session, place, self.seed, measured)
+        if spec.queries is None:
+            return self._read(place, measured)
         texts = self.texts.sides[0]
-        excluded = file_patterns.matching_files(self.exclude, self.session.data, "corpus.exclude")
+        excluded = file_patterns.matching_files(self.of.exclude, self.session.data, "rows.exclude")
         count = texts.own - self.of.held_out + texts.paragraphs
-        return made_tuples.build(spec, texts, count, excluded, self.session, place, self.seed, measured)
+        return made_tuples.build(
+            spec.queries, texts, count, excluded, self.session, place, self.seed, measured
+        )
+
+    def _read(self, place: str, measured: set[int] | frozenset[int] = frozenset()) -> Rows:
+        spec, exclude = self.tables[place], self.of.exclude
+        return rows.build(spec, self.session, self.seed, measured, exclude, place)
 
     @cached_property
     def _measured_texts(self) -> set[int]:
-        """The keys of what the corpus holds out."""
-        return added_texts.measured(text for side in self.texts.sides for text in side.texts(side.held_out))
+        """The keys of what the recipe's rows hold out."""
+        return _measured(self.of, self.texts)
 
     @cached_property
     def _queries(self) -> set[int]:
-        """The keys of the queries that tables hold out."""
+        """The keys of what the rows of stages hold out."""
         found = set[int]()
         for place, spec in self.tables.items():
-            if not isinstance(spec, recipe.TupleCorpus) and spec.held_out:
-                table = rows.build_tuples(spec, self.exclude, self.session, place, self.seed)
-                found |= added_texts.measured(table.sides[0].texts(table.sides[0].held_out))
+            if spec.held_out:
+                found |= _measured(spec, self._read(place))
         return found
+
+
+def _measured(spec: recipe.Rows, rows: Rows) -> set[int]:
+    """The keys of held-out texts: of queries with documents, those of the queries."""
+    sides = rows.sides[:1] if spec.ranked else rows.sides
+    return added_texts.measured(text for side in sides for text in side.texts(side.held_out))

@@ -50,11 +50,11 @@ def _cell(text: str) -> str:
 def _sources(manifest: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
     """The text files of the corpus with what was added to them, and the tuples; None where the recipe
     neither names licences nor adds texts."""
-    recorded, declared = manifest["run"].get("corpus") or {}, manifest["recipe"].get("corpus") or {}
+    recorded, declared = manifest["run"].get("corpus") or {}, manifest["recipe"].get("rows") or {}
     sources, licences = recorded.get("sources", []), declared.get("licences") or {}
     files = [source for source in sources if source["name"] not in ADDED]
     added = sources[len(files) :]  # they come behind the files
-    tuples = recipe.tuple_sources(manifest["recipe"].get("stages", []))
+    tuples = recipe.row_sources(manifest["recipe"].get("stages", []))
     if not licences and not added and not tuples:
         return None
     if not licences and len(files) > MOST_FILES:

@@ -33,7 +33,7 @@ class ModelRun(run.Run):
             "seconds": 0.0,
             "stages": [],
             "selected": None,
-            "corpus": None,
+            "rows": None,
             **counts,
         }
         info["teachers"] = record.teachers(spec, Models(teacher))

@@ -102,7 +102,7 @@ class Fit:
     @cached_property
     def pairs(self) -> Rows | None:
         """The user's pairs of queries and texts."""
-        return self.sources.tuples(PAIRS) if self.sources.tables else None
+        return self.sources.of_stage(PAIRS) if self.sources.tables else None
 
     @cached_property
     def queries(self) -> dict[str, queries.Queries]:
@@ -140,7 +140,7 @@ class Fit:
             "name": shape.name,
             "seed": self.request.seed,
             "teacher": self.state.teacher,
-            "corpus": self.state.corpus,
+            "rows": self.state.corpus,
             "student": shapes.section(shape, self.source),
             "stages": stages,
         }

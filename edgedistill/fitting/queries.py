@@ -49,19 +49,19 @@ class Pairs:
 
     @property
     def section(self) -> dict[str, Any]:
-        """The `tuples` of a recipe's stage."""
+        """The `rows` of a recipe's stage."""
         columns = [self.query_column, self.text_column]
         return {"files": [self.file], "columns": columns, "held_out": self.held_out}
 
     @property
-    def table(self) -> recipe.TupleFiles:
+    def table(self) -> recipe.Rows:
         """The same, parsed."""
-        return recipe.TupleFiles(**self.section)
+        return recipe.Rows(**self.section)
 
     def read(self, session: Session) -> Rows:
         """The pairs, the held-out ones last. Raises UserError as reading a table does."""
         try:
-            return rows.build_tuples(self.table, [], session, "--pairs", 0)
+            return rows.build(self.table, session, 0, place="--pairs")
         except UserError as error:
             raise UserError(*map(_of_options, error.problems)) from None
 
@@ -97,7 +97,7 @@ def _of_options(problem: str) -> str:
     """A table's problem in words of the command line."""
     columns = "--query-column and --text-column"
     problem = problem.replace("--pairs.files", "--pairs").replace("--pairs.columns", columns)
-    return problem.replace("columns and corpus.exclude", columns)
+    return problem.replace("columns and exclude", columns)
 
 
 def stages(texts: dict[str, Any], pairs: Pairs | None) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ def stages(texts: dict[str, Any], pairs: Pairs | None) -> list[dict[str, Any]]:
     behind: dict[str, Any] = {
         "name": "pairs",
         "objective": {"kind": "sum", "terms": terms},
-        "tuples": pairs.section,
+        "rows": pairs.section,
         "batch": batch,
         "steps": max(1, steps),
         "learning_rate": PAIR_RATE * texts["learning_rate"],
@@ -188,7 +188,7 @@ def asked(texts: Corpus, whole: int, pairs: Rows | None) -> dict[str, Queries]:
 
 def _made(texts: list[str]) -> Iterator[tuple[str, str]]:
     """A sentence of each text that has several, and the rest of the text."""
-    spec, random = recipe.TupleCorpus(kind="corpus"), np.random.default_rng(0)
+    spec, random = recipe.Queries(), np.random.default_rng(0)
     for text in texts:
         if found := made_tuples.of_text(spec, text):
             query = found[int(random.integers(len(found)))]

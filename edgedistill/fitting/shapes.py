@@ -387,5 +387,5 @@ def tokenizer_folder(folder: Path, vocabulary: str) -> Path:
 def _spec(teacher: TeacherEncoder, student: dict[str, Any]) -> recipe.Recipe:
     """A recipe that only names a student: nothing reads its corpus."""
     named = teacher.spec.model_dump(exclude_defaults=True)
-    corpus = {"kind": "documentation"}
-    return recipe.parse({"name": "fit", "teacher": named, "student": student, "corpus": corpus}, "fit")
+    rows = {"files": [recipe.DOCUMENTATION]}
+    return recipe.parse({"name": "fit", "teacher": named, "student": student, "rows": rows}, "fit")

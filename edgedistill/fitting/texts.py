@@ -61,7 +61,7 @@ def section(texts: Sequence[str], column: str | None, data: Path | None) -> dict
         raise UserError(NONE_GIVEN)
     patterns = [each for each in texts if each != DOCUMENTATION]
     if not patterns:
-        return {"kind": "documentation"}
+        return {"files": [recipe.DOCUMENTATION]}
     added = {"documentation_texts": ENOUGH_TEXTS} if DOCUMENTATION in texts else {}
     return {**files_section(patterns, column, data), **added}
 
@@ -71,7 +71,7 @@ def files_section(patterns: list[str], column: str | None, data: Path | None) ->
     patterns, paths = file_patterns.given(patterns, data, "--texts")
     named = {} if column is None else {"column": column}
     unit = {"unit": "auto"} if any(map(readers.is_wrapped, paths)) else {}
-    return {"texts": patterns, **named, **unit}
+    return {"files": patterns, **named, **unit}
 
 
 def read(section: dict[str, Any], least: int, session: Session, seed: int = 0) -> Corpus:
@@ -79,8 +79,8 @@ def read(section: dict[str, Any], least: int, session: Session, seed: int = 0) -
     try:
         built = build(section, session, seed)
     except UserError as error:
-        problems = (each.replace("corpus.column", "--column") for each in error.problems)
-        raise UserError(*(each.replace("corpus: ", "--texts: ") for each in problems)) from None
+        problems = (each.replace("rows.column", "--column") for each in error.problems)
+        raise UserError(*(each.replace("rows: ", "--texts: ") for each in problems)) from None
     if len(built) < least:
         raise UserError(
             f"--texts: {counted(len(built), 'distinct text')}, at least {least} are needed; add texts"
@@ -93,11 +93,11 @@ def build(section: dict[str, Any], session: Session, seed: int) -> Corpus:
     return corpus.build(parsed(section), session, seed)
 
 
-def parsed(section: dict[str, Any]) -> corpus.Spec:
+def parsed(section: dict[str, Any]) -> recipe.Rows:
     """A recipe's section of texts."""
-    whole = {"name": "texts", "teacher": {"model": "m"}, "student": {"kind": "teacher"}, "corpus": section}
-    found = recipe.parse(whole, "--texts").corpus
-    assert found is not None and not isinstance(found, recipe.Parallel)
+    whole = {"name": "texts", "teacher": {"model": "m"}, "student": {"kind": "teacher"}, "rows": section}
+    found = recipe.parse(whole, "--texts").rows
+    assert found is not None
     return found
 
 
@@ -150,10 +150,10 @@ def training_section(whole: dict[str, Any], read: Corpus, most: int) -> dict[str
     if _all_short(words):
         name, share = "paragraphs", PARAGRAPHS_SHARE
         cost = sum(recipe.Paragraphs(texts=1).words) / 2 / float(words.mean())
-    elif float(np.median(words)) >= LONG_WORDS and "texts" in whole:
+    elif float(np.median(words)) >= LONG_WORDS and whole["files"] != [recipe.DOCUMENTATION]:
         share = min(PASSAGES_SHARE, float(words.mean()) / WORDS_OF_A_PASSAGE)
     general = min(MOST_GENERAL, max(LEAST_GENERAL, round(GENERAL_SHARE * min(len(read), most))))
-    if "texts" not in whole:
+    if whole["files"] == [recipe.DOCUMENTATION]:
         general = 0
     texts = int(min(len(read), max(LEAST_TEXTS, (most - general) / (1 + share * cost))))
     added = round(share * texts)

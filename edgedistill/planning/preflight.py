@@ -50,11 +50,11 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
 
 def _patterns(spec: recipe.Recipe) -> Iterator[tuple[list[str], str]]:
     """(globs of the files that training reads, the recipe's key for them)."""
-    if not spec.reads_corpus:
-        return  # the unchanged teacher, or a student that learns only from labels: the corpus is for bench
-    if spec.corpus is not None:
-        yield from ((globs, f"corpus.{key}") for globs, key in spec.corpus.patterns)
-        yield spec.corpus.exclude, "corpus.exclude"
-    for number, stage in enumerate(spec.distilling):
-        if stage.tuples is not None:
-            yield stage.tuples.patterns, f"stages[{number}].tuples.files"
+    if not spec.reads_rows:
+        return  # the unchanged teacher, or a student that learns only from labels: the rows are for bench
+    sections = [("rows", spec.rows)]
+    sections += [(f"stages[{number}].rows", stage.rows) for number, stage in enumerate(spec.distilling)]
+    for place, rows in sections:
+        if rows is not None:
+            yield from ((globs, f"{place}.{key}") for globs, key in rows.patterns)
+            yield rows.exclude, f"{place}.exclude"

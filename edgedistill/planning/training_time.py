@@ -37,8 +37,10 @@ CHUNK = 128  # texts that the teacher embeds at a time
 def training_samples(opened: Opened) -> int:
     """How many texts the student embeds in training, over all stages and epochs; every view of a text
     counts."""
-    stages = zip(opened.spec.distilling, opened.stages, strict=True)
-    return sum(steps(stage, ahead.training) * stage.batch * stage.views for stage, ahead in stages)
+    spec, samples = opened.spec, 0
+    for stage, ahead in zip(spec.distilling, opened.stages, strict=True):
+        samples += steps(stage, ahead.training) * stage.batch * stage.views(spec.rows_of(stage))
+    return samples
 
 
 def estimate_seconds(opened: Opened, missing: list[TeacherPass], session: Session) -> dict[str, float]:

@@ -6,10 +6,10 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.corpus import Corpus, Parallel
 from edgedistill.recipe.finetuning import Finetune
+from edgedistill.recipe.rows import Rows
 from edgedistill.recipe.section import Patience, Precision, Section, by_kind
-from edgedistill.recipe.stages import Stage, ranks, stage_of_pairs
+from edgedistill.recipe.stages import Stage, check_names, check_reading, ranks
 from edgedistill.recipe.students import AnyStudent, BuiltStudent, Finished, Student, TeacherItself, drops_head
 from edgedistill.recipe.targets import Targets
 from edgedistill.recipe.teacher import Teacher
@@ -25,9 +25,7 @@ class Select(Section):
     suite: str = Field("sts-dev", description="A shipped suite, or the path of one.")
     every: int = Field(500, ge=1, description="Optimizer steps between evaluations.")
     patience: Patience = None
-    languages_without_dev: list[str] = Field(
-        [], description="Languages of the corpus that the suite may lack."
-    )
+    languages_without_dev: list[str] = Field([], description="Languages of the rows that the suite may lack.")
 
 
 class Requirements(Section):
@@ -61,8 +59,10 @@ class Recipe(Section):
         description="A model between teacher and student (multi-stage distillation): a run folder, a model "
         "folder, or a hub id.",
     )
-    corpus: Corpus | None = Field(
-        None, description="The training texts. Not needed where nothing is distilled."
+    rows: Rows | None = Field(
+        None,
+        description="What the stages train on: texts, translations, or queries with documents. Not needed "
+        "where nothing is distilled.",
     )
     targets: Targets | None = Field(
         None, description="What the student is trained to match. Default: the teacher's embeddings unchanged."
@@ -89,6 +89,17 @@ class Recipe(Section):
         """The stage that learns from labels."""
         return self.stages[-1] if self.stages and isinstance(self.stages[-1], Finetune) else None
 
+    def rows_of(self, stage: Stage) -> Rows:
+        """What a stage reads."""
+        rows = stage.rows or self.rows
+        if rows is None:
+            raise ValueError(f"{stage.name}: the recipe has no `rows`")
+        return rows
+
+    def place_of_rows(self, number: int) -> str:
+        """Where the rows of a stage that distils are described."""
+        return f"stages[{number}].rows" if self.distilling[number].rows is not None else "rows"
+
     @property
     def finished(self) -> Finished | None:
         """The finished student that goes on learning, where the recipe's is one."""
@@ -100,9 +111,9 @@ class Recipe(Section):
         return cast(BuiltStudent, self.student)
 
     @property
-    def reads_corpus(self) -> bool:
-        """Whether training reads the corpus: to distil on, to fit a teacher's own `targets` on, or to learn
-        or trim a tokenizer.
+    def reads_rows(self) -> bool:
+        """Whether training reads the recipe's own rows: to distil on, to fit a teacher's own `targets` on, or
+        to learn or trim a tokenizer.
 
         Only the unchanged teacher and a student that learns from labels alone do without.
         """
@@ -125,8 +136,10 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _whole(self) -> Recipe:
-        if self.distilling and self.corpus is None:
-            raise ValueError("stages need a `corpus`")
+        if self.distilling and self.rows is None:
+            raise ValueError("stages need `rows`")
+        if self.rows is not None and (self.rows.queries or self.rows.label):
+            raise ValueError("rows: made `queries` and labelled rows are read by a stage; move them there")
         if self.distilling and not self.student.trained:
             raise ValueError("the teacher itself is not trained; leave `stages` out")
         if len({stage.name for stage in self.stages}) < len(self.stages):
@@ -174,17 +187,32 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _pairs_and_assistant_fit(self) -> Recipe:
-        """A parallel corpus, objectives over pairs, and an assistant go together."""
-        pairs = self.corpus if isinstance(self.corpus, Parallel) else None
+    def _rows_and_assistant_fit(self) -> Recipe:
+        """Rows, what objectives read of them, and an assistant go together."""
         for number, stage in enumerate(self.distilling):
-            stage_of_pairs(f"stages[{number}]", stage, pairs, self.student, self.assistant is not None)
-        if pairs is None and self.student.reads_translations:
+            place, rows = f"stages[{number}]", self.rows_of(stage)
+            if rows.queries is not None and self.rows is not None and self.rows.text_columns > 1:
+                raise ValueError(f"{place}.rows.queries: are made of rows of one text; name files")
+            check_reading(place, stage, rows)
+            check_names(place, stage, rows)
+            if stage.match is not None and stage.match.of == "assistant" and self.assistant is None:
+                raise ValueError(
+                    f"{place}.match: needs an assistant, and the recipe has none; set assistant.model"
+                )
+            if stage.only_embeddings and not self.student.of_layers:
+                raise ValueError(
+                    f"{place}.match: a {self.student.kind} student has no embedding layer to match; choose "
+                    "bert or recurrent"
+                )
+        translated = self.rows is not None and self.rows.translated
+        if self.student.reads_translations and not translated:
             raise ValueError(
-                "student.embeddings.of: translations need a corpus of kind parallel; set of: token_embeddings"
+                "student.embeddings.of: translations need rows with `languages`; set of: token_embeddings"
             )
-        if pairs is not None and self.targets is not None:
-            raise ValueError("`targets` need texts, not pairs; set head: linear where the dimensions differ")
+        if translated and self.targets is not None:
+            raise ValueError(
+                "`targets` need texts, not translations; set head: linear where the dimensions differ"
+            )
         if self.assistant is None and "assistant" in (
             getattr(self.student, "weights", None),
             getattr(self.student, "tokenizer", None),
@@ -207,8 +235,8 @@ class Recipe(Section):
                 raise ValueError(
                     "the teacher is a file of precomputed embeddings, so there is no model to export"
                 )
-            if self.targets is not None and self.corpus is None:
-                raise ValueError("`targets` are fitted on the texts of a `corpus`; add one")
+            if self.targets is not None and self.rows is None:
+                raise ValueError("`targets` are fitted on the texts of `rows`; add them")
             if looks and self.student.reference_student is None:
                 raise ValueError(
                     "`align` is fitted to an initial student; define it with student.reference_student"
@@ -235,13 +263,13 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _prompts_are_learned(self) -> Recipe:
-        if not self.distilling or any(stage.tuples is not None for stage in self.distilling):
+        if not self.distilling or any(self.rows_of(stage).ranked for stage in self.distilling):
             return self
         for field in ("query_prompt", "document_prompt"):
             if getattr(self.student, field, None):
                 raise ValueError(
-                    f"student.{field}: no stage has `tuples`, queries and documents, so the student would "
-                    "never learn it; add them, or leave it out"
+                    f"student.{field}: no stage reads queries and documents, so the student would never "
+                    "learn it; add such `rows`, or leave it out"
                 )
         return self
 

@@ -2,89 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, Tag, model_validator
+from pydantic import Field, model_validator
 
 from edgedistill.recipe.objectives import CrossEntropy
+from edgedistill.recipe.rows import Rows
 from edgedistill.recipe.section import (
     LARGEST_BATCH,
     MOST_EPOCHS,
     Clip,
-    HubData,
-    Location,
     Patience,
     Section,
     Steps,
     TrainingDtype,
     TrainingTokens,
     Warmup,
-    by_kind,
 )
 from edgedistill.recipe.stages import Stage
 
 ROW_BATCHES = 50  # of shuffled rows, sorted by length together, which saves padding
-
-
-class _LabelledTable(Section):
-    """What a labelled task says of its columns, and of the rows that select the weights."""
-
-    texts: list[str] = Field(
-        ["sentence"],
-        min_length=1,
-        max_length=2,
-        description="The column of the text, or the two columns of a pair.",
-    )
-    label: str = Field(
-        "label",
-        description="The column of labels. Numbers are read as text, or, where a data set of the hub names "
-        "its classes, as their names.",
-    )
-    dev: str | None = None
-    dev_rows: int | None = Field(
-        None,
-        ge=2,
-        description="Rows of `train` set aside instead of a `dev` split: sampled by seed, stratified by "
-        "label.",
-    )
-
-    @model_validator(mode="after")
-    def _one_dev(self) -> _LabelledTable:
-        if (self.dev is None) == (self.dev_rows is None):
-            raise ValueError("give either `dev` or `dev_rows`: one of them must select the weights")
-        return self
-
-
-class TaskFiles(_LabelledTable):
-    """A labelled task in tables (.tsv, .csv, .jsonl or .parquet, each also as .gz): a text or a pair of
-    texts, and a label."""
-
-    kind: Literal["files"] = "files"
-    train: list[Location] = Field(
-        min_length=1, description="Paths or globs of the training rows. Relative ones start from --data."
-    )
-    dev: Location | None = Field(
-        None, description="The file that selects the weights. Or set aside `dev_rows` of `train`."
-    )
-    test: Location | None = Field(
-        None, description="Evaluated once, at the end, and by `bench --suite task`."
-    )
-
-
-class TaskHub(HubData, _LabelledTable):
-    """A labelled task from a hub data set, at a fixed revision."""
-
-    kind: Literal["hub"]
-    train: str = Field("train", description="The split of the training rows.")
-    dev: str | None = Field(
-        "validation", description="The split that selects the weights. null: set aside `dev_rows` of `train`."
-    )
-    test: str | None = Field(
-        None, description="Evaluated once, at the end. GLUE's test labels are hidden: leave it out there."
-    )
-
-
-Task = Annotated[Annotated[TaskFiles, Tag("files")] | Annotated[TaskHub, Tag("hub")], by_kind("files")]
 
 
 class TaskTeacher(Section):
@@ -133,7 +70,7 @@ class Finetune(Section):
 
     kind: Literal["finetune"]
     name: str = Field("finetune", max_length=100, description="Appears in logs and metrics.")
-    task: Task = Field(description="The labelled task.")
+    rows: Rows = Field(description="The rows of the task, with their `label`.")
     start: str | None = Field(
         None, description="Folder of a run of the same student to start from, instead of earlier stages."
     )
@@ -189,7 +126,7 @@ class Finetune(Section):
         """What it minimizes, for so many labels."""
         return CrossEntropy(
             labels=labels,
-            pair=len(self.task.texts) == 2,
+            pair=len(self.rows.columns) == 2,
             hidden=self.hidden,
             dropout=self.dropout,
             alpha=self.teacher.alpha if self.teacher is not None else 1.0,
@@ -206,6 +143,8 @@ class Finetune(Section):
 
     @model_validator(mode="after")
     def _taught(self) -> Finetune:
+        if self.rows.label is None:
+            raise ValueError("`rows` without a `label` teach no classifier; name its column")
         if self.augment is not None and self.teacher is None:
             raise ValueError(
                 "`augment` makes unlabelled texts; give a `teacher` that labels them, or leave it out"

@@ -142,7 +142,7 @@ SimilarTuples = Annotated[
     int | None,
     Field(
         ge=2,
-        description="A batch is then made of groups of this many tuples whose positives are in the same "
+        description="A batch is then made of groups of this many rows whose positives are in the same "
         "k-means cluster, so that the documents of a batch are hard to tell apart. Must divide `batch`. "
         "Default: drawn at random.",
     ),
@@ -151,7 +151,7 @@ SimilarTuples = Annotated[
 
 class InfoNce(Loss):
     """Identify the document that answers a query among all documents of the batch, the negatives of all
-    tuples included (DistilCSE, Eq. 7; DPR)."""
+    rows included (DistilCSE, Eq. 7; DPR)."""
 
     columns = (0, ...)
     teacher = "nothing"
@@ -206,7 +206,7 @@ class MarginMse(Loss):
 
 class EachSide(Loss):
     """An objective applied to source and target side of each pair, or to the queries and the documents of
-    tuples, summed; with mse on pairs, multi-stage distillation's Eq. 2 to 4 and 6."""
+    rows, summed; with mse on pairs, multi-stage distillation's Eq. 2 to 4 and 6."""
 
     columns = (0, ...)
     kind: Literal["each_side"]

@@ -20,6 +20,15 @@ S = TypeVar("S", bound=Section)
 
 # What sentence-transformers, transformers and others call the same thing.
 ALIASES: dict[str, str] = {
+    "corpus": "rows",  # as recipes were written before: recipes/convert_rows.py rewrites them
+    "tuples": "rows",
+    "task": "rows",
+    "pairs": "tables",
+    "texts": "files",
+    "train": "files",
+    "licence": "licences",
+    "data_files": "files",
+    "path": "dataset",
     "batch_size": "batch",
     "embedding_dim": "dims",
     "eval_steps": "every",

@@ -12,7 +12,7 @@ from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.object_store import PROTOCOLS
 from edgedistill.recipe.experiment import Recipe
-from edgedistill.recipe.finetuning import TaskFiles, TaskHub
+from edgedistill.recipe.rows import Rows
 from edgedistill.recipe.teacher import Teacher
 
 
@@ -45,10 +45,10 @@ def teacher(recorded: Recipe, asked: Teacher | None, student: str) -> Teacher:
     return own
 
 
-def check_confined(task: TaskFiles | TaskHub, data: Path | None, place: str) -> None:
+def check_confined(task: Rows, data: Path | None, place: str) -> None:
     """Raises UserError where the test rows of a recorded task are a file outside the data folder, or a
     download. An absolute path may lie in `data`, the folder that the user named."""
-    if isinstance(task, TaskHub):
+    if task.dataset is not None:
         raise UserError(
             f"{place}: names a data set of the hub, and nothing is downloaded unasked; give a file to the "
             "command itself"

@@ -117,14 +117,6 @@ class OneOf:
         )
 
 
-class HubData(Section):
-    """A data set on the Hugging Face hub, at a fixed revision."""
-
-    dataset: str = Field(description="Hub id of the data set.")
-    revision: str = Field(description="Commit, tag or branch.")
-    config: str | None = Field(None, description="The data set's configuration, where it has several.")
-
-
 def _beyond_bounds(value: Any, empty: bool) -> str | None:
     """*fact; way out* of a field's value, or of a part of it; None where all is well.
 

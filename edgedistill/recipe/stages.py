@@ -1,4 +1,4 @@
-"""A distillation stage: its objective, what it reads (views, tuples, pairs), and how it is optimized."""
+"""A distillation stage: its objective, the rows it reads, and how it is optimized."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from edgedistill.recipe.corpus import Parallel
 from edgedistill.recipe.objectives import Loss, Objective
+from edgedistill.recipe.rows import Rows
 from edgedistill.recipe.section import (
     LARGEST_BATCH,
     MOST_EPOCHS,
@@ -18,8 +18,6 @@ from edgedistill.recipe.section import (
     Warmup,
     check_sorted_rows,
 )
-from edgedistill.recipe.students import Student
-from edgedistill.recipe.tuples import Scores, Tuples
 from edgedistill.recipe.views import View
 
 SORTED_BATCHES = 100
@@ -62,20 +60,20 @@ class Stage(Section):
     view: View | None = Field(
         None, description="The second view of every text, for objectives that compare two views."
     )
-    tuples: Tuples | None = Field(
+    rows: Rows | None = Field(
         None,
-        description="Train on queries and documents instead of the corpus' texts: with info_nce, listwise, "
-        "margin_mse, and objectives of single texts in each_side.",
+        description="Rows of its own, instead of the recipe's: queries with documents, for info_nce, "
+        "listwise, margin_mse, and objectives of single texts in each_side; or any others.",
+    )
+    tables: list[str] | None = Field(
+        None, description="Train only on those of the rows' `tables` with these names. Default: all."
     )
     match: Match | None = Field(
         None,
-        description="For pairs: which embeddings are matched. Default: both sides match the teacher's "
+        description="Of translations: which embeddings are matched. Default: both sides match the teacher's "
         "embedding of the source text.",
     )
-    pairs: list[str] | None = Field(
-        None, description="Train only on the `corpus.pairs` with these names. Default: all."
-    )
-    epochs: float = Field(1.0, gt=0, le=MOST_EPOCHS, description="Passes over the corpus; may be fractional.")
+    epochs: float = Field(1.0, gt=0, le=MOST_EPOCHS, description="Passes over the rows; may be fractional.")
     steps: int | None = Field(
         None,
         ge=0,
@@ -89,7 +87,7 @@ class Stage(Section):
         "that has passed, so a slow machine takes fewer steps and still ends its schedule. With `steps`: at "
         "most so many. Only `steps` alone gives the same bytes again.",
     )
-    batch: int = Field(256, ge=1, le=LARGEST_BATCH, description="Batch size in texts, pairs or tuples.")
+    batch: int = Field(256, ge=1, le=LARGEST_BATCH, description="Batch size in rows.")
     learning_rate: float = Field(1e-3, gt=0, le=100, description="Peak learning rate.")
     warmup: Warmup = 0.05
     schedule: Literal["linear", "cosine", "constant"] = Field(
@@ -142,49 +140,12 @@ class Stage(Section):
     dtype: TrainingDtype = "auto"
 
     @model_validator(mode="after")
-    def _inputs_match_objective(self) -> Stage:
-        kinds = sorted({leaf.kind for leaf in self.objective.leaves})
-        compared = sorted({leaf.kind for leaf in self.objective.leaves if leaf.alone})
+    def _of_whole_students(self) -> Stage:
         if self.rehearsal and self.only_embeddings:
             raise ValueError(
                 "`rehearsal` is of whole students, and `match` of their embeddings; leave it out"
             )
-        if self.tuples is not None:
-            self._reads_tuples()
-            return self
-        if self.batch == 1 and compared:
-            raise ValueError(
-                f"`batch` is 1, and {', '.join(compared)} compares the texts of a batch with each other; set "
-                "it to 2 or more"
-            )
-        if ranking := sorted({leaf.kind for leaf in self.objective.leaves if ranks(leaf)}):
-            raise ValueError(f"{', '.join(ranking)} ranks the documents of queries; give the stage `tuples`")
-        if self.view is None and self.objective.second_view:
-            ways_out = {"congen": ", or set alpha: 1"}
-            alone = ways_out.get(kinds[0], "") if len(kinds) == 1 else ""
-            raise ValueError(
-                f"{', '.join(kinds)} compares a text with a second view of it; give the stage a `view`{alone}"
-            )
-        if self.view is not None and not self.objective.second_view:
-            raise ValueError(f"{', '.join(kinds)} reads no second view; leave `view` out")
         return self
-
-    def _reads_tuples(self) -> None:
-        """Raise ValueError where the objective, or another key, does not go with tuples."""
-        others = [term.kind for term in self.objective.terms_whole if ... not in term.columns]
-        if others:
-            raise ValueError(
-                f"{', '.join(sorted(set(others)))} reads single texts, and the stage has `tuples`; apply it "
-                "to queries and documents, {kind: each_side, objective: …}"
-            )
-        for field in ("view", "skip_longer_than"):
-            if getattr(self, field) is not None:
-                raise ValueError(f"`{field}` applies to the corpus' texts; leave it out with `tuples`")
-        scores = self.tuples.scores if self.tuples is not None else None
-        if scores not in (None, Scores()) and not self.reads_scores:
-            raise ValueError(
-                "`tuples.scores` are matched by listwise and margin_mse; add one, or leave them out"
-            )
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Stage:
@@ -227,10 +188,11 @@ class Stage(Section):
         """Whether a term compares the student's ranking with a teacher's scores."""
         return any(leaf.teacher == "scores" for leaf in self.objective.leaves)
 
-    @property
-    def reads_pairs(self) -> set[bool]:
-        """Whether the terms read several columns: {True}, {False}, or both where they differ."""
-        return {len(term.columns) > 1 for term in self.objective.terms_whole}
+    def names_of(self, *reads: bool) -> str:
+        """Its objectives by name, or those whose terms read several columns (True) or one."""
+        terms = self.objective.terms_whole
+        read = [term for term in terms if not reads or (len(term.columns) > 1) in reads]
+        return ", ".join(sorted({term.kind for term in read}))
 
     @property
     def sorting_window(self) -> int:
@@ -238,12 +200,9 @@ class Stage(Section):
         among = any(leaf.negatives == "batch" for leaf in self.objective.leaves)
         return self.bucket or (1 if among else SORTED_BATCHES)
 
-    @property
-    def views(self) -> int:
-        """How many texts the student embeds for each item of a batch."""
-        if self.tuples is not None:
-            return self.tuples.width
-        return 2 if self.view is not None or self.reads_pairs == {True} else 1
+    def views(self, rows: Rows) -> int:
+        """How many texts the student embeds for each of these rows."""
+        return 2 if self.view is not None else rows.width
 
 
 def ranks(leaf: Loss) -> bool:
@@ -251,43 +210,82 @@ def ranks(leaf: Loss) -> bool:
     return ... in leaf.columns
 
 
-def stage_of_pairs(
-    place: str, stage: Stage, pairs: Parallel | None, student: Student, assisted: bool
-) -> None:
-    """Raise ValueError where a stage does not fit its corpus."""
-    if stage.tuples is not None and pairs is not None and stage.tuples.made:
-        raise ValueError(f"{place}.tuples: are made of single texts, and the corpus holds pairs; name files")
-    if pairs is None or stage.tuples is not None:
-        for field in ("match", "pairs"):
-            if getattr(stage, field) is not None:
-                raise ValueError(
-                    f"{place}.{field}: applies to a parallel corpus; leave it out, or set corpus.kind: "
-                    "parallel"
-                )
-        if True in stage.reads_pairs and stage.tuples is None:
-            raise ValueError(
-                f"{place}.objective: {stage.objective.kind} reads pairs; set corpus.kind: parallel"
-            )
+def check_reading(place: str, stage: Stage, rows: Rows) -> None:
+    """Raise ValueError where a stage's objective, or another key of it, does not go with its rows."""
+    if rows.label is not None:
+        raise ValueError(f"{place}: labelled rows are read by a stage of the kind finetune; set its `kind`")
+    if rows.ranked:
+        _check_ranked(place, stage, rows)
         return
-    if False in stage.reads_pairs:
-        way_out = "apply it to each side, {kind: each_side, objective: …}"
-        kinds = ", ".join(sorted({leaf.kind for leaf in stage.objective.leaves}))
-        raise ValueError(f"{place}.objective: {kinds} reads single texts, the corpus holds pairs; {way_out}")
-    unknown_names = sorted(set(stage.pairs or []) - {part.title for part in pairs.pairs})
-    if unknown_names:
-        known = ", ".join(dict.fromkeys(part.title for part in pairs.pairs))
+    if stage.batch == 1 and (
+        compared := sorted({leaf.kind for leaf in stage.objective.leaves if leaf.alone})
+    ):
         raise ValueError(
-            f"{place}.pairs: no pairs are named {unknown_names[0]!r}; corpus.pairs has ({known})"
+            f"{place}: `batch` is 1, and {', '.join(compared)} compares the texts of a batch with each "
+            "other; set it to 2 or more"
         )
-    if stage.match is not None and stage.match.of == "assistant" and not assisted:
-        raise ValueError(f"{place}.match: needs an assistant, and the recipe has none; set assistant.model")
-    if stage.only_embeddings and not student.of_layers:
+    if ranking := sorted({leaf.kind for leaf in stage.objective.leaves if ranks(leaf)}):
         raise ValueError(
-            f"{place}.match: a {student.kind} student has no embedding layer to match; choose bert or "
-            "recurrent"
+            f"{place}: {', '.join(ranking)} ranks the documents of queries; give the stage `rows` with their "
+            "`columns`"
+        )
+    _check_views(place, stage)
+    if rows.translated:
+        _check_translations(place, stage)
+        return
+    _check_unset(place, stage, ("match", "tables"), "applies to rows of translations, with `languages`")
+    if several := stage.names_of(True):
+        raise ValueError(f"{place}.objective: {several} reads translations; give rows with `languages`")
+
+
+def _check_ranked(place: str, stage: Stage, rows: Rows) -> None:
+    if single := sorted({term.kind for term in stage.objective.terms_whole if ... not in term.columns}):
+        raise ValueError(
+            f"{place}: {', '.join(single)} reads single texts, and the rows are queries with documents; "
+            "apply it to both, {kind: each_side, objective: …}"
+        )
+    _check_unset(place, stage, ("view", "skip_longer_than"), "applies to rows of one text")
+    _check_unset(place, stage, ("match",), "applies to rows of translations")
+    scored = bool(rows.scores) or rows.cross_encoder is not None
+    if scored and not stage.reads_scores:
+        raise ValueError(
+            f"{place}: scores are matched by listwise and margin_mse; add one, or leave them out"
+        )
+
+
+def _check_views(place: str, stage: Stage) -> None:
+    if stage.view is None and stage.objective.second_view:
+        kinds = {leaf.kind for leaf in stage.objective.leaves}
+        alone = ", or set alpha: 1" if kinds == {"congen"} else ""
+        raise ValueError(
+            f"{place}: {stage.names_of()} compares a text with a second view of it; give the stage a "
+            f"`view`{alone}"
+        )
+    if stage.view is not None and not stage.objective.second_view:
+        raise ValueError(f"{place}: {stage.names_of()} reads no second view; leave `view` out")
+
+
+def _check_translations(place: str, stage: Stage) -> None:
+    if single := stage.names_of(False):
+        way_out = "apply it to each side, {kind: each_side, objective: …}"
+        raise ValueError(
+            f"{place}.objective: {single} reads single texts, the rows hold translations; {way_out}"
         )
     if stage.only_embeddings and any(leaf.columns == (0, 1) for leaf in stage.objective.leaves):
         raise ValueError(
             f"{place}.objective: {stage.objective.kind} compares whole texts; match embedding layers with "
             f"{{kind: each_side, objective: …}}"
         )
+
+
+def _check_unset(place: str, stage: Stage, keys: tuple[str, ...], fact: str) -> None:
+    for key in keys:
+        if getattr(stage, key) is not None:
+            raise ValueError(f"{place}.{key}: {fact}; leave it out")
+
+
+def check_names(place: str, stage: Stage, rows: Rows) -> None:
+    """Raise ValueError where a stage names tables that its rows do not have."""
+    known = list(dict.fromkeys(part.title for part in rows.tables))
+    if unknown := sorted(set(stage.tables or []) - {*known}):
+        raise ValueError(f"{place}.tables: none is named {unknown[0]!r}; the rows have ({', '.join(known)})")

@@ -29,8 +29,8 @@ class Embeddings(Section):
         "token_embeddings",
         description="What is taken from the teacher. token_embeddings: its embedding table, by token text. "
         "outputs: its sentence embedding "
-        "of the token alone. translations: the mean embedding of the tokens that translate it, counted in a "
-        "parallel corpus.",
+        "of the token alone. translations: the mean embedding of the tokens that translate it, counted in "
+        "rows of translations.",
     )
     reduce: Literal["pca"] = Field(
         "pca", description="How the teacher's token embeddings are reduced to the student's width."
@@ -43,7 +43,7 @@ class Embeddings(Section):
     weighting: Literal["none", "frequency"] = Field(
         "none",
         description="frequency: a reduction or factorization of the table weights each token by its count in "
-        "the corpus plus 1.",
+        "the rows plus 1.",
     )
     count_exponent: float = Field(
         0.75,
@@ -77,7 +77,7 @@ class Trim(Section):
 
 
 class Unigram(Section):
-    """A Unigram tokenizer like XLM-R's, learned from the corpus: NFKC, <s> … </s>. The same texts give the
+    """A Unigram tokenizer like XLM-R's, learned from the rows: NFKC, <s> … </s>. The same texts give the
     same tokenizer."""
 
     vocabulary_size: int = Field(
@@ -177,13 +177,13 @@ class BuiltStudent(AnyStudent):
         None,
         ge=200,
         le=LARGEST_VOCABULARY,
-        description="Learn a WordPiece vocabulary of this size from the corpus instead of `tokenizer`.",
+        description="Learn a WordPiece vocabulary of this size from the rows instead of `tokenizer`.",
     )
     unigram: Unigram | None = Field(
-        None, description="Learn a Unigram tokenizer from the corpus instead of taking `tokenizer`."
+        None, description="Learn a Unigram tokenizer from the rows instead of taking `tokenizer`."
     )
     trim: Trim | None = Field(
-        None, description="Keep only the tokens that the corpus uses. {}: every token used at least once."
+        None, description="Keep only the tokens that the rows use. {}: every token used at least once."
     )
     head: HeadKind = "none"
     head_bias: HeadBias = True
@@ -389,7 +389,7 @@ class Recurrent(Transformer):
 class Static(BuiltStudent):
     """A token embedding and a learned weight for each token; a text's embedding is their weighted mean.
 
-    Token weights start as a / (a + the token's relative frequency in the corpus), SIF.
+    Token weights start as a / (a + the token's relative frequency in the rows), SIF.
     """
 
     kind: Literal["static"]

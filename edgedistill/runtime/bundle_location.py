@@ -114,9 +114,9 @@ def _not_found(name: str) -> str:
 
 def languages(manifest: dict[str, Any]) -> list[str]:
     """The languages of the pairs of texts that a student learned from; none where it learned from texts."""
-    pairs = ((manifest.get("recipe") or {}).get("corpus") or {}).get("pairs", ())
-    named = [each for pair in pairs for each in pair.get("languages") or pair["columns"]]
-    return list(dict.fromkeys(named))
+    rows = (manifest.get("recipe") or {}).get("rows") or {}
+    tables = rows.get("tables") or [rows]
+    return list(dict.fromkeys(language for table in tables for language in table.get("languages") or ()))
 
 
 def shipped() -> list[dict[str, Any]]:
@@ -130,13 +130,13 @@ def shipped() -> list[dict[str, Any]]:
     for name, scores in files.read_json(SCORES).items():
         path = paths[name]
         manifest = files.read_json(path)
-        corpus, teachers = manifest["recipe"]["corpus"], manifest["run"]["teachers"]
-        licences = [*(each["licence"] for each in teachers), *corpus["licences"].values()]
+        rows, teachers = manifest["recipe"]["rows"], manifest["run"]["teachers"]
+        licences = [*(each["licence"] for each in teachers), *rows["licences"].values()]
         student = {
             "name": name,
             "folder": str(path.parent),
             "about": manifest["recipe"]["about"],
-            "languages": languages(manifest) or [corpus["column"]],
+            "languages": languages(manifest) or [rows["column"]],
             "max_tokens": manifest["max_tokens"],
             "size_bytes": sum(each["size_bytes"] for each in manifest["precisions"].values())
             + (path.parent / "tokenizer.json").stat().st_size,

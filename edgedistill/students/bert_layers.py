@@ -149,11 +149,12 @@ def copy_tables(student: Any, source: EncoderLayers, space: Tensor | None = None
     """Copy the tables of positions and segments in place; `space` (H, w) projects the rows. A student with
     fewer segments takes the first of them."""
     mine, theirs = student.model.embeddings, source.model.embeddings
-    positions, segments = mine.position_embeddings.weight, mine.token_type_embeddings.weight
-    rows = position_rows(len(positions), student.pad, source.model, source.pad)
-    kinds = theirs.token_type_embeddings.weight[: len(segments)]
-    positions.copy_(rows if space is None else rows @ space)
-    segments.copy_(kinds if space is None else kinds @ space)
+    positions = mine.position_embeddings.weight
+    segments = mine.token_type_embeddings.weight
+    position_table = position_rows(len(positions), student.pad, source.model, source.pad)
+    segment_table = theirs.token_type_embeddings.weight[: len(segments)]
+    for table, rows in ((positions, position_table), (segments, segment_table)):
+        table.copy_(rows if space is None else rows @ space)
 
 
 def first_position(pad: int | None) -> int:
@@ -186,33 +187,38 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
 
     Behind a linear head it is (B, T, d), see `head_on_tokens`. `layers` are the student's, see `layers_of`.
     """
-    writer, model, config = GraphWriter(student, layers.model), layers.model, layers.model.config
-    final = "encoded" if head_on_tokens(student) else "last_hidden_state"
-    constants = [_layer(writer, layer) for layer in model.encoder.layer]
-    # the constants of a shared layer block are written once
-    repeated = list(zip(model.encoder.layer, constants, strict=True)) * layers.repeats
-    biases = [_array(layer.attention.output.dense.bias) for layer, _ in repeated]
-    biases.append(np.zeros(config.hidden_size, np.float32))
-    tokens = _embeddings(writer, model.embeddings, config, layers.pad, biases[0])
-    if repeated:
-        read = _read_by_layers(writer, tokens, config)
-        rows, shifts = writer.add("Reshape", tokens, read.to_rows), dict[tuple[int, bool], str]()
-        for number, ((layer, names), carried) in enumerate(zip(repeated, biases[1:], strict=True)):
-            key = (number % len(constants), number == len(repeated) - 1)
-            if key not in shifts:
-                shift, starts_again = layer.output.LayerNorm.bias, key == (len(constants) - 1, False)
-                ending = "[again]" if starts_again else ""
-                shifts[key] = writer.parameter(shift, _array(shift) + carried, ending)
-            rows = _layer_nodes(writer, names, read, rows, shifts[key])
-        tokens = writer.add("Reshape", rows, writer.add("Shape", tokens), outputs=[final])
-    else:
-        tokens = writer.add("Identity", tokens, outputs=[final])
+    writer, model = GraphWriter(student, layers.model), layers.model
+    tokens = _encoded(writer, layers, "encoded" if head_on_tokens(student) else "last_hidden_state")
     if student.poolings == ["cls_pooler"]:
         pooled = writer.add("Tanh", writer.linear(pool_nodes(writer, tokens, "cls"), model.pooler.dense))
     else:
         parts = [pool_nodes(writer, tokens, pooling) for pooling in student.poolings]
         pooled = writer.add("Concat", *parts, axis=-1) if len(parts) > 1 else parts[0]
     return finish(writer, pooled, student, tokens)
+
+
+def _encoded(writer: GraphWriter, layers: EncoderLayers, output: str) -> str:
+    """Write the embeddings and all layers; `output` (B, T, H) is what the last one gives."""
+    model, config = layers.model, layers.model.config
+    constants = [_layer(writer, layer) for layer in model.encoder.layer]
+    # the constants of a shared layer block are written once
+    repeated = list(zip(model.encoder.layer, constants, strict=True)) * layers.repeats
+    biases = [_array(layer.attention.output.dense.bias) for layer, _ in repeated]
+    biases.append(np.zeros(config.hidden_size, np.float32))
+    tokens = _embeddings(writer, model.embeddings, config, layers.pad, biases[0])
+    if not repeated:
+        return writer.add("Identity", tokens, outputs=[output])
+    read = _read_by_layers(writer, tokens, config)
+    rows = writer.add("Reshape", tokens, read.to_rows)
+    shifts = dict[tuple[int, bool], str]()  # by the layer, and whether it is the last that is applied
+    for number, ((layer, names), carried) in enumerate(zip(repeated, biases[1:], strict=True)):
+        key = (number % len(constants), number == len(repeated) - 1)
+        if key not in shifts:
+            shift = layer.output.LayerNorm.bias
+            ending = "[again]" if key == (len(constants) - 1, False) else ""
+            shifts[key] = writer.parameter(shift, _array(shift) + carried, ending)
+        rows = _layer_nodes(writer, names, read, rows, shifts[key])
+    return writer.add("Reshape", rows, writer.add("Shape", tokens), outputs=[output])
 
 
 def _embeddings(

@@ -52,8 +52,9 @@ class BidirectionalLSTM(nn.LSTM):
         States of padding are undefined.
         """
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
-        at, last = torch.arange(tokens.shape[1], device=tokens.device)[None], lengths[:, None] - 1
-        backwards = torch.where(at <= last, last - at, at)  # its own inverse
+        places = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        last = lengths[:, None] - 1
+        backwards = torch.where(places <= last, last - places, places)  # its own inverse
         # of each layer and direction: input, recurrent, and their biases
         weights: list[Any] = self._flat_weights
         size = len(weights) // (2 * self.num_layers)

@@ -72,12 +72,14 @@ class Lexical(nn.Module):
 
     @torch.no_grad()
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        rows, weights = self.rows(input_ids), embedding(input_ids, self.token_weights.unsqueeze(-1))
+        signs = self.rows(input_ids)
+        weights = embedding(input_ids, self.token_weights.unsqueeze(-1))
         continues = self.continues[input_ids].unsqueeze(-1)
-        rows = torch.where(continues, rows * _before(rows), rows)
+        signs = torch.where(continues, signs * _before(signs), signs)
         weights = torch.where(continues, weights + _before(weights), weights)
+        words = pool(signs * weights, attention_mask, "mean")
         longer = (attention_mask.sum(1, keepdim=True) / LEXICAL_TOKENS) ** 0.25
-        return longer * self.projection(normalize(pool(rows * weights, attention_mask, "mean"), dim=-1))
+        return longer * self.projection(normalize(words, dim=-1))
 
     def write(self, writer: GraphWriter, rows: list[str]) -> list[str]:
         """Write the nodes that add it to embeddings (B, d) and, where they are given, to token embeddings

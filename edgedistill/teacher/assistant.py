@@ -15,7 +15,6 @@ from edgedistill.runtime import prompts
 from edgedistill.runtime.prompts import OF_ROLES, Prompts
 from edgedistill.session import Session
 from edgedistill.students.bert import BertStudent
-from edgedistill.teacher import encoder
 from edgedistill.teacher.encoder import TeacherEncoder
 
 ANY_DEVICE = Session(device="auto")
@@ -27,23 +26,19 @@ class RunTeacher(TeacherEncoder):
     Raises UserError: an unfinished run, or `pooling` and `prompt_name`, which only a model folder has.
     """
 
-    def __init__(
-        self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False
-    ) -> None:
-        opened = run.open_run(str(spec.model), remote_code=remote_code)
-        if spec.pooling or spec.prompt_name:
+    def _open(self, remote_code: bool) -> None:
+        opened = run.open_run(str(self.spec.model), remote_code=remote_code)
+        if self.spec.pooling or self.spec.prompt_name:
             raise UserError(
-                f"{spec.model}: a run has its own pooling and no named prompts; leave `pooling` and "
+                f"{self.spec.model}: a run has its own pooling and no named prompts; leave `pooling` and "
                 "`prompt_name` out"
             )
-        self.spec, self.place, self.folder, self.run = spec, place, opened.folder, opened
+        self.folder, self.run = opened.folder, opened
         self.hashes = self.file_hashes()
         self.tokenizer = opened.tokenizer()
-        self.module: Any = opened.student()
-        self.prompts = _prompts(spec, opened.prompts)
-        self.max_tokens = min(spec.max_tokens, opened.max_tokens)
-        self.dtype = encoder.resolve_dtype(spec.dtype, device)
-        self._opened = []
+        self.module = opened.student()
+        self.prompts = _prompts(self.spec, opened.prompts)
+        self.max_tokens = min(self.spec.max_tokens, opened.max_tokens)
 
     def file_hashes(self) -> dict[str, Any]:
         """The hashes of weights, shape and tokenizer."""

@@ -141,9 +141,10 @@ class TeacherPass(CorpusPass):
         for start in range(0, len(new), PART):
             end = start + PART
             rows = new[start:end]
-            rows_of_part = self.teacher.embed([texts[row] for row in rows], self.session.device, self.unit)
-            check_float16(rows_of_part, [texts[row] for row in rows])
-            embeddings[rows] = rows_of_part
+            chosen = [texts[row] for row in rows]
+            embedded = self.teacher.embed(chosen, self.session.device, self.unit)
+            check_float16(embedded, chosen)
+            embeddings[rows] = embedded
             if time.perf_counter() - since > PART_SECONDS and end < len(new):
                 part = new[kept:end]
                 place = self.parts / f"{number:05d}.{part[0]:05d}"

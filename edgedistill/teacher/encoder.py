@@ -44,15 +44,20 @@ class TeacherEncoder:
         self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False
     ) -> None:
         self.spec, self.place = spec, place
-        self.folder = teacher_files(spec, place)
+        self.dtype = resolve_dtype(spec.dtype, device)
+        self._opened = list[Forward]()  # one graph, for all roles
+        self.module: Any
+        self._open(remote_code)
+
+    def _open(self, remote_code: bool) -> None:
+        """Open the model's files."""
+        self.folder = teacher_files(self.spec, self.place)
         settings = model_folder.read(self.folder)  # a folder such as a home is refused before it is hashed
         self.hashes = self.file_hashes()
         self.tokenizer = load_tokenizer(self.folder, remote_code)
-        self.module: Any = sentence_transformer.read(self.folder, spec.pooling, remote_code)
-        self.prompts = prompts_of(spec, self.folder)
-        self.max_tokens = min(spec.max_tokens, max_input_tokens(self.folder, self.tokenizer))
-        self.dtype = resolve_dtype(spec.dtype, device)
-        self._opened = list[Forward]()  # one graph, for all roles
+        self.module = sentence_transformer.read(self.folder, self.spec.pooling, remote_code)
+        self.prompts = prompts_of(self.spec, self.folder)
+        self.max_tokens = min(self.spec.max_tokens, max_input_tokens(self.folder, self.tokenizer))
         if settings.unread:
             self._compare(settings.unread, remote_code)
 
@@ -100,11 +105,11 @@ class TeacherEncoder:
             embeddings = embed_in_batches(
                 torch_forward(self.module, torch.device("cpu")), ids, 0, self.dims, 1
             )
-        cosines = (
-            (unit_rows(expected) * embeddings).sum(1) if expected.shape == embeddings.shape else np.zeros(1)
-        )
-        if not cosines.min() >= SAME_EMBEDDING:
-            apart = f"{cosines.min():.3f} is their cosine to those of sentence-transformers"
+        least = 0.0
+        if expected.shape == embeddings.shape:
+            least = float((unit_rows(expected) * embeddings).sum(1).min())
+        if not least >= SAME_EMBEDDING:
+            apart = f"{least:.3f} is their cosine to those of sentence-transformers"
             fact = f"{settings} changes embeddings: {apart}"
             raise UserError(f"{self.folder}: {fact}; {model_folder.ELSEWHERE}")
 

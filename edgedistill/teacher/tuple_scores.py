@@ -89,7 +89,7 @@ class ScoredTuples:
 
 
 def build(
-    spec: recipe.Tuples,
+    spec: recipe.Rows,
     tuples: Rows,
     teacher: Embedded | None,
     scored: bool,
@@ -103,7 +103,7 @@ def build(
     describes the tuples at `place`. Raises UserError: too few documents to draw negatives from, a
     cross-encoder that is none.
     """
-    source, index = spec.scores, np.asarray(tuples.index[: tuples.training_count])
+    index = np.asarray(tuples.index[: tuples.training_count])
     if spec.negatives is not None and teacher is not None:
         key = files.cache_key(
             format=FORMAT,
@@ -118,11 +118,10 @@ def build(
         index = mapped(folder / "index.npy")
     if not scored:
         return ScoredTuples(index)
-    if source.columns is not None:
-        assert tuples.scores is not None, "the table has these columns"
+    if tuples.scores is not None:
         return ScoredTuples(index, own=tuples.scores[: len(index)])
-    if source.cross_encoder is not None:
-        return ScoredTuples(index, own=_cross_encoder(source.cross_encoder, tuples, index, session, place))
+    if spec.cross_encoder is not None:
+        return ScoredTuples(index, own=_cross_encoder(spec.cross_encoder, tuples, index, session, place))
     return ScoredTuples(index, teacher)
 
 
@@ -188,7 +187,7 @@ def _cross_encoder(
 ) -> np.ndarray:
     """A cross-encoder's scores of each tuple's documents, (n, m) float32, from the cache where it has
     them."""
-    at = f"{place}.scores.cross_encoder"
+    at = f"{place}.cross_encoder"
     folder = resolve.model_files(resolve.resolve(spec.model), spec.revision, at)
     hashes = files.sha256_folder(folder, resolve.MODEL_FILES)
     content = files.cache_key(

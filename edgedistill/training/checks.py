@@ -24,7 +24,7 @@ from edgedistill.training.stages import NumberedStage, distillation_stages
 
 
 class StageRows(NamedTuple):
-    """What a stage trains on: its own tuples, or the corpus where it has none; how many rows, without those
+    """What a stage trains on: its own rows, or the recipe's; how many rows, without those
     that fill its queue, are for `training`."""
 
     rows: Rows
@@ -50,11 +50,11 @@ def stage_rows(spec: recipe.Recipe, sources: TrainingSources, models: Models) ->
 
 
 def _rows_of(stage: NumberedStage[recipe.Stage], sources: TrainingSources) -> StageRows:
-    rows = sources.texts if stage.spec.tuples is None else sources.tuples(f"{stage.place}.tuples")
-    count = len(rows.training_rows(stage.spec.pairs))
+    rows = sources.texts if stage.spec.rows is None else sources.of_stage(f"{stage.place}.rows")
+    count = len(rows.training_rows(stage.spec.tables))
     if count == 0:
-        named = ", ".join(stage.spec.pairs or [])
-        raise UserError(f"{stage.place}.pairs: none are left of {named} to train on; name others")
+        named = ", ".join(stage.spec.tables or [])
+        raise UserError(f"{stage.place}.tables: none are left of {named} to train on; name others")
     return StageRows(rows, count - batches.queue_rows(stage, count))
 
 
@@ -92,7 +92,7 @@ def check_languages(spec: recipe.Recipe) -> None:
     Languages in `select.languages_without_dev` are excepted. A suite whose tasks name none of the languages
     is taken to be English.
     """
-    languages = spec.corpus.languages if spec.corpus is not None else []
+    languages = spec.rows.languages_of_tables if spec.rows is not None else []
     if spec.select is None:
         return
     of = {each: re.split(r"[^a-z]+", each.lower())[0] for each in languages}  # zh-CN is zh
@@ -106,4 +106,4 @@ def check_languages(spec: recipe.Recipe) -> None:
         way_out = (
             f"choose another suite, or accept that with select.languages_without_dev: [{', '.join(unseen)}]"
         )
-        raise UserError(f"corpus.pairs: {fact}; {way_out}")
+        raise UserError(f"rows.languages: {fact}; {way_out}")

@@ -59,7 +59,7 @@ class LabelledStage:
     @property
     def samples(self) -> int:
         """How many texts training embeds, at all learning rates."""
-        texts = steps(self.spec, self.rows) * self.spec.batch * len(self.spec.task.texts)
+        texts = steps(self.spec, self.rows) * self.spec.batch * len(self.spec.rows.columns)
         return texts * len(self.spec.rates)
 
     @property
@@ -90,7 +90,7 @@ def open_stage(spec: recipe.Recipe, section: recipe.Finetune, session: Session) 
     stage = NumberedStage(section, number, stage_seed(spec.seed, number))
     place = stage.place
     start = _open_start(spec, Path(section.start), f"{place}.start") if section.start is not None else None
-    task = labelled_tasks.read_task(section.task, session.data, spec.seed, section.fraction, f"{place}.task")
+    task = labelled_tasks.read_task(section.rows, session.data, spec.seed, section.fraction, f"{place}.rows")
     teacher, tagger, rows = None, None, len(task.train.items)
     if section.teacher is not None:
         teacher = _open_teacher(section.teacher, task, f"{place}.teacher")

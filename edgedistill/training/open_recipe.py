@@ -89,7 +89,7 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
             problems.raise_any()
     found = _sources(spec, session, problems)
     models, texts = found.models, found.texts
-    if models is not None and (texts is not None or not _reads_corpus(spec)):
+    if models is not None and (texts is not None or not _reads_rows(spec)):
         with problems.collect():
             if not spec.student.trained:
                 student = _teacher_itself(spec, models, folder)
@@ -127,8 +127,8 @@ def open_sources(spec: recipe.Recipe, session: Session) -> Sources:
     return found
 
 
-def _reads_corpus(spec: recipe.Recipe) -> bool:
-    return spec.corpus is not None and spec.reads_corpus
+def _reads_rows(spec: recipe.Recipe) -> bool:
+    return spec.rows is not None and spec.reads_rows
 
 
 def _sources(spec: recipe.Recipe, session: Session, problems: Problems) -> Sources:
@@ -139,7 +139,7 @@ def _sources(spec: recipe.Recipe, session: Session, problems: Problems) -> Sourc
     with problems.collect():
         models = open_models(spec, session)
     with problems.collect():
-        if _reads_corpus(spec):
+        if _reads_rows(spec):
             sources = TrainingSources.of_recipe(spec, session)
             texts = sources.texts
     if models is not None and sources is not None and texts is not None:
@@ -189,8 +189,8 @@ def _held_out_warnings(corpus: Rows) -> list[str]:
     held_out, training = len(corpus.held_out), corpus.training_count
     if held_out == 0:
         fact = "no text is held out, so `bench` cannot measure the agreement with the teacher on unseen texts"
-        return [f"corpus.held_out: {fact}; hold some out, such as 1000"]
+        return [f"rows.held_out: {fact}; hold some out, such as 1000"]
     if held_out > LARGEST_HELD_OUT_SHARE * (held_out + training):
         fact = f"{held_out:,} of {held_out + training:,} texts are held out, which leaves {training:,}"
-        return [f"corpus.held_out: {fact} to train on; lower it, or add texts"]
+        return [f"rows.held_out: {fact} to train on; lower it, or add texts"]
     return []

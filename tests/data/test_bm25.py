@@ -116,9 +116,9 @@ def test_finds_in_chinese_and_german() -> None:
 @pytest.mark.parametrize("texts", [[], ["", "?!"], ["the and of", "is it"]])
 def test_texts_without_words_are_refused(texts: list[str]) -> None:
     with pytest.raises(UserError) as refused:
-        bm25.BM25(texts, "corpus.texts")
+        bm25.BM25(texts, "rows.files")
     assert str(refused.value) == (
-        f"corpus.texts: no words in {len(texts)} texts, so BM25 finds none; give other texts"
+        f"rows.files: no words in {len(texts)} texts, so BM25 finds none; give other texts"
     )
 
 

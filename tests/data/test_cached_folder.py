@@ -34,18 +34,17 @@ def tokenizer() -> Tokenizer:
 
 
 def built(session: Session) -> corpus.Corpus:
-    return corpus.build(recipe.Files(texts=["a.txt"], held_out=1), session, 0)
+    return corpus.build(recipe.Rows(files=["a.txt"], held_out=1), session, 0)
 
 
 CACHES: dict[str, Callable[[Session], Any]] = {
     "corpora": built,
     "tokens": lambda session: token_cache.TokenPass(built(session), tokenizer(), 8, 0, session).open(),
-    "parallel": lambda session: training_rows.build_pairs(
-        recipe.Parallel.model_validate(
+    "rows": lambda session: training_rows.build(
+        recipe.Rows.model_validate(
             {
-                "kind": "parallel",
                 "held_out": 1,
-                "pairs": [{"files": ["pairs.tsv"], "languages": ["en", "de"], "columns": ["en", "de"]}],
+                "tables": [{"files": ["pairs.tsv"], "languages": ["en", "de"], "columns": ["en", "de"]}],
             }
         ),
         session,
@@ -111,7 +110,7 @@ def test_ids_above_the_count_of_tokens_fit(tmp_path: Path) -> None:
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
     found = token_cache.TokenPass(
-        corpus.build(recipe.Files(texts=["a.txt"]), session, 0), made, 8, 0, session
+        corpus.build(recipe.Rows(files=["a.txt"]), session, 0), made, 8, 0, session
     ).open()
     assert found.batch(np.arange(2), 8)[0].tolist() == [[1, 70_000, 0], [1, 70_000, 70_000]]
 

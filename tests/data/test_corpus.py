@@ -27,7 +27,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def build(folder: Path, *texts: str, **options: Any) -> corpus.Corpus:
-    return corpus.build(recipe.Files(texts=list(texts), **options), Session(data=folder), 0)
+    return corpus.build(recipe.Rows(files=list(texts), **options), Session(data=folder), 0)
 
 
 def all_of(made: corpus.Corpus) -> list[str]:
@@ -101,10 +101,10 @@ def test_held_out_rows_come_last_and_are_drawn_by_the_seed(tmp_path: Path) -> No
     held = made.texts(made.held_out)
     assert (len(made), made.training_count, len(held)) == (100, 90, 10)
     assert sorted(all_of(made)) == sorted(f"text {i}" for i in range(100))
-    other = corpus.build(recipe.Files(texts=["a.txt"], held_out=10), Session(data=tmp_path), 1)
+    other = corpus.build(recipe.Rows(files=["a.txt"], held_out=10), Session(data=tmp_path), 1)
     assert set(other.texts(other.held_out)) != set(held)
     assert other.fingerprint != made.fingerprint
-    own = corpus.build(recipe.Files(texts=["a.txt"], held_out=10, seed=0), Session(data=tmp_path), 1)
+    own = corpus.build(recipe.Rows(files=["a.txt"], held_out=10, seed=0), Session(data=tmp_path), 1)
     assert own.fingerprint == made.fingerprint
 
 
@@ -121,7 +121,7 @@ def test_limits_draw_evenly(tmp_path: Path) -> None:
     assert [sum(t[0] == name for t in some) for name in "ab"] == [10, 30]
     more = all_of(build(tmp_path, "*.txt", limits={"b.txt": 30}))
     assert [sum(t[0] == name for t in more) for name in "ab"] == [100, 30]
-    with pytest.raises(UserError, match=r"corpus\.limits: c\.txt is none of the files"):
+    with pytest.raises(UserError, match=r"rows\.limits: c\.txt is none of the files"):
         build(tmp_path, "*.txt", limits={"c.txt": 30})
 
 
@@ -237,9 +237,9 @@ def test_excluded_texts_are_left_out_whatever_their_column(tmp_path: Path) -> No
 def test_the_same_corpus_is_built_once(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
     lines: list[str] = []
-    first = corpus.build(recipe.Files(texts=["a.txt"]), Session(data=tmp_path, log=lines.append), 0)
+    first = corpus.build(recipe.Rows(files=["a.txt"]), Session(data=tmp_path, log=lines.append), 0)
     logged = len(lines)
-    again = corpus.build(recipe.Files(texts=["a.txt"]), Session(data=tmp_path, log=lines.append), 0)
+    again = corpus.build(recipe.Rows(files=["a.txt"]), Session(data=tmp_path, log=lines.append), 0)
     assert logged > 0
     assert len(lines) == logged
     assert again.folder == first.folder
@@ -294,7 +294,7 @@ def test_where_the_data_is_not(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no file matches"):
         build(tmp_path, "no/*.txt")
     with pytest.raises(UserError, match="give --data DIR or set EDGEDISTILL_DATA"):
-        corpus.build(recipe.Files(texts=["a.txt"]), QUIET, 0)
+        corpus.build(recipe.Rows(files=["a.txt"]), QUIET, 0)
 
 
 def test_hub_data_sets_come_through_datasets(tmp_path: Path) -> None:
@@ -304,12 +304,10 @@ def test_hub_data_sets_come_through_datasets(tmp_path: Path) -> None:
     (tmp_path / "set" / "train.jsonl").write_text(
         "".join(json.dumps({"text": t}) + "\n" for t in TEXTS), encoding="utf-8"
     )
-    spec = recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main")
+    spec = recipe.Rows(dataset=str(tmp_path / "set"), revision="main")
     assert all_of(corpus.build(spec, QUIET, 0)) == TEXTS
-    with pytest.raises(UserError, match="no column 'body'.*set corpus.column"):
-        corpus.build(
-            recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main", column="body"), QUIET, 0
-        )
+    with pytest.raises(UserError, match="no column 'body'.*set rows.column"):
+        corpus.build(recipe.Rows(dataset=str(tmp_path / "set"), revision="main", column="body"), QUIET, 0)
 
 
 def test_of_several_columns_each_file_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +318,7 @@ def test_of_several_columns_each_file_has_its_own(tmp_path: Path, monkeypatch: p
     pq.write_table(pa.table({"nl": ["i j"], "id": [3]}), tmp_path / "c.parquet")
 
     def texts(columns: list[str], *names: str) -> list[str]:
-        built = corpus.build(recipe.Files(texts=list(names), column=columns), Session(data=tmp_path), 0)
+        built = corpus.build(recipe.Rows(files=list(names), column=columns), Session(data=tmp_path), 0)
         return sorted(built.texts(np.arange(len(built))))
 
     everywhere = ["a.tsv", "b.jsonl", "c.parquet"]

@@ -123,6 +123,6 @@ def test_the_general_corpus_is_distinct_normalized_sentences() -> None:
 
 
 def test_a_corpus_of_documentation_is_the_same_everywhere() -> None:
-    made = corpus.build(recipe.Documentation(kind="documentation", limit=500, held_out=50), Session(), 0)
+    made = corpus.build(recipe.Rows(files=[recipe.DOCUMENTATION], limit=500, held_out=50), Session(), 0)
     assert made.fingerprint.startswith("9de90deccbc7")
     assert made.sources == [{"name": "documentation", "texts": 500}] and made.training_count == 450

@@ -205,8 +205,8 @@ def test_a_damaged_file_is_named_with_its_line(
 
 def pairs(path: Path) -> Any:
     part = {"files": [str(path)], "languages": ["en", "de"], "columns": ["text", "label"]}
-    spec = recipe.Parallel.model_validate({"kind": "parallel", "pairs": [part]})
-    return training_rows.build_pairs(spec, Session(cache_folder=path.parent / "cache"), 0)
+    spec = recipe.Rows.model_validate({"tables": [part]})
+    return training_rows.build(spec, Session(cache_folder=path.parent / "cache"), 0)
 
 
 def given(path: Path) -> list[Any]:
@@ -352,7 +352,7 @@ def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(
     (folder / "deep" / "LICENSE").write_text("A text without ending.\n")
     os.mkfifo(folder / "pipe.txt")
     session = Session(data=tmp_path)
-    built = corpus.build(recipe.Files(texts=["texts"]), session, 0)
+    built = corpus.build(recipe.Rows(files=["texts"]), session, 0)
     assert sorted(built) == ["A cat sleeps.", "Refunds · They take nine days."]
     assert session.reading.files == 2
     names = ["config.json", "deep/empty.md", "empty.md", "gone.txt", "latin.txt", "letter.docx"]
@@ -366,10 +366,10 @@ def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(
     assert session.reading.line.isprintable()
     assert "not read in" in session.reading.line and "table.csv (title, body)" in session.reading.line
     again = Session(data=tmp_path)
-    corpus.build(recipe.Files(texts=["texts"]), again, 0)
+    corpus.build(recipe.Rows(files=["texts"]), again, 0)
     assert again.reading.report == session.reading.report, "a cached corpus tells it too"
     with pytest.raises(UserError, match=r"latin.txt: line 2"):
-        corpus.build(recipe.Files(texts=["texts/latin.txt"]), session, 0)
+        corpus.build(recipe.Rows(files=["texts/latin.txt"]), session, 0)
 
 
 def test_linked_folders_are_entered_once(tree: Path) -> None:
@@ -394,7 +394,7 @@ def test_linked_folders_are_entered_once(tree: Path) -> None:
 def test_what_preflight_finds_is_what_is_read(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tree / "cache"))
     built = corpus.build(
-        recipe.Files(texts=[str(tree / "notes [2024]" / "*.txt"), "minutes [draft].txt"]),
+        recipe.Rows(files=[str(tree / "notes [2024]" / "*.txt"), "minutes [draft].txt"]),
         Session(data=tree),
         0,
     )

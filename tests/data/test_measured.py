@@ -28,12 +28,12 @@ def table(folder: Path, rows: list[tuple[str, ...]], *columns: str) -> None:
 
 def sources(folder: Path, corpus: dict[str, Any], **tuples: Any) -> TrainingSources:
     (folder / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
-    stage = {"name": "s", "objective": {"kind": "info_nce"}, "tuples": tuples}
+    stage = {"name": "s", "objective": {"kind": "info_nce"}, "rows": tuples}
     spec = {
         "name": "x",
         "teacher": {"model": "m"},
         "student": {"weights": "nano"},
-        "corpus": {"texts": ["texts.txt"], **corpus},
+        "rows": {"files": ["texts.txt"], **corpus},
         "stages": [stage],
     }
     return TrainingSources.of_recipe(
@@ -43,7 +43,7 @@ def sources(folder: Path, corpus: dict[str, Any], **tuples: Any) -> TrainingSour
 
 def trained_and_held(of: TrainingSources) -> tuple[set[int], set[int], list[set[int]], set[int]]:
     """The keys of texts trained on, texts held out, each tuple trained on, queries held out."""
-    (texts,), tuples = of.texts.sides, of.tuples("stages[0].tuples")
+    (texts,), tuples = of.texts.sides, of.of_stage("stages[0].rows")
     rows = [
         {deduplicate.key(tuples.sides[0][first]), *(deduplicate.key(tuples.sides[1][n]) for n in rest)}
         for first, *rest in tuples.index[: tuples.training_count].tolist()
@@ -79,7 +79,7 @@ def test_a_query_in_other_letters_is_on_one_side(tmp_path: Path) -> None:
     table(tmp_path, [*PAIRS, *((spell(q), t) for spell in spelled for q, t in PAIRS)], "query", "text")
     own = sources(tmp_path, {}, files=["pairs.csv"], columns=["query", "text"], held_out=10)
     _, _, tuples, queries = trained_and_held(own)
-    held = own.tuples("stages[0].tuples")
+    held = own.of_stage("stages[0].rows")
     assert len(queries) == 10 and len(held.held_out) == 10 * 5 and len(tuples) == 90 * 5
     assert not any(row & queries for row in tuples)
 
@@ -95,7 +95,7 @@ def test_the_same_texts_are_held_out_where_nothing_is_excluded(tmp_path: Path) -
 
 
 def test_made_queries_are_no_sentences_of_held_out_texts(tmp_path: Path) -> None:
-    own = sources(tmp_path, {"held_out": 20, "passages": {}}, kind="corpus")
+    own = sources(tmp_path, {"held_out": 20, "passages": {}}, queries={})
     both = "Here is something. " + " ".join(TEXTS[:50]) + " Here is the end."
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in [*TEXTS, both]), encoding="utf-8")
     trained, held, tuples, _ = trained_and_held(own)
@@ -108,7 +108,7 @@ def test_made_queries_are_no_sentences_of_held_out_texts(tmp_path: Path) -> None
 def test_no_passage_of_a_page_holds_a_held_out_text(tmp_path: Path) -> None:
     lines = [f"Answer {n} is that word{n} means word{n + 1}." for n in range(100)]
     (tmp_path / "page.txt").write_text("".join(f"{text}\n" for text in [" ".join(lines), *lines]))
-    section = recipe.Files(texts=["page.txt"], held_out=20, passages=recipe.Passages())
+    section = recipe.Rows(files=["page.txt"], held_out=20, passages=recipe.Passages())
     built = corpus.build(section, Session(data=tmp_path, cache_folder=tmp_path / "cache"), 0)
     trained, held = built.texts(range(built.training_count)), built.texts(built.held_out)
     assert len([text for text in held if text in lines]) >= 19
@@ -118,7 +118,7 @@ def test_no_passage_of_a_page_holds_a_held_out_text(tmp_path: Path) -> None:
 
 def test_texts_that_are_all_measured_are_refused(tmp_path: Path) -> None:
     table(tmp_path, [(text, "x") for text in ("a", "b", "A")], "query", "text")
-    spec = recipe.TupleFiles(files=["pairs.csv"], columns=["query", "text"], held_out=2)
+    spec = recipe.Rows(files=["pairs.csv"], columns=["query", "text"], held_out=2)
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
-    with pytest.raises(UserError, match="stages.0..tuples: nothing to train on: 2 source texts"):
-        training_rows.build_tuples(spec, [], session, "stages[0].tuples", 0)
+    with pytest.raises(UserError, match="stages.0..rows: nothing to train on: 2 source texts"):
+        training_rows.build(spec, session, 0, place="stages[0].rows")

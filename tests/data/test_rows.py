@@ -29,8 +29,9 @@ def write(folder: Path, name: str, rows: list[tuple[str, ...]]) -> None:
 
 
 def build(folder: Path, pairs: list[dict[str, Any]], **more: Any) -> Rows:
-    spec = recipe.Parallel.model_validate({"kind": "parallel", "pairs": pairs, **more})
-    return training_rows.build_pairs(spec, Session(data=folder), 0)
+    tables = [{"languages": part["columns"], **part} for part in pairs]
+    spec = recipe.Rows.model_validate({"tables": tables, **more})
+    return training_rows.build(spec, Session(data=folder), 0)
 
 
 def pairs_of(made: Rows, start: int = 0, end: int | None = None) -> list[tuple[str, str]]:
@@ -109,7 +110,7 @@ def test_pairs_are_distinct_but_for_case_and_without_excluded_texts_on_either_si
     assert pairs_of(
         build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], exclude=["test.tsv"])
     ) == [("A cat.", "Eine Katze.")]
-    with pytest.raises(UserError, match="no pair is left of 4 read, 4 with an excluded text; "):
+    with pytest.raises(UserError, match="no row is left of 4 read, 4 with an excluded text; "):
         build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], exclude=["a.tsv"])
 
 
@@ -151,7 +152,7 @@ def test_caps_draw_evenly_per_file_and_in_all(tmp_path: Path) -> None:
             [("en", "de"), *((f"{name} {number}", f"{number} {name}") for number in range(100))],
         )
     parts = [
-        {"files": ["a.tsv"], "columns": ["en", "de"], "limit": 5},
+        {"files": ["a.tsv"], "columns": ["en", "de"], "limit_per_file": 5},
         {"files": ["b.tsv"], "columns": ["en", "de"]},
     ]
     made = build(tmp_path, parts, limit_per_file=20)
@@ -174,7 +175,7 @@ def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -
     write(tmp_path, "a.tsv", [("en", "de"), *swapped])
     assert build(tmp_path, part).fingerprint != one.fingerprint
     assert not [
-        path for path in folder.iterdir() if path.name.startswith(("spool", "buckets", "same", "rows"))
+        path for path in folder.iterdir() if path.name.startswith(("spool", "buckets", "same", "rows-"))
     ]
 
 
@@ -184,7 +185,7 @@ def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -
         (
             [("en",), ("Hello",)],
             {"columns": ["en", "de"]},
-            r"no column 'de'; choose en; set corpus.pairs\[0\].columns",
+            r"no column 'de'; choose en; set rows.tables\[0\].columns",
         ),
         (
             [("Hello",), ("Bye",)],
@@ -194,7 +195,7 @@ def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -
         (
             [("en", "fr"), ("Hello", "Salut")],
             {"columns": ["en", "de"]},
-            r"no column 'de'.*set corpus.pairs\[0\].columns",
+            r"no column 'de'.*set rows.tables\[0\].columns",
         ),
         (
             [("high", "Hello", "Hallo")],
@@ -209,13 +210,13 @@ def test_tables_that_hold_no_pairs(
     write(tmp_path, "a.tsv", table)
     with pytest.raises(UserError, match=message):
         build(tmp_path, [{"files": ["a.tsv"], **part}])
-    assert not list((files.own_cache() / "parallel").glob("*"))
+    assert not list((files.own_cache() / "rows").glob("*"))
 
 
 def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:
     write(tmp_path, "a.tsv", [("en", "de"), ("a", "b"), ("a", "c")])
     with pytest.raises(
-        UserError, match="1 source texts are left, 1 are to be held out; add pairs, or lower corpus.held_out"
+        UserError, match="1 source texts are left, 1 are to be held out; add rows, or lower rows.held_out"
     ):
         build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], held_out=1)
 
@@ -223,11 +224,10 @@ def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"columns": ["en", "de"]}, "give either `files` or a `dataset`"),
+        ({"columns": ["en", "de"]}, "give one of `files`, `dataset`"),
         ({"dataset": "owner/name", "columns": ["en", "de"]}, "needs a `revision`"),
-        ({"files": ["a.tsv"], "columns": [0, 1]}, r"do not name their `languages`"),
         ({"files": ["a.tsv"], "columns": [-1, 0], "languages": ["en", "de"]}, "columns are counted from 0"),
-        ({"files": ["a.tsv"], "columns": ["en", "en"]}, "need two different columns, both are 'en'"),
+        ({"files": ["a.tsv"], "columns": ["en", "en"]}, "names a column twice"),
         (
             {"files": ["a.tsv"], "columns": ["en", 1], "languages": ["en", "de"]},
             "give all columns as names, or all as numbers",
@@ -240,7 +240,7 @@ def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:
 )
 def test_parts_that_cannot_be(part: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        recipe.Pairs.model_validate(part)
+        recipe.Rows.model_validate(part)
 
 
 def test_scores_may_be_numbers(tmp_path: Path) -> None:
@@ -266,13 +266,14 @@ def test_scores_may_be_numbers(tmp_path: Path) -> None:
             build(tmp_path, [{"files": [name], "columns": ["en", "margin"]}])
 
 
-def hub(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> recipe.Parallel:
+def hub(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> recipe.Rows:
     """Pairs of a data set that `load` opens."""
     import datasets
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    part = {"dataset": "owner/name", "revision": "main", "columns": ["translation.en", "translation.de"]}
-    return recipe.Parallel.model_validate({"kind": "parallel", "pairs": [part]})
+    columns = ["translation.en", "translation.de"]
+    part = {"dataset": "owner/name", "revision": "main", "columns": columns, "languages": ["en", "de"]}
+    return recipe.Rows.model_validate({"tables": [part]})
 
 
 def test_a_hub_data_set_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,9 +281,9 @@ def test_a_hub_data_set_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> No
         raise FileNotFoundError("Dataset 'owner/name' doesn't exist on the Hub")
 
     with pytest.raises(
-        UserError, match=r"corpus.pairs\[0\].dataset: 'owner/name' at 'main', split 'train': .*doesn't exist"
+        UserError, match=r"rows.tables\[0\].dataset: 'owner/name' at 'main', split 'train': .*doesn't exist"
     ):
-        training_rows.build_pairs(hub(monkeypatch, load), Session(), 0)
+        training_rows.build(hub(monkeypatch, load), Session(), 0)
 
 
 def test_a_hub_data_set_by_nested_column(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,11 +292,11 @@ def test_a_hub_data_set_by_nested_column(monkeypatch: pytest.MonkeyPatch) -> Non
         {"id": 2, "translation": {"en": "No translation.", "de": None}},
     ]
     spec = hub(monkeypatch, lambda *asked, **options: rows)
-    assert pairs_of(training_rows.build_pairs(spec, Session(), 0)) == [("Hello.", "Hallo.")]
+    assert pairs_of(training_rows.build(spec, Session(), 0)) == [("Hello.", "Hallo.")]
     for odd, message in (
-        ({"en": "Hello."}, r"owner/name: no column 'translation.de'.*corpus.pairs\[0\].columns"),
+        ({"en": "Hello."}, r"owner/name: no column 'translation.de'.*rows.tables\[0\].columns"),
         ({"en": "Hello.", "de": 3}, "owner/name: row 3: column 'translation.de' holds int, not text"),
     ):
         spec = hub(monkeypatch, lambda *asked, odd=odd, **options: [*rows, {"translation": odd}])
         with pytest.raises(UserError, match=message):
-            training_rows.build_pairs(spec, Session(), odd.get("de", 1))
+            training_rows.build(spec, Session(), odd.get("de", 1))

@@ -137,8 +137,8 @@ def only_line(found: subprocess.CompletedProcess[str]) -> str:
 @pytest.mark.slow
 def test_a_store_that_fails_for_a_while_changes_nothing(world: World, tmp_path: Path, store: Store) -> None:
     path = tmp_path / "tiny.yaml"
-    corpus: dict[str, Any] = {"texts": ["s3://bucket/*.txt"], "held_out": 40}
-    path.write_text(json.dumps(world.recipe(corpus=corpus)), encoding="utf-8")
+    corpus: dict[str, Any] = {"files": ["s3://bucket/*.txt"], "held_out": 40}
+    path.write_text(json.dumps(world.recipe(rows=corpus)), encoding="utf-8")
     cache = ["cache", path, "--device", "cpu"]
     for number, kind in enumerate(("500", "cut", "slow")):  # while texts are read
         store.fails(kind, 2)
@@ -211,8 +211,8 @@ def test_google_cloud_storage(world: World, tmp_path: Path) -> None:
     """The run that another machine reads from there has the bytes of one that no store had a part in."""
     python = python_with(tmp_path, "gcsfs", "gcp_storage_emulator", "torch")
     path, local = tmp_path / "tiny.yaml", tmp_path / "local.yaml"
-    given: dict[str, Any] = {"texts": ["gs://bucket/*.txt"], "held_out": 40}
-    path.write_text(json.dumps(world.recipe(corpus=given)), encoding="utf-8")
+    given: dict[str, Any] = {"files": ["gs://bucket/*.txt"], "held_out": 40}
+    path.write_text(json.dumps(world.recipe(rows=given)), encoding="utf-8")
     local.write_text(json.dumps(world.recipe()), encoding="utf-8")
     with served(tmp_path, python, "-c", GOOGLE, world.data / "texts.txt") as store:
         there = {"STORAGE_EMULATOR_HOST": store.environment.pop("AWS_ENDPOINT_URL")}

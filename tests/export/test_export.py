@@ -92,7 +92,7 @@ def make_run(
         **run.provenance(),
         "dims": module.dims,
         "parameters": kinds.parameters(module),
-        "corpus": corpus,
+        "rows": corpus,
         "stages": stages,
     }
     files.write_json(folder / "run.json", info)
@@ -259,8 +259,8 @@ def test_the_card_names_the_licences_of_its_texts(made: Path) -> None:
     sources = [{"name": "a.txt", "texts": 4000}, {"name": "b.txt", "texts": 321}]
     manifest["run"]["corpus"] = {"texts": 4321, "held_out": 0, "sources": sources}
     manifest["recipe"]["stages"] = [
-        {"name": "tune", "tuples": {"kind": "files", "files": ["nli/triples.tsv"], "licence": "MIT"}},
-        {"name": "again", "tuples": {"kind": "hub", "dataset": "owner/nli"}},
+        {"name": "tune", "rows": {"kind": "files", "files": ["nli/triples.tsv"], "licence": "MIT"}},
+        {"name": "again", "rows": {"kind": "hub", "dataset": "owner/nli"}},
     ]
     text = model_card.filled("encoder", manifest, libraries=[])
     assert "| a.txt | 4,000 | CC BY 4.0 |\n| b.txt | 321 | not named |" in text
@@ -308,7 +308,7 @@ def test_the_teacher_goes_down_the_same_line(world: World, tmp_path: Path) -> No
     from edgedistill.teacher import encoder
     from edgedistill.training import train
 
-    spec = recipe.parse(world.recipe(student={"kind": "teacher"}, stages=[], corpus=None), "test")
+    spec = recipe.parse(world.recipe(student={"kind": "teacher"}, stages=[], rows=None), "test")
     train.train(spec, tmp_path / "run", Session(data=world.data, log=quiet), resume=False)
     bundle_writer.export(tmp_path / "run", ["w8", "fp32"], tmp_path / "b", quiet)
     manifest = files.read_json(tmp_path / "b" / "manifest.json")

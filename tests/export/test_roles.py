@@ -122,7 +122,7 @@ def stages(world: World) -> list[dict[str, Any]]:
     (world.data / "asked.tsv").write_text("\n".join(["query\tanswer", *rows]) + "\n", encoding="utf-8")
     tuples = {"files": ["asked.tsv"], "columns": ["query", "answer"]}
     objective = {"kind": "each_side", "objective": {"kind": "cosine"}}
-    return [{"name": "search", "objective": objective, "tuples": tuples, "steps": 4, "batch": 8}]
+    return [{"name": "search", "objective": objective, "rows": tuples, "steps": 4, "batch": 8}]
 
 
 def trained(world: World, out: Path, **student: Any) -> run.Run:
@@ -135,8 +135,8 @@ def trained(world: World, out: Path, **student: Any) -> run.Run:
 def test_prompts_that_no_stage_teaches_are_refused(world: World) -> None:
     with pytest.raises(UserError) as caught:
         recipe.parse(world.recipe(student={"kind": "static", "width": 32, "document_prompt": "a "}), "test")
-    fact = "no stage has `tuples`, queries and documents, so the student would never learn it"
-    assert str(caught.value) == f"test: student.document_prompt: {fact}; add them, or leave it out"
+    fact = "no stage reads queries and documents, so the student would never learn it"
+    assert str(caught.value) == f"test: student.document_prompt: {fact}; add such `rows`, or leave it out"
 
 
 def test_a_student_learns_and_keeps_its_prompts(world: World, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import report_files
 
 import edgedistill
-from edgedistill import files
+from edgedistill import files, recipe
 from edgedistill.evaluation import bench, comparison, scoring
 from edgedistill.runtime import bundle, verify
 from tests.test_cli import call
@@ -66,7 +66,7 @@ def test_it_is_listed(shipped: bundle.Bundle) -> None:
     assert most / 4 < listed["size_bytes"] < most + 5e5 and listed["max_tokens"] == shipped.max_tokens
     assert "en" in listed["languages"] and (len(listed["languages"]) > 1) == (name == "multi")
     teacher = "mit" if name == "multi" else "apache-2.0"
-    licences = {teacher, *shipped.manifest["recipe"]["corpus"]["licences"].values()}
+    licences = {teacher, *shipped.manifest["recipe"]["rows"]["licences"].values()}
     assert {each.lower() for each in licences} == {each.lower() for each in listed["licences"]}
     (reported,) = [row["quality"] for row in REPORTS if row["bundle"]["name"] == name]
     (searched,) = [row["quality"] for row in SEARCHES if row["bundle"]["name"] == row["documents"] == name]
@@ -96,16 +96,12 @@ def test_it_keeps_what_its_report_says(shipped: bundle.Bundle) -> None:
 
 
 def test_every_text_it_learned_from_has_a_licence(shipped: bundle.Bundle) -> None:
-    corpus, stages = shipped.manifest["recipe"]["corpus"], shipped.manifest["recipe"]["stages"]
-    names = (
-        corpus["texts"]
-        if "texts" in corpus
-        else [name for pairs in corpus["pairs"] for name in pairs["files"]]
-    )
-    assert {Path(name).name for name in names} == set(corpus["licences"])
-    tuples = [stage["tuples"]["licence"] for stage in stages if stage["tuples"]]
+    spec = recipe.parse(shipped.manifest["recipe"], "manifest.json")
+    sections = [rows for rows in (spec.rows, *(stage.rows for stage in spec.distilling)) if rows is not None]
+    for rows in sections:
+        assert {Path(name).name for part in rows.parts for name in part.files} == set(rows.licences)
     card = (shipped.folder / "README.md").read_text(encoding="utf-8")
-    assert all(licence in card for licence in [*corpus["licences"].values(), *tuples])
+    assert all(licence in card for rows in sections for licence in rows.licences.values())
 
 
 def test_multi_finds_translations() -> None:

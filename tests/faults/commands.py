@@ -133,7 +133,7 @@ def prepare(world: World, folder: Path) -> Path:
     recipe = world.recipe(stages=[STAGE], teacher={"model": str(folder / "teacher"), "max_tokens": 32})
     (folder / "tiny.yaml").write_text(yaml.safe_dump(recipe))
     (folder / "data" / "distinct.txt").write_text("\n".join(sentences(2_000, seed=7)))
-    recipe["corpus"]["texts"] = ["distinct.txt"]
+    recipe["rows"]["files"] = ["distinct.txt"]
     (folder / "long.yaml").write_text(yaml.safe_dump(recipe))
     make_run(folder / "run")
     bundle_writer.export(folder / "run", ["fp32", "int8"], folder / "bundle", lambda line: None)

@@ -20,8 +20,8 @@ from tests.conftest import World
 @pytest.fixture(scope="module")
 def judging(world: World) -> Judge:
     spec = recipe.parse(world.recipe(), "tiny")
-    assert isinstance(spec.corpus, recipe.Files)
-    built = corpus.build(spec.corpus, Session(data=world.data), 0)
+    assert spec.rows is not None
+    built = corpus.build(spec.rows, Session(data=world.data), 0)
     return Judge(TeacherEncoder(spec.teacher), built, Session(), {})
 
 
@@ -72,7 +72,7 @@ def test_what_forgets_general_texts_is_not_better() -> None:
 
 def test_general_queries_are_trained_on_nowhere(tmp_path: Path) -> None:
     for limit, many in ((2_000, True), (40_000, False)):
-        spec = recipe.Documentation(kind="documentation", limit=limit)
+        spec = recipe.Rows(files=[recipe.DOCUMENTATION], limit=limit)
         built = corpus.build(spec, Session(), 0)
         asked = judge.general_queries(built)
         assert (asked is not None) == many, "not where the documentation itself is learned"

@@ -37,7 +37,7 @@ def test_candidates_train_on_pairs_behind_the_texts(world: World, tmp_path: Path
     assert state.pairs is not None and (state.pairs.rows, state.pairs.held_out) == (54, 6)
     for candidate in (each for each in state.candidates if each.steps):
         texts, behind = candidate.recipe["stages"]
-        assert "tuples" not in texts and behind["tuples"]["held_out"] == 6
+        assert "rows" not in texts and behind["rows"]["held_out"] == 6
         assert 1 <= behind["steps"] <= round(0.2 * texts["steps"]) + 1
         assert {"agreement", "own", "similarity"} < set(candidate.measures)
     spec = recipe.read(str(folder / "mine.yaml"))
@@ -61,7 +61,7 @@ def test_texts_without_words_are_refused_before_anything_is_measured(tmp_path: P
     rows = "".join(f"{'?' * (n + 1)}\t{'!' * (n + 1)} ?\n" for n in range(60))
     (tmp_path / "p.tsv").write_text(f"query\ttext\n{rows}", encoding="utf-8")
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
-    built = texts.build({"texts": ["marks.txt"], "held_out": 10}, session, 0)
+    built = texts.build({"files": ["marks.txt"], "held_out": 10}, session, 0)
     pairs = queries.counted(Pairs("p.tsv"), session)
     assert queries.asked(built, 10, None) == {}, "no text has several sentences, so none is asked for"
     with pytest.raises(UserError, match="^--texts: no words in 60 texts, so BM25 finds none; give "):

@@ -109,7 +109,7 @@ def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.M
         section(request(world, texts=(".",)))
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "some.txt").write_text("A line.\nAnother.\n", encoding="utf-8")
-    assert section(asked) == {"texts": ["a/*.txt"]}, "relative to where it runs"
+    assert section(asked) == {"files": ["a/*.txt"]}, "relative to where it runs"
     assert texts.read(section(request(world, texts=("a",))), 2, Session(data=Path())).texts([0, 1]) == [
         "A line.",
         "Another.",
@@ -118,7 +118,7 @@ def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.M
         asked.teacher, ("a/*.txt", "documentation"), Budget(1, 1), column="body", data=tmp_path
     )
     assert section(inside) == {
-        "texts": ["a/*.txt"],
+        "files": ["a/*.txt"],
         "column": "body",
         "documentation_texts": texts.ENOUGH_TEXTS,
     }

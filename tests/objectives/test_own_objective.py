@@ -66,8 +66,8 @@ def test_an_objective_of_ones_own_column(world: World, tmp_path: Path) -> None:
         "batch": 24,
         "learning_rate": 5e-3,
     }
-    scored = {**table, "scores": {"columns": ["similarity"]}}
-    spec = recipe.parse(world.recipe(stages=[{**stage, "tuples": scored}]), "judged.yaml")
+    scored = {**table, "scores": ["similarity"]}
+    spec = recipe.parse(world.recipe(stages=[{**stage, "rows": scored}]), "judged.yaml")
     session = Session(data=world.data, log=lambda line: None)
     assert cost.costs([spec], session)[0]["parameters"]["total"] > 0
     train.train(spec, tmp_path / "run", session)
@@ -76,5 +76,5 @@ def test_an_objective_of_ones_own_column(world: World, tmp_path: Path) -> None:
     found = (rows * np.roll(rows, -1, axis=0)).sum(1)
     wanted = np.array([similarity for _, _, similarity in pairs])
     assert np.corrcoef(found, wanted)[0, 1] > 0.5
-    with pytest.raises(UserError, match="judged ranks the documents of queries; give the stage `tuples`"):
+    with pytest.raises(UserError, match="judged ranks the documents of queries; give the stage `rows`"):
         recipe.parse(world.recipe(stages=[stage]), "judged.yaml")

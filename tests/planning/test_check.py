@@ -19,7 +19,7 @@ CONGEN = {"kind": "congen", "queue": 1000, "alpha": 1}
 TOO_WIDE = {"reduce": {"kind": "pca"}, "dims": 64}
 TRIPLES = {
     "objective": {"kind": "info_nce"},
-    "tuples": {"files": ["triples.tsv"], "columns": ["anchor", "entailment", "contradiction"]},
+    "rows": {"files": ["triples.tsv"], "columns": ["anchor", "entailment", "contradiction"]},
 }
 
 
@@ -32,7 +32,7 @@ def stage(name: str = "distil", **changes: Any) -> dict[str, Any]:
 
 
 def corpus(held_out: int) -> dict[str, Any]:
-    return {"texts": ["texts.txt"], "held_out": held_out}
+    return {"files": ["texts.txt"], "held_out": held_out}
 
 
 @pytest.fixture
@@ -55,10 +55,10 @@ def test_problems_of_all_parts_and_stages_are_one_error(world: World) -> None:
 
 
 def test_a_teacher_and_a_corpus_that_are_missing_are_both_reported(world: World) -> None:
-    changes = {"teacher": {"model": "nowhere"}, "corpus": corpus(5000)}
+    changes = {"teacher": {"model": "nowhere"}, "rows": corpus(5000)}
     with pytest.raises(UserError) as caught:
         open_recipe(spec(world, **changes), Session(data=world.data))
-    assert [problem.split(":")[0] for problem in caught.value.problems] == ["teacher.model", "corpus"]
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["teacher.model", "rows"]
 
 
 def test_problems_of_several_recipes_are_one_error_and_nothing_is_measured(
@@ -67,12 +67,12 @@ def test_problems_of_several_recipes_are_one_error_and_nothing_is_measured(
     monkeypatch.setattr(cost, "size_and_latency", lambda *_: pytest.fail("measured"))
     good = spec(world, name="good")
     queue = spec(world, name="queue", stages=[stage(objective=CONGEN)])
-    held_out = spec(world, name="held", corpus=corpus(440))
+    held_out = spec(world, name="held", rows=corpus(440))
     with pytest.raises(UserError) as caught:
         checked(good, queue, held_out, data=world.data)
     assert [problem.split(":")[:2] for problem in caught.value.problems] == [
         ["queue", " stages[0].objective"],
-        ["held", " corpus"],
+        ["held", " rows"],
     ]
 
 
@@ -80,17 +80,17 @@ def test_problems_of_several_recipes_are_one_error_and_nothing_is_measured(
     ("held_out", "batch", "expected"),
     [
         (40, 16, []),
-        (0, 16, ["corpus.held_out: no text is held out"]),
-        (200, 16, ["corpus.held_out: 200 of "]),
+        (0, 16, ["rows.held_out: no text is held out"]),
+        (200, 16, ["rows.held_out: 200 of "]),
         (40, 500, ["stages[0].batch: 500 rows, but only 400 to train on"]),
-        (300, 200, ["corpus.held_out: 300 of ", "stages[0].batch: 200 rows, but only "]),
+        (300, 200, ["rows.held_out: 300 of ", "stages[0].batch: 200 rows, but only "]),
     ],
 )
 def test_what_is_probably_not_meant_is_a_warning(
     world: World, held_out: int, batch: int, expected: list[str]
 ) -> None:
     found = open_recipe(
-        spec(world, corpus=corpus(held_out), stages=[stage(batch=batch)]), Session(data=world.data)
+        spec(world, rows=corpus(held_out), stages=[stage(batch=batch)]), Session(data=world.data)
     ).warnings
     assert len(found) == len(expected)
     assert all(warning.startswith(start) for warning, start in zip(found, expected, strict=True))
@@ -106,7 +106,7 @@ def test_the_training_time_is_estimated_and_nothing_is_kept(
         stage(steps=400, objective={**CONGEN, "queue": 64, "alpha": 0.5}, **view),
         stage("b"),
     ]
-    wanted = spec(world, corpus=corpus(200), stages=steps)
+    wanted = spec(world, rows=corpus(200), stages=steps)
     before = torch.get_rng_state()
     [found] = cost.costs([wanted], session)
     assert [line for line in lines if line.startswith("warning: ")] == [f"warning: {found['warnings'][0]}"]
@@ -152,16 +152,16 @@ def test_pairs_are_estimated(world: World, quick: None, tmp_path: Path) -> None:
 def test_the_time_of_fine_tuning_is_not_estimated(world: World, quick: None) -> None:
     rows = "\n".join(f"{text}\t{number % 2}" for number, text in enumerate(sentences(60)))
     (world.data / "task.tsv").write_text(f"text\tlabel\n{rows}\n", encoding="utf-8")
-    task = {"train": ["task.tsv"], "dev": "task.tsv", "texts": ["text"], "label": "label"}
+    task = {"files": ["task.tsv"], "dev": "task.tsv", "columns": ["text"], "label": "label"}
     last = {
         "name": "tune",
         "kind": "finetune",
-        "task": task,
+        "rows": task,
         "steps": 10,
         "batch": 8,
         "learning_rates": [1e-3],
     }
-    [found], _ = checked(spec(world, corpus=None, stages=[last]), data=world.data)
+    [found], _ = checked(spec(world, rows=None, stages=[last]), data=world.data)
     assert found["training_samples"] == 80 and "estimated_seconds" not in found
     [found], _ = checked(spec(world, stages=[stage(), last]), data=world.data)
     assert found["estimated_seconds"]["student"] > 0

@@ -168,20 +168,22 @@ def _small(node: Any, key: str = "") -> Any:
 
 def _from_files(hub: dict[str, Any]) -> dict[str, Any]:
     """A hub data set -> a file with the same columns."""
-    kept = {name: hub[name] for name in ("name", "held_out", "limit", "texts") if name in hub}
+    kept = {name: hub[name] for name in ("name", "held_out", "limit", "limit_per_file") if name in hub}
     if "languages" in hub:
         source, target = hub["languages"]
+        kept |= {"languages": hub["languages"]}
         return {**kept, "files": [f"parallel/wmt.{source}-{target}.tsv.gz"], "columns": [source, target]}
     if hub.get("config") == "triplet":
         return {**kept, "files": ["nli/triples.tsv.gz"], "columns": ["anchor", "entailment", "contradiction"]}
     if "dev" in hub:
-        task = "sst2" if len(kept["texts"]) == 1 else "mrpc"
+        task = "sst2" if len(hub["columns"]) == 1 else "mrpc"
         return {
             **{name: f"transfer/{task}/{name}.tsv.gz" for name in ("dev", "test")},
-            "train": [f"transfer/{task}/train.tsv.gz"],
-            **({} if task == "sst2" else {"texts": ["sentence1", "sentence2"]}),
+            "files": [f"transfer/{task}/train.tsv.gz"],
+            "columns": ["sentence"] if task == "sst2" else ["sentence1", "sentence2"],
+            "label": "label",
         }
-    return {**kept, "texts": ["unlabeled/*.txt.gz"]}
+    return {**kept, "files": ["unlabeled/*.txt.gz"]}
 
 
 def _without_revisions(node: Any) -> Any:

@@ -16,7 +16,7 @@ from edgedistill.recipe.reading import ALIASES
 GOOD: dict[str, Any] = {
     "name": "x",
     "teacher": {"model": "packaged:all-MiniLM-L6-v2"},
-    "corpus": {"texts": ["a.txt"]},
+    "rows": {"files": ["a.txt"]},
     "student": {"kind": "bert", "layers": 2, "width": 128},
     "stages": [{"name": "distil", "objective": {"kind": "cosine"}}],
 }
@@ -49,8 +49,8 @@ def test_unknown_kind_names_the_nearest() -> None:
         ({"teacher": "packaged:x"}, "teacher: 'packaged:x' is not a mapping; write a mapping, {key: value}"),
         ({"student": None}, "student: no value; write a mapping, {key: value}"),
         (
-            {"corpus": {"texts": "*.txt"}},
-            "corpus.texts: '*.txt' is not a list; write a list, each item after a dash",
+            {"rows": {"files": "*.txt"}},
+            "rows.files: '*.txt' is not a list; write a list, each item after a dash",
         ),
         (
             {"stages": [{"name": "a", "objective": "mse"}]},
@@ -216,8 +216,8 @@ PCA = {"reduce": {"kind": "pca"}, "dims": 128}
             "did you mean 'centre'?",
         ),
         (
-            {"targets": PCA, "student": {"kind": "teacher"}, "stages": [], "corpus": None},
-            "`targets` are fitted on the texts of a `corpus`",
+            {"targets": PCA, "student": {"kind": "teacher"}, "stages": [], "rows": None},
+            "`targets` are fitted on the texts of `rows`",
         ),
         (
             {"targets": {**PCA, "align": "procrustes"}, "student": {"kind": "teacher"}, "stages": []},
@@ -279,7 +279,7 @@ def test_targets_that_cannot_be(changes: dict[str, Any], says: str) -> None:
 )
 def test_groups_of_similar_texts_that_cannot_be(changes: dict[str, Any], says: str) -> None:
     objective = {"kind": "info_nce", "similar_texts": 32}
-    stage = {"name": "x", "objective": objective, "tuples": TUPLES, "bucket": 100, "batch": 128, **changes}
+    stage = {"name": "x", "objective": objective, "rows": TUPLES, "bucket": 100, "batch": 128, **changes}
     assert any(says in line for line in problems(stages=[stage])), problems(stages=[stage])
 
 
@@ -309,8 +309,8 @@ def test_matryoshkas_that_cannot_be() -> None:
         assert any(says in line for line in problems(stages=[stage])), says
 
 
-def test_stages_need_a_corpus_and_a_student_to_train() -> None:
-    assert any("stages need a `corpus`" in line for line in problems(corpus=None))
+def test_stages_need_rows_and_a_student_to_train() -> None:
+    assert any("stages need `rows`" in line for line in problems(rows=None))
     assert any("the teacher itself is not trained" in line for line in problems(student={"kind": "teacher"}))
 
 
@@ -318,7 +318,7 @@ def test_changes_apply_before_the_check(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(yaml.safe_dump(GOOD), encoding="utf-8")
     changed = recipe.read(
-        path, ["stages.0.epochs=3", "stages.0.learning_rate=1e-4", "student.layers=1", "corpus.limit=10"]
+        path, ["stages.0.epochs=3", "stages.0.learning_rate=1e-4", "student.layers=1", "rows.limit=10"]
     )
     assert isinstance(changed.student, recipe.Bert)
     assert (changed.stages[0].epochs, changed.stages[0].learning_rate, changed.student.layers) == (3, 1e-4, 1)
@@ -376,30 +376,30 @@ SUM = {
             "congen reads no second view; leave `view` out",
         ),
         (
-            {"objective": {"kind": "mse"}, "tuples": TUPLES},
+            {"objective": {"kind": "mse"}, "rows": TUPLES},
             {},
-            "mse reads single texts, and the stage has `tuples`; apply it to queries and documents",
+            "mse reads single texts, and the rows are queries with documents; apply it to both",
         ),
         ({"objective": {"kind": "listwise"}}, {}, "listwise ranks the documents of queries; give the stage"),
         (
-            {"objective": {"kind": "info_nce"}, "tuples": {**TUPLES, "scores": {"columns": ["s", "t"]}}},
+            {"objective": {"kind": "info_nce"}, "rows": {**TUPLES, "scores": ["s", "t"]}},
             {},
-            "`tuples.scores` are matched by listwise and margin_mse; add one, or leave them out",
+            "scores are matched by listwise and margin_mse; add one, or leave them out",
         ),
         (
-            {"objective": {"kind": "listwise"}, "tuples": {**TUPLES, "scores": {"columns": ["s"]}}},
+            {"objective": {"kind": "listwise"}, "rows": {**TUPLES, "scores": ["s"]}},
             {},
-            "`scores.columns` names 1, and `columns` 2 of documents; give each document its score",
+            "`scores` names 1, and `columns` 2 of documents; give each document its score",
         ),
         (
-            {"objective": {"kind": "listwise"}, "tuples": {**TUPLES, "columns": ["a", "a"]}},
+            {"objective": {"kind": "listwise"}, "rows": {**TUPLES, "columns": ["a", "a"]}},
             {},
             "names a column twice",
         ),
         (
-            {"objective": {"kind": "info_nce"}, "tuples": TUPLES, "skip_longer_than": 9},
+            {"objective": {"kind": "info_nce"}, "rows": TUPLES, "skip_longer_than": 9},
             {},
-            "`skip_longer_than` applies to the corpus' texts; leave it out with",
+            "skip_longer_than: applies to rows of one text; leave it out",
         ),
         (
             {"objective": {"kind": "congen"}, "view": {"kind": "crp"}},
@@ -412,7 +412,7 @@ SUM = {
             "no key 'fracton'; did you mean 'drop_fraction'? (drop_fraction, kind)",
         ),
         (
-            {"objective": SUM, "tuples": TUPLES},
+            {"objective": SUM, "rows": TUPLES},
             {"head": "linear", "head_kept": False},
             "give info_nce a stage of its own",
         ),
@@ -430,14 +430,13 @@ def test_views_and_tuples_that_are_read() -> None:
     for stage, views in [
         ({"objective": {"kind": "congen", "alpha": 1}}, 1),
         ({"objective": {"kind": "congen"}, "view": {"kind": "word_deletion"}}, 2),
-        ({"objective": {"kind": "info_nce"}, "tuples": TUPLES}, 3),
-        ({"objective": {"kind": "margin_mse"}, "tuples": {**TUPLES, "negatives": {"count": 4}}}, 7),
-        ({"objective": {"kind": "listwise"}, "tuples": {"kind": "corpus"}}, 2),
+        ({"objective": {"kind": "info_nce"}, "rows": TUPLES}, 3),
+        ({"objective": {"kind": "margin_mse"}, "rows": {**TUPLES, "negatives": {"count": 4}}}, 7),
+        ({"objective": {"kind": "listwise"}, "rows": {"queries": {}}}, 2),
         (
             {
                 "objective": {"kind": "info_nce"},
-                "tuples": {
-                    "kind": "hub",
+                "rows": {
                     "dataset": "owner/name",
                     "revision": "main",
                     "columns": ["anchor", "positive", "negative"],
@@ -448,14 +447,15 @@ def test_views_and_tuples_that_are_read() -> None:
         (
             {
                 "objective": SUM,
-                "tuples": TUPLES,
+                "rows": TUPLES,
             },
             3,
         ),
     ]:
         student = {**GOOD["student"], "dropout": 0.1, "head": "linear"}
         read = recipe.parse({**GOOD, "student": student, "stages": [{"name": "a", **stage}]}, "x")
-        assert read.stages[0].views == views
+        [first] = read.distilling
+        assert first.views(read.rows_of(first)) == views
         assert recipe.parse(yaml.safe_load(recipe.dump(read)), "x") == read
 
 
@@ -489,4 +489,4 @@ def test_every_alias_leads_to_a_key_that_exists_and_is_none_itself() -> None:
         for key in section.get("properties", {})
     }
     assert set(ALIASES.values()) <= known
-    assert not set(ALIASES) & known
+    assert set(ALIASES) & known == {"licence", "texts"}, "a key of other sections"

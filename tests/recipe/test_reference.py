@@ -17,11 +17,11 @@ README = Path(__file__).resolve().parents[2] / "recipes" / "README.md"
 BASE: dict[str, Any] = {
     "name": "x",
     "teacher": {"model": "packaged:all-MiniLM-L6-v2"},
-    "corpus": {"texts": ["a.txt"]},
+    "rows": {"files": ["a.txt"]},
     "student": {"kind": "bert", "weights": "teacher", "layers": [0]},
     "stages": [{"name": "distil", "objective": {"kind": "cosine"}}],
 }
-DEFAULTS = {("student", "finished"), ("reduce", "none"), ("corpus", "files")}  # kinds that need no name
+DEFAULTS = {("student", "finished"), ("reduce", "none")}  # kinds that need no name
 EXAMPLES = [
     yaml.safe_load(block)
     for block in re.findall(r"```yaml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
@@ -43,13 +43,9 @@ def test_an_example_parses(example: dict[str, Any]) -> None:
     recipe.parse({**BASE, **example}, "recipes/README.md")
 
 
-def test_examples_show_every_student_objective_reduction_and_corpus() -> None:
+def test_examples_show_every_student_objective_and_reduction() -> None:
     shown = {each for example in EXAMPLES for each in kinds_in(example)} | DEFAULTS
-    wanted = {
-        (place, kind)
-        for place in ("student", "objective", "reduce", "corpus")
-        for kind in recipe.KINDS[place]
-    }
+    wanted = {(place, kind) for place in ("student", "objective", "reduce") for kind in recipe.KINDS[place]}
     assert not wanted - shown
 
 

@@ -114,8 +114,8 @@ def started(
     """An untrained student of the tiny world; texts, the teacher's vectors of them, and its tokenizer."""
     spec = recipe.parse(world.recipe(student={"kind": "bert", "head": "linear", **student}), "test")
     teacher = open_teacher(spec.teacher, Session(data=world.data))
-    assert spec.corpus is not None and isinstance(teacher, TeacherEncoder)
-    texts = Rows.of_texts(corpus.build(spec.corpus, Session(data=world.data), 0))
+    assert spec.rows is not None and isinstance(teacher, TeacherEncoder)
+    texts = Rows.of_texts(corpus.build(spec.rows, Session(data=world.data), 0))
     words = student_tokenizer.build(spec, Models(teacher), texts, QUIET)
     module = initial_weights.build(spec, Models(teacher), words, Session(data=world.data), texts).module
     read = texts.sides[0].texts(texts.held_out)

@@ -83,9 +83,9 @@ class Started:
             **student,
         }
         spec = recipe.parse(world.recipe(student=given), "test")
-        assert spec.corpus is not None and isinstance(spec.student, recipe.Bert | recipe.Recurrent)
+        assert spec.rows is not None and isinstance(spec.student, recipe.Bert | recipe.Recurrent)
         self.models = open_models(spec, Session(data=world.data))
-        texts = Rows.of_texts(corpus.build(spec.corpus, Session(data=world.data), 0))
+        texts = Rows.of_texts(corpus.build(spec.rows, Session(data=world.data), 0))
         self.tokenizer = student_tokenizer.build(spec, self.models, texts, Session(log=print))
         session = Session(data=world.data, log=print)
         self.prepared = initial_weights.build(spec, self.models, self.tokenizer, session, texts)

@@ -19,8 +19,8 @@ from tests.conftest import World
 def test_a_killed_pass_goes_on(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(data=world.data, cache_folder=tmp_path)
     spec = recipe.parse(world.recipe(), "tiny")
-    assert isinstance(spec.corpus, recipe.Files)
-    texts, teacher = corpus.build(spec.corpus, session, 0), TeacherEncoder(spec.teacher)
+    assert spec.rows is not None
+    texts, teacher = corpus.build(spec.rows, session, 0), TeacherEncoder(spec.teacher)
     whole = embedding_cache.TeacherPass(
         teacher, texts, Session(data=world.data, cache_folder=tmp_path / "other")
     ).open()

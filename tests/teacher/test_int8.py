@@ -181,9 +181,7 @@ def test_a_teacher_that_loses_too_much_is_refused(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PRECISIONS, "int8", PRECISIONS["int8"]._replace(single_cosine=0.99999))
-    texts = corpus.build(
-        recipe.Files(texts=["texts.txt"]), Session(data=world.data, cache_folder=tmp_path), 0
-    )
+    texts = corpus.build(recipe.Rows(files=["texts.txt"]), Session(data=world.data, cache_folder=tmp_path), 0)
     says = (
         r"teacher.dtype: .*teacher in int8 has a cosine of 0\.9\d+ on a text, 0.99999 is required; "
         r"set it to auto"

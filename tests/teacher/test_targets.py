@@ -163,7 +163,7 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(
     precisions = ["fp32", "w8"] if looks else ["fp32"]
     bundle_writer.export(tmp_path / "reduced", precisions, tmp_path / "bundle", lambda line: None)
     spec = recipe.parse(world.recipe(student=BARE, targets=WAYS[way]), "test")
-    texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
+    texts = corpus.build(spec.rows, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
     loaded = encoder.TeacherEncoder(spec.teacher)
     rows = np.arange(30)
     data = targets.FittingData(
@@ -187,7 +187,7 @@ def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
             world.recipe(student=BARE, targets={"reduce": {"kind": "pca"}, "dims": 16, "align": align}),
             "test",
         )
-        texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
+        texts = corpus.build(spec.rows, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
         loaded = encoder.TeacherEncoder(spec.teacher)
         student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data)
         made = TargetReader(
@@ -268,8 +268,8 @@ def parquet(folder: Path, texts: list[str], vectors: list[Any], kind: Any = None
 
 def built(world: World) -> corpus.Corpus:
     spec = recipe.parse(world.recipe(), "test")
-    assert spec.corpus is not None
-    return corpus.build(spec.corpus, Session(data=world.data), 0)
+    assert spec.rows is not None
+    return corpus.build(spec.rows, Session(data=world.data), 0)
 
 
 def test_precomputed_embeddings_are_matched_text_by_text(world: World, tmp_path: Path) -> None:

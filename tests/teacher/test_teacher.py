@@ -80,7 +80,7 @@ def count_cached(teacher: encoder.TeacherEncoder, texts: corpus.Corpus, session:
 
 def test_roles_share_the_cache_where_they_share_the_prompt(world: World, tmp_path: Path) -> None:
     """Also with a teacher whose prompt for all texts is the same; keys from before there were roles stay."""
-    built = corpus.build(recipe.Files(texts=["texts.txt"], held_out=40), Session(data=world.data), 0)
+    built = corpus.build(recipe.Rows(files=["texts.txt"], held_out=40), Session(data=world.data), 0)
     session = Session(cache_folder=tmp_path)
     opened, same = load(world.teacher, query_prompt="the cat "), load(world.teacher, prompt="the cat ")
 
@@ -185,7 +185,7 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
 def built(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> corpus.Corpus:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(corpus, "SHARD", 100)
-    return corpus.build(recipe.Files(texts=["texts.txt"], held_out=40), Session(data=world.data), 0)
+    return corpus.build(recipe.Rows(files=["texts.txt"], held_out=40), Session(data=world.data), 0)
 
 
 def test_shards_hold_the_embeddings_and_are_written_once(world: World, built: corpus.Corpus) -> None:
@@ -245,7 +245,7 @@ def test_a_text_is_not_embedded_again_for_another_corpus(
     (tmp_path / "more.txt").write_text(
         "\n".join([*(f"new text {number}" for number in range(30)), *built.texts(np.arange(150))]), "utf-8"
     )
-    other = corpus.build(recipe.Files(texts=["more.txt"]), Session(data=tmp_path), 0)
+    other = corpus.build(recipe.Rows(files=["more.txt"]), Session(data=tmp_path), 0)
     assert count_cached(loaded, other, QUIET) == 150 and count_cached(loaded, built, QUIET) == 440
     assert count_cached(load(world.teacher, max_tokens=8), other, QUIET) == 0, "another reader of texts"
     found = embedding_cache.TeacherPass(loaded, other, Session(log=said.append)).open()
@@ -359,7 +359,7 @@ def test_any_damaged_file_of_the_embeddings(
     }
     path.unlink() if how == "deleted" else path.write_bytes(damaged[how])
     (tmp_path / "more.txt").write_text("\n".join(built.texts(np.arange(150))), "utf-8")
-    other = corpus.build(recipe.Files(texts=["more.txt"]), Session(data=tmp_path), 0)
+    other = corpus.build(recipe.Rows(files=["more.txt"]), Session(data=tmp_path), 0)
     assert count_cached(loaded, other, QUIET) <= 150
     found = embedding_cache.TeacherPass(loaded, other, QUIET).open()[np.arange(150)]
     assert np.abs(found - loaded.embed(other.texts(np.arange(150)))).max() < 1e-3

@@ -26,7 +26,7 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenCache:
     (tmp_path / "a.txt").write_text(
         "\n".join(" ".join([f"w{i % 50}"] * (i % 9 + 1)) + f" w{i}" for i in range(300)), encoding="utf-8"
     )
-    made = corpus.build(recipe.Files(texts=["a.txt"]), Session(data=tmp_path), 0)
+    made = corpus.build(recipe.Rows(files=["a.txt"]), Session(data=tmp_path), 0)
     words = Tokenizer(
         models.WordLevel({f"w{i}": i + 1 for i in range(300)} | {"[UNK]": 0}, unk_token="[UNK]")
     )

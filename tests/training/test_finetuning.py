@@ -65,18 +65,18 @@ def write_tasks(data: Path) -> None:
 
 def single(**more: Any) -> dict[str, Any]:
     files_ = {name: f"single.{name}.tsv" for name in ("dev", "test")}
-    return {"train": ["single.train.tsv"], **files_, "label": "kind", **more}
+    return {"files": ["single.train.tsv"], "columns": ["sentence"], "label": "kind", **files_, **more}
 
 
 def pair(**more: Any) -> dict[str, Any]:
     files_ = {name: f"pair.{name}.tsv" for name in ("dev", "test")}
-    return {"train": ["pair.train.tsv"], **files_, "texts": ["one", "two"], **more}
+    return {"files": ["pair.train.tsv"], "columns": ["one", "two"], "label": "label", **files_, **more}
 
 
 def stage(task: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "kind": "finetune",
-        "task": task,
+        "rows": task,
         "hidden": 16,
         "steps": 30,
         "batch": 16,
@@ -195,10 +195,13 @@ def test_a_fraction_is_drawn_label_by_label_and_lies_in_a_larger() -> None:
     assert labelled_tasks.stratified_mask(["a"] * 9 + ["b"], 0.01, 0).sum() == 2  # one of each at least
 
 
+FILE: dict[str, Any] = {"files": ["t.tsv"], "columns": ["sentence"], "label": "label"}
+
+
 def test_labels_in_order_and_dev_rows_set_aside(tmp_path: Path) -> None:
     rows = [f"{(7, 10, 9)[at % 3]}\ttext {at}" for at in range(60)]
     (tmp_path / "t.tsv").write_text("\n".join(["label\tsentence", *rows]), encoding="utf-8")
-    task = labelled_tasks.read_task(recipe.TaskFiles(train=["t.tsv"], dev_rows=12), tmp_path, 0, 0.5, "x")
+    task = labelled_tasks.read_task(recipe.Rows(**FILE, dev_rows=12), tmp_path, 0, 0.5, "x")
     assert task.labels == ["7", "9", "10"]
     assert (len(task.dev.labels), len(task.train.labels)) == (12, 24)
     assert not set(task.dev.items) & set(task.train.items)
@@ -215,19 +218,23 @@ def test_a_hub_data_set_by_its_class_names(tmp_path: Path) -> None:
             {"sentence": [f"{name} {at}" for at in range(len(numbers))], "label": numbers}, features=features
         )
         table.to_parquet(str(tmp_path / "set" / f"{name}.parquet"))
-    spec = recipe.TaskHub(kind="hub", dataset=str(tmp_path / "set"), revision="main")
-    task = labelled_tasks.read_task(spec, None, 0, 1.0, "stages[0].task")
+    spec = recipe.Rows(
+        dataset=str(tmp_path / "set"), revision="main", columns=["sentence"], label="label", dev="validation"
+    )
+    task = labelled_tasks.read_task(spec, None, 0, 1.0, "stages[0].rows")
     assert (task.labels, task.train.labels) == (["no", "yes"], ["no", "yes", "yes", "no"])
     assert task.train.items[1] == ("train 1",)
     with pytest.raises(
         UserError,
-        match=r"stages\[0\].task.test: row 1 has the label -1: labels are hidden, as in GLUE's test sets",
+        match=r"stages\[0\].rows.test: row 1 has the label -1: labels are hidden, as in GLUE's test sets",
     ):
-        labelled_tasks.read_task(spec.model_copy(update={"test": "test"}), None, 0, 1.0, "stages[0].task")
+        labelled_tasks.read_task(spec.model_copy(update={"test": "test"}), None, 0, 1.0, "stages[0].rows")
     with pytest.raises(
         UserError, match="no column 'text'; did you mean 'sentence'|no column 'text'; choose one"
     ):
-        labelled_tasks.read_task(spec.model_copy(update={"texts": ["text"]}), None, 0, 1.0, "stages[0].task")
+        labelled_tasks.read_task(
+            spec.model_copy(update={"columns": ["text"]}), None, 0, 1.0, "stages[0].rows"
+        )
 
 
 BAD = [
@@ -244,7 +251,7 @@ BAD = [
     (
         "label\tsentence\n1\ta\n \tb\n",
         "label\tsentence\n1\ta\n",
-        "train: row 2 has a blank 'label'; give it a label",
+        "files: row 2 has a blank 'label'; give it a label",
     ),
     (
         "label\tsentence\n1\ta\n1\tb\n",
@@ -257,7 +264,7 @@ BAD = [
         "label\tsentence\nx\ta\n",
         "3 different labels in 3 rows; name the column",
     ),
-    ("label\tsentence\n", "label\tsentence\nx\ta\n", "train: no rows"),
+    ("label\tsentence\n", "label\tsentence\nx\ta\n", "files: no rows"),
 ]
 
 
@@ -267,7 +274,7 @@ def test_tasks_that_cannot_be(tmp_path: Path, trained: str, dev: str, says: str)
     (tmp_path / "b.tsv").write_text(dev, encoding="utf-8")
     with pytest.raises(UserError, match=says):
         labelled_tasks.read_task(
-            recipe.TaskFiles(train=["a.tsv"], dev="b.tsv"), tmp_path, 0, 1.0, "stages[0].task"
+            recipe.Rows(**FILE | {"files": ["a.tsv"], "dev": "b.tsv"}), tmp_path, 0, 1.0, "stages[0].rows"
         )
 
 
@@ -284,8 +291,8 @@ def test_stages_that_cannot_be(tasks: World, tmp_path: Path) -> None:
             r"stages\[0\]: `augment` makes unlabelled texts; give a `teacher`",
         ),
         (
-            {"stages": [{**one, "task": {"train": ["x.tsv"]}}]},
-            r"stages\[0\].task: give either `dev` or `dev_rows`: one of them must select the weights",
+            {"stages": [{**one, "rows": FILE}]},
+            r"stages\[0\].rows: give either `dev` or `dev_rows`: one of them must select the weights",
         ),
         (
             {"stages": [{**one, "kind": "finetun"}]},
@@ -396,7 +403,7 @@ def test_a_learning_rate_done_on_other_rows_is_not_kept(tasks: World, tmp_path: 
     rows = (tasks.data / "single.train.tsv").read_text(encoding="utf-8").splitlines()
     train_file = tasks.data / "changing.tsv"
     train_file.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    last = stage({**single(), "train": ["changing.tsv"]}, learning_rates=[1e-3, 4e-3], steps=6, every=3)
+    last = stage({**single(), "files": ["changing.tsv"]}, learning_rates=[1e-3, 4e-3], steps=6, every=3)
     spec = recipe.parse(tasks.recipe(student=BILSTM, stages=[last]), "test")
 
     def stop(line: str) -> None:
@@ -416,7 +423,7 @@ def test_a_teachers_logits_are_followed(tuned: Path, tasks: World, tmp_path: Pat
     header, *rows = (tasks.data / "single.train.tsv").read_text(encoding="utf-8").splitlines()
     turned = [("animal" if row.startswith("person") else "person") + row[row.index("\t") :] for row in rows]
     (tasks.data / "turned.tsv").write_text("\n".join([header, *turned]) + "\n", encoding="utf-8")
-    task = {**single(), "train": ["turned.tsv"]}
+    task = {**single(), "files": ["turned.tsv"]}
     teacher = {"run": str(tuned / "runs/teacher")}
     found = go(
         tasks, tmp_path / "a", stage(task, steps=80, teacher=teacher), student={**BILSTM, "hidden": 12}
@@ -477,7 +484,7 @@ def test_check_refuses_what_training_would(
             r"stages\[1\]\.teacher\.run: .*none: not a run",
         ),
         (
-            {"stages": [stage(single(), start=str(tmp_path / "none"))], "corpus": None},
+            {"stages": [stage(single(), start=str(tmp_path / "none"))], "rows": None},
             r"stages\[0\]\.start: .*none: not a run",
         ),
     ):
@@ -489,7 +496,7 @@ def test_check_refuses_what_training_would(
                 cost.costs([spec], Session(data=tasks.data, log=quiet))
         with pytest.raises(
             UserError,
-            match=says or r"stages\[0\].skip_longer_than: no text of the corpus has 3 tokens or fewer",
+            match=says or r"stages\[0\].skip_longer_than: no text has 3 tokens or fewer",
         ):
             train.train(spec, tmp_path / "run", Session(data=tasks.data, log=quiet))
     assert not (tmp_path / "cache" / "teachers").exists() and not list(tmp_path.glob("run*"))
@@ -705,7 +712,7 @@ def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path: Path) -> Non
     with pytest.raises(UserError, match="some bundles return different labels"):
         measure(["one:w8", "two:w8"], [])
     with pytest.raises(
-        UserError, match="no column 'sentence'; choose one: .label, one, two.; set --suite task.texts"
+        UserError, match="no column 'sentence'; choose one: .label, one, two.; set --suite task.columns"
     ):
         measure(["one:w8"], [f"task:{tasks.data / 'pair.dev.tsv'}"])
 

@@ -97,19 +97,23 @@ def test_it_learns(world: World, sources: Path, tmp_path: Path) -> None:
 def test_the_card_names_what_it_learned_from_before(world: World, sources: Path, tmp_path: Path) -> None:
     """Twice continued, once from a bundle: teachers and corpora of both earlier trainings, with their
     licences."""
-    named = {"texts": ["texts.txt"], "held_out": 40, "licences": {"texts.txt": "CC0 | one"}}
+    named = {"files": ["texts.txt"], "held_out": 40, "licences": {"texts.txt": "CC0 | one"}}
     teacher = {**world.recipe()["teacher"], "licence": "CC BY 4.0"}
     second = {
         "name": "second",
         "teacher": teacher,
-        "corpus": named,
+        "rows": named,
         "student": {"weights": str(sources / "static-bundle")},
     }
     rows = "".join(f"a man walks {n}\tsomeone walks {n}\tnobody walks {n}\n" for n in range(20))
     (tmp_path / "triples.tsv").write_text("anchor\tentailment\tcontradiction\n" + rows, encoding="utf-8")
     columns = ["anchor", "entailment", "contradiction"]
-    tuples = {"files": [str(tmp_path / "triples.tsv")], "columns": columns, "licence": "MIT"}
-    tune = {"name": "tune", "objective": {"kind": "info_nce"}, "tuples": tuples, "steps": 1, "batch": 8}
+    tuples = {
+        "files": [str(tmp_path / "triples.tsv")],
+        "columns": columns,
+        "licences": {"triples.tsv": "MIT"},
+    }
+    tune = {"name": "tune", "objective": {"kind": "info_nce"}, "rows": tuples, "steps": 1, "batch": 8}
     go(world, tmp_path / "a", **second, stages=[*STILL, tune])
     (recorded,) = run.open_run(tmp_path / "a").info["earlier"]
     assert recorded["recipe"] == "tiny" and recorded["sources"] == [
@@ -132,7 +136,7 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     assert (
         "| `teacher` | — | CC BY 4.0 |" in card[then:] and "| texts.txt | 440 | CC0 \\| one |" in card[then:]
     )
-    assert "| tuples of the stage tune: triples.tsv |  | MIT |" in card[then:]
+    assert "| rows of the stage tune: triples.tsv |  | MIT |" in card[then:]
 
 
 def test_max_tokens_and_dropout_are_the_recipes(world: World, sources: Path, tmp_path: Path) -> None:
@@ -230,7 +234,7 @@ def test_it_is_fine_tuned(world: World, sources: Path, tmp_path: Path) -> None:
     (world.data / "cats.tsv").write_text("sentence\tlabel\n" + rows, encoding="utf-8")
     stage = {
         "kind": "finetune",
-        "task": {"train": ["cats.tsv"], "dev_rows": 20},
+        "rows": {"files": ["cats.tsv"], "columns": ["sentence"], "label": "label", "dev_rows": 20},
         "steps": 4,
         "batch": 16,
         "hidden": 8,

@@ -80,11 +80,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(world: World, name: str, **changes: Any) -> dict[str, Any]:
-    parts = [{"files": [f"en-{language}.tsv"], "columns": ["en", language]} for language in ("xx", "yy")]
+    parts = [
+        {"files": [f"en-{each}.tsv"], "columns": ["en", each], "languages": ["en", each]}
+        for each in ("xx", "yy")
+    ]
     return {
         "name": name,
         "teacher": {"model": str(world.teacher), "max_tokens": 32, "dtype": "fp32"},
-        "corpus": {"kind": "parallel", "pairs": parts, "held_out": 10},
+        "rows": {"tables": parts, "held_out": 10},
         **changes,
     }
 
@@ -116,7 +119,7 @@ def four(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recip
     stages = [
         {"name": "align", "objective": BOTH, "match": EMBEDDINGS, "learning_rate": 1e-2, **FAST},
         {"name": "teach", "objective": BOTH, "match": OWN, **FAST},
-        {"name": "contrast", "objective": last, "pairs": ["en-xx"], **FAST},
+        {"name": "contrast", "objective": last, "tables": ["en-xx"], **FAST},
     ]
     parts: dict[str, Any] = {
         "assistant": {"model": str(taught), "max_tokens": 32, "dtype": "fp32"},
@@ -179,12 +182,8 @@ def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(
     assert words("the cat")["input_ids"][0] == 0 and words("the cat")["input_ids"][-1] == 2
     assert words.unk_token_id not in words(translated("the cat eats a red apple"))["input_ids"]
     spec = opened.recipe
-    assert (
-        isinstance(spec.corpus, recipe.Parallel)
-        and isinstance(spec.student, recipe.Recurrent)
-        and spec.student.unigram
-    )
-    pairs = training_rows.build_pairs(spec.corpus, Session(data=data), 0)
+    assert spec.rows is not None and isinstance(spec.student, recipe.Recurrent) and spec.student.unigram
+    pairs = training_rows.build(spec.rows, Session(data=data), 0)
     again = learn_tokenizer._train_unigram([pairs.sides[0], pairs.sides[1]], spec.student.unigram)
     assert again.backend_tokenizer.get_vocab() == words.get_vocab(), "the same texts give the same pieces"
 
@@ -193,8 +192,8 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     """The texts of a pair, and whose vectors: the assistant's of either side, then the teacher's of the first
     for both."""
     spec = four(world, data, taught)
-    assert isinstance(spec.corpus, recipe.Parallel) and spec.assistant is not None
-    pairs = training_rows.build_pairs(spec.corpus, Session(data=data), 0)
+    assert spec.rows is not None and spec.assistant is not None
+    pairs = training_rows.build(spec.rows, Session(data=data), 0)
     models = open_models(spec, Session(data=data))
     assert models.assistant is not None and isinstance(models.teacher, encoder.TeacherEncoder)
     words = models.assistant.tokenizer
@@ -369,11 +368,11 @@ def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path
         ),
         (
             {"stages": [{**stage, "objective": {"kind": "mse"}}]},
-            r"mse reads single texts, the corpus holds pairs; apply it to each side",
+            r"mse reads single texts, the rows hold translations; apply it to each side",
         ),
         (
-            {"stages": [{**stage, "pairs": ["en-de"]}]},
-            r"stages\[0\].pairs: no pairs are named 'en-de'; corpus.pairs has \(en-xx, en-yy\)",
+            {"stages": [{**stage, "tables": ["en-de"]}]},
+            r"stages\[0\].tables: none is named 'en-de'; the rows have \(en-xx, en-yy\)",
         ),
         (
             {"stages": [{**stage, "match": {"layer": "embeddings"}}]},
@@ -383,10 +382,10 @@ def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path
             {"stages": [{**stage, "objective": {"kind": "mcl"}, "match": EMBEDDINGS}]},
             "match embedding layers with",
         ),
-        ({"targets": {"dims": 8, "reduce": {"kind": "pca"}}}, "`targets` need texts, not pairs"),
+        ({"targets": {"dims": 8, "reduce": {"kind": "pca"}}}, "`targets` need texts, not translations"),
         (
-            {"corpus": {"texts": ["x.txt"]}, "stages": [stage]},
-            "each_side reads pairs; set corpus.kind: parallel",
+            {"rows": {"files": ["x.txt"]}, "stages": [stage]},
+            "each_side reads translations; give rows with",
         ),
         (
             {"select": {"suite": str(data / "suite.yaml")}},
@@ -480,14 +479,12 @@ def test_an_unfinished_run_is_no_assistant(world: World, data: Path, tmp_path: P
 
 def test_a_suite_that_names_no_language_is_english(world: World, data: Path, taught: Path) -> None:
     spec = four(world, data, taught)
-    assert isinstance(spec.corpus, recipe.Parallel) and spec.select is not None
-    parts = [part.model_copy(update={"languages": ("en", "xx")}) for part in spec.corpus.pairs]
+    assert spec.rows is not None and spec.select is not None
+    parts = [part.model_copy(update={"languages": ["en", "xx"]}) for part in spec.rows.tables]
     mini = spec.select.model_copy(update={"suite": "mini", "languages_without_dev": ["xx"]})
-    of_two = spec.model_copy(
-        update={"corpus": spec.corpus.model_copy(update={"pairs": parts}), "select": mini}
-    )
+    of_two = spec.model_copy(update={"rows": spec.rows.model_copy(update={"tables": parts}), "select": mini})
     checks.check_languages(of_two)
-    with pytest.raises(UserError, match="pairs: xx: no task of the suite mini"):
+    with pytest.raises(UserError, match="languages: xx: no task of the suite mini"):
         checks.check_languages(
             of_two.model_copy(update={"select": mini.model_copy(update={"languages_without_dev": []})})
         )
@@ -519,7 +516,7 @@ def test_the_card_and_later_trainings_name_the_tables_of_pairs(
     }
     stages = [{"name": "teach", "objective": BOTH, **FAST}]
     described = written(world, "named", student=student, stages=stages)
-    described["corpus"]["licences"] = {"en-xx.tsv": "CC0"}
+    described["rows"]["licences"] = {"en-xx.tsv": "CC0"}
     train.train(recipe.parse(described, "test"), tmp_path / "named", Session(data=data, log=quiet))
     bundle_writer.export(tmp_path / "named", ["fp32"], tmp_path / "bundle", quiet)
     made = run.open_run(tmp_path / "named").info["corpus"]

@@ -45,8 +45,8 @@ def test_paused_and_resumed(
 ) -> None:
     monkeypatch.setenv("EDGEDISTILL_DATA", str(world.data))
     stage = {"name": "distil", "objective": OBJECTIVE, "steps": 9, "batch": 16, "bucket": 4}
-    corpus = {"texts": [str(world.data / "texts.txt")], "held_out": 40}
-    spec = recipe.parse(world.recipe(student=student, stages=[stage], corpus=corpus), "tiny")
+    corpus = {"files": [str(world.data / "texts.txt")], "held_out": 40}
+    spec = recipe.parse(world.recipe(student=student, stages=[stage], rows=corpus), "tiny")
     train.train(spec, tmp_path / "once")
     fitted: list[bool] = []
     build = initial_weights.build

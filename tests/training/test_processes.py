@@ -123,11 +123,11 @@ def test_two_processes_train_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "tmp").mkdir()
-    section = {"texts": ["documents.txt"], "held_out": 10}
-    ranked = stage({"kind": "info_nce"}, {"kind": "corpus", "per_text": 2}, dtype="fp32")
+    section = {"files": ["documents.txt"], "held_out": 10}
+    ranked = stage({"kind": "info_nce"}, {"queries": {"per_text": 2}}, dtype="fp32")
     recipes = {
         "queue": data.recipe(stages=[CKD], select={"suite": "mini", "every": 6}),
-        "tuples": data.recipe(corpus=section, stages=[ranked]),
+        "rows": data.recipe(rows=section, stages=[ranked]),
     }
     tiny = {"name": "one", "objective": {"kind": "cosine"}, "steps": 2, "batch": 1}
     tasks: dict[str, Any] = {name: {"recipe": each} for name, each in recipes.items()}

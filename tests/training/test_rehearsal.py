@@ -42,8 +42,8 @@ def opened(folder: Path) -> PreparedStudent:
 def described(world: World, source: Path, **stage: Any) -> recipe.Recipe:
     """A finished student trained on, on other texts than it was trained on."""
     (world.data / "other.txt").write_text("\n".join(f"a {word} b" for word in "0123456789") + "\n" * 2)
-    corpus = {"texts": ["other.txt"], "held_out": 0}
-    whole = world.recipe(corpus=corpus, student={"weights": str(source)}, stages=[{**STAGE, **stage}])
+    corpus = {"files": ["other.txt"], "held_out": 0}
+    whole = world.recipe(rows=corpus, student={"weights": str(source)}, stages=[{**STAGE, **stage}])
     return recipe.parse(whole, "test")
 
 

@@ -104,7 +104,7 @@ def test_a_vocabulary_of_the_corpus_is_left_to_train(world: World, tmp_path: Pat
 
 
 def test_tuples_are_embedded_in_their_roles(data: World, tmp_path: Path) -> None:  # noqa: F811
-    of_tuples = spec(data, stage(COSINE, {"kind": "corpus", "per_text": 2}))
+    of_tuples = spec(data, stage(COSINE, {"queries": {"per_text": 2}}))
     found = teacher_cache.fill(of_tuples, session(data, tmp_path / "cache"))["passes"]
     assert {each["name"] for each in found} == {"query", "document", "tokens"}
     lines = list[str]()

@@ -162,7 +162,7 @@ def test_stages_over_pairs_match_models_of_the_same_dimensions(
     spec = recipe.parse(
         world.recipe(
             assistant={"model": str(wide), "pooling": "cls", "max_tokens": 32},
-            corpus={"kind": "parallel", "pairs": [{"files": ["pairs.tsv"], "columns": ["en", "de"]}]},
+            rows={"tables": [{"files": ["pairs.tsv"], "columns": ["en", "de"], "languages": ["en", "de"]}]},
             stages=stages,
         ),
         "test",

@@ -96,7 +96,7 @@ TWO_STAGES = [
     {
         "name": "tune",
         "objective": {"kind": "info_nce"},
-        "tuples": {"files": ["triples.tsv"], "columns": TRIPLE},
+        "rows": {"files": ["triples.tsv"], "columns": TRIPLE},
         "steps": STEPS,
         "batch": 16,
         "bucket": 4,
@@ -375,15 +375,15 @@ def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path: Path)
 
     texts = "\n".join(sentences(12, seed=2))
     (world.data / "few.txt").write_text(texts, encoding="utf-8")
-    changes = {"corpus": {"texts": ["few.txt"], "held_out": 2}, "stages": []}
+    changes = {"rows": {"files": ["few.txt"], "held_out": 2}, "stages": []}
     info = go(
         world, tmp_path / "trimmed", student={"kind": "bert", "weights": "teacher", "trim": {}}, **changes
     )
     go(world, tmp_path / "itself", student={"kind": "teacher"}, stages=[])
     one, other = (run.open_run(tmp_path / name) for name in ("trimmed", "itself"))
     spec = recipe.parse(world.recipe(**changes), "test")
-    assert spec.corpus is not None
-    built = corpus.build(spec.corpus, Session(data=world.data), 0)
+    assert spec.rows is not None
+    built = corpus.build(spec.rows, Session(data=world.data), 0)
     kept = built.texts(range(built.training_count))
     a, b = (student_embeddings.embed(r.student(), r.tokenizer(), kept, 48) for r in (one, other))
     assert np.abs(a - b).max() < 1e-6
@@ -437,7 +437,7 @@ def test_a_static_student_begins_with_sif_weights_and_the_teachers_pieces(
         tmp_path / "a",
         student={"kind": "static", "width": 32},
         stages=[stage],
-        corpus={"texts": ["texts.txt"]},
+        rows={"files": ["texts.txt"]},
     )
     opened = run.open_run(tmp_path / "a")
     student, words = opened.student(), opened.tokenizer()
@@ -464,7 +464,7 @@ def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> No
     from edgedistill.teacher import encoder
 
     spec = recipe.parse(world.recipe(), "test")
-    built = corpus.build(spec.corpus, Session(data=world.data), 0)
+    built = corpus.build(spec.rows, Session(data=world.data), 0)
     cut = token_cache.TokenPass(
         built, encoder.TeacherEncoder(spec.teacher).tokenizer.backend_tokenizer, 48, 0, QUIET
     ).open()
@@ -476,7 +476,7 @@ def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> No
     assert info["stages"][0]["steps"] == len(short) // 8
     with pytest.raises(
         UserError,
-        match=r"stages\[0\].skip_longer_than: no text of the corpus has 3 tokens or fewer; raise it",
+        match=r"stages\[0\].skip_longer_than: no text has 3 tokens or fewer; raise it",
     ):
         go(world, tmp_path / "none", stages=[{**stage, "skip_longer_than": 3}])
 
@@ -499,7 +499,7 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) 
     refused("student.layers: a block of 3", student={"kind": "recurrent"})
     refused("student.bottleneck: 33", student={"kind": "recurrent", "layers": 1, "bottleneck": 33})
     refused("if it is a hub id, set teacher.revision", teacher={"model": "owner/name"})
-    refused("no file matches 'missing.txt'", corpus={"texts": ["missing.txt"]})
+    refused("no file matches 'missing.txt'", rows={"files": ["missing.txt"]})
     with pytest.raises(UserError, match="nothing to resume"):
         go(world, tmp_path / "x", resume=True)
 
@@ -507,9 +507,9 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) 
 def test_trimming_needs_texts(world: World) -> None:
     from edgedistill.teacher import encoder
 
-    spec = recipe.parse(world.recipe(corpus=None, stages=[], student={"kind": "bilstm", "trim": {}}), "test")
+    spec = recipe.parse(world.recipe(rows=None, stages=[], student={"kind": "bilstm", "trim": {}}), "test")
     with pytest.raises(
-        UserError, match="student.trim: keeps the tokens of the corpus, and the recipe has none"
+        UserError, match="student.trim: keeps the tokens of the rows, and the recipe has none"
     ):
         student_tokenizer.build(spec, Models(encoder.TeacherEncoder(spec.teacher)), None, QUIET)
 
@@ -568,25 +568,25 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(
         {
             "name": "tune",
             "objective": {"kind": "info_nce"},
-            "tuples": {"files": ["triples.tsv"], "columns": TRIPLE},
+            "rows": {"files": ["triples.tsv"], "columns": TRIPLE},
             "epochs": 4,
             "batch": 10,
         },
     ]
     student = {**world.recipe()["student"], "head_kept": False}
     said: list[str] = []
-    corpus = {"texts": ["texts.txt"], "exclude": ["leaks.txt"]}
+    corpus = {"files": ["texts.txt"], "exclude": ["leaks.txt"]}
     spec = recipe.parse(
         world.recipe(
             stages=stages,
             student=student,
-            corpus=corpus,
+            rows=corpus,
             select={"suite": suite_of(world), "every": 10, "patience": 3},
         ),
         "test",
     )
     info = train.train(spec, tmp_path / "a", Session(data=world.data, log=said.append))
-    assert any("50 of 60 tuples kept, 10 excluded" in line for line in said)
+    assert any("50 of 60 rows kept, 10 excluded" in line for line in said)
     assert info["dims"] == 16
     assert info["stages"][1]["steps"] <= 4 * 50 // 10
     assert 0 < info["stages"][0]["temperature"] != 0.05 and "temperature" not in info["stages"][1], (
@@ -608,7 +608,7 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
             "targets": {"dims": 32, "raw": raw, "normalize": False},
         }
         spec = recipe.Recipe.model_validate(world.recipe(**changes))
-        assert spec.corpus is not None
+        assert spec.rows is not None
         session = Session(data=world.data)
         texts = TrainingSources.of_recipe(spec, session).texts
         teacher = open_teacher(spec.teacher, Session(data=world.data))

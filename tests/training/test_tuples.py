@@ -41,12 +41,12 @@ def data(world: World) -> World:
 
 
 def stage(objective: dict[str, Any], tuples: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {"name": "search", "objective": objective, "tuples": tuples, "steps": 6, "batch": 8, **changes}
+    return {"name": "search", "objective": objective, "rows": tuples, "steps": 6, "batch": 8, **changes}
 
 
 def spec(world: World, *stages: dict[str, Any], **changes: Any) -> recipe.Recipe:
-    section = {"texts": ["documents.txt"], "held_out": 10, "passages": {}, "documentation_texts": 20}
-    return recipe.parse(world.recipe(corpus=section, stages=list(stages), **changes), "test")
+    section = {"files": ["documents.txt"], "held_out": 10, "passages": {}, "documentation_texts": 20}
+    return recipe.parse(world.recipe(rows=section, stages=list(stages), **changes), "test")
 
 
 def session(world: World, log: Any = None) -> Session:
@@ -61,12 +61,12 @@ def batch_of(world: World, parsed: recipe.Recipe, folder: Path, rows: int = 8) -
 
 
 def test_queries_are_made_from_whole_training_texts(data: World) -> None:
-    parsed = spec(data, stage(COSINE, {"kind": "corpus", "per_text": 2}))
-    assert isinstance(parsed.corpus, recipe.Files)
-    texts = corpus.build(parsed.corpus, session(data), 0)
-    tuples = parsed.distilling[0].tuples
-    assert isinstance(tuples, recipe.TupleCorpus)
-    made = made_tuples.build(tuples, texts, 70, [], session(data), "stages[0].tuples", 0)
+    parsed = spec(data, stage(COSINE, {"queries": {"per_text": 2}}))
+    assert parsed.rows is not None
+    texts = corpus.build(parsed.rows, session(data), 0)
+    tuples = parsed.distilling[0].rows
+    assert tuples is not None and tuples.queries is not None
+    made = made_tuples.build(tuples.queries, texts, 70, [], session(data), "stages[0].rows", 0)
     assert len(made.sides[1]) == 70 and 100 < len(made) <= 140
     whole = set(documents(80))
     for query, document in made.index:
@@ -81,15 +81,15 @@ def test_kinds_of_queries() -> None:
     text = (
         "A title of this text. It says one thing here. Does it ask another thing? It ends with these words."
     )
-    of = {kind: recipe.TupleCorpus(kind="corpus", queries=[kind]) for kind in ("first_sentence", "question")}  # type: ignore[list-item]
+    of = {kind: recipe.Queries(kinds=[kind]) for kind in ("first_sentence", "question")}  # type: ignore[list-item]
     assert made_tuples.of_text(of["first_sentence"], text) == ["A title of this text."]
     assert made_tuples.of_text(of["question"], text) == ["Does it ask another thing?"]
-    assert made_tuples.of_text(recipe.TupleCorpus(kind="corpus"), "Only one sentence is here.") == []
+    assert made_tuples.of_text(recipe.Queries(), "Only one sentence is here.") == []
 
 
 def test_texts_of_one_sentence_have_no_queries(world: World) -> None:
-    parsed = recipe.parse(world.recipe(stages=[stage(COSINE, {"kind": "corpus"})]), "test")
-    with pytest.raises(UserError, match=r"stages\[0\].tuples: 0 of 400 texts have two sentences or more"):
+    parsed = recipe.parse(world.recipe(stages=[stage(COSINE, {"queries": {}})]), "test")
+    with pytest.raises(UserError, match=r"stages\[0\].rows: 0 of 400 texts have two sentences or more"):
         open_recipe.open_recipe(parsed, session(world))
 
 
@@ -115,7 +115,7 @@ def test_other_answers_of_a_query_are_no_negatives(data: World, tmp_path: Path) 
 def test_scores_of_a_column_are_those_of_the_tuples_own(data: World, tmp_path: Path) -> None:
     rows = [f"query {at}\tfirst {at}\tsecond {at}\t{at / 10}\t{-at}" for at in range(20)]
     (data.data / "scored.tsv").write_text("q\ta\tb\tx\ty\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    table = {"files": ["scored.tsv"], "columns": ["q", "a", "b"], "scores": {"columns": ["x", "y"]}}
+    table = {"files": ["scored.tsv"], "columns": ["q", "a", "b"], "scores": ["x", "y"]}
     _, ranking = batch_of(data, spec(data, stage({"kind": "margin_mse"}, table)), tmp_path / "a")
     own = ranking.scores[np.arange(8), ranking.positives]
     assert own == pytest.approx(np.arange(8) / 10)
@@ -124,7 +124,7 @@ def test_scores_of_a_column_are_those_of_the_tuples_own(data: World, tmp_path: P
 
 
 def test_cosines_score_every_document(data: World, tmp_path: Path) -> None:
-    tuples: dict[str, Any] = {"kind": "corpus", "scores": {}}
+    tuples: dict[str, Any] = {"queries": {}}
     objective = {
         "kind": "sum",
         "terms": [{"weight": 1, "objective": each} for each in (COSINE, {"kind": "listwise"})],
@@ -152,9 +152,9 @@ def toy(count: int = 40) -> tuple[Rows, Embedded]:
 
 def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path) -> None:
     tuples, teacher = toy()
-    table = recipe.TupleFiles(files=["t.tsv"], columns=["a", "b"], negatives=recipe.Negatives(count=4))
+    table = recipe.Rows(files=["t.tsv"], columns=["a", "b"], negatives=recipe.Negatives(count=4))
     found = tuple_scores.build(
-        table, tuples, teacher, False, Session(cache_folder=tmp_path), "stages[0].tuples", 0
+        table, tuples, teacher, False, Session(cache_folder=tmp_path), "stages[0].rows", 0
     ).index
     assert found.shape == (40, 6)
     for row in found:
@@ -169,7 +169,7 @@ def test_negatives_are_spread_over_the_range_and_none_is_too_near(tmp_path: Path
         UserError, match=r"negatives.count: 39 of 40 documents are to be drawn for each query"
     ):
         tuple_scores.build(
-            too_many, tuples, teacher, False, Session(cache_folder=tmp_path), "stages[0].tuples", 0
+            too_many, tuples, teacher, False, Session(cache_folder=tmp_path), "stages[0].rows", 0
         )
 
 
@@ -179,7 +179,7 @@ def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, 
         {"weight": 0.2, "objective": {"kind": "listwise", "positive": False, "similar_texts": 4}},
         {"weight": 0.2, "objective": {"kind": "info_nce", "similar_texts": 4}},
     ]
-    tuples = {"kind": "corpus", "negatives": {"count": 2}}
+    tuples = {"queries": {}, "negatives": {"count": 2}}
     search = stage({"kind": "sum", "terms": terms}, tuples, steps=30, bucket=4, learning_rate=5e-3)
     texts = {"name": "texts", "objective": {"kind": "cosine"}, "steps": 4, "batch": 8, "bucket": 4}
     parsed = spec(data, texts, search)
@@ -195,19 +195,19 @@ def test_training_on_tuples_learns_and_resumes_with_the_same_bytes(data: World, 
     ("rows", "fact"),
     [
         (["q\tsame\tother"] * 1 + ["q 2\tsame\tother"], None),
-        (["q\tq\tb", "\tx\ty", "r\tu\tu"], r"no tuple is left of 3 read"),
-        (["q\tone\tone"] * 3, r"no tuple is left"),
+        (["q\tq\tb", "\tx\ty", "r\tu\tu"], r"no row is left of 3 read"),
+        (["q\tone\tone"] * 3, r"no row is left"),
     ],
 )
 def test_rows_that_teach_nothing_are_left_out(tmp_path: Path, rows: list[str], fact: str | None) -> None:
     (tmp_path / "t.tsv").write_text("a\tb\tc\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    table = recipe.TupleFiles(files=["t.tsv"], columns=["a", "b", "c"])
+    table = recipe.Rows(files=["t.tsv"], columns=["a", "b", "c"])
     given = Session(data=tmp_path, cache_folder=tmp_path / "cache")
     if fact is None:
-        assert len(training_rows.build_tuples(table, [], given, "stages[0].tuples", 0)) == 2
+        assert len(training_rows.build(table, given, 0, place="stages[0].rows")) == 2
         return
     with pytest.raises(UserError, match=fact):
-        training_rows.build_tuples(table, [], given, "stages[0].tuples", 0)
+        training_rows.build(table, given, 0, place="stages[0].rows")
 
 
 @pytest.mark.parametrize(
@@ -216,15 +216,15 @@ def test_rows_that_teach_nothing_are_left_out(tmp_path: Path, rows: list[str], f
         (["q\ta\tx", "r\tb\t1"], "'x' are not all numbers"),
         (["q\ta\tnan", "r\tb\t1"], "'nan' are not all finite"),
         (["q\ta\t1", "r\tb\t1"], "all scores are 1, and rank nothing"),
-        (["q\ta\t1", "r\ta\t2"], "all 2 tuples have the same document"),
+        (["q\ta\t1", "r\ta\t2"], "all 2 rows have the same document"),
     ],
 )
 def test_scores_and_documents_that_rank_nothing(tmp_path: Path, rows: list[str], fact: str) -> None:
     (tmp_path / "t.tsv").write_text("a\tb\ts\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    table = recipe.TupleFiles(files=["t.tsv"], columns=["a", "b"], scores=recipe.Scores(columns=["s"]))
+    table = recipe.Rows(files=["t.tsv"], columns=["a", "b"], scores=["s"])
     given = Session(data=tmp_path, cache_folder=tmp_path / "cache")
     with pytest.raises(UserError, match=fact):
-        training_rows.build_tuples(table, [], given, "stages[0].tuples", 0)
+        training_rows.build(table, given, 0, place="stages[0].rows")
 
 
 def test_a_cross_encoder_scores_the_tuples_own_documents(data: World, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_cross_encoder_scores_the_tuples_own_documents(data: World, tmp_path: 
     BertForSequenceClassification(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     table = {"files": ["clicks.tsv"], "columns": ["q", "answer"], "negatives": {"count": 2}}
-    table["scores"] = {"cross_encoder": {"model": str(folder)}}
+    table["cross_encoder"] = {"model": str(folder)}
     _, ranking = batch_of(data, spec(data, stage({"kind": "margin_mse"}, table)), tmp_path / "a")
     assert (~np.isnan(ranking.scores)).sum(1).tolist() == [3] * 8
     BertModel(config).save_pretrained(folder)

@@ -81,7 +81,7 @@ def built(world: World) -> corpus.Corpus:
     (world.data / "odd.txt").write_text(
         "\n".join(odd + sentences(120, seed=6)) + "\n" + " ".join(sentences(12, seed=8)), encoding="utf-8"
     )
-    return corpus.build(recipe.Files(texts=["odd.txt"]), Session(data=world.data), 0)
+    return corpus.build(recipe.Rows(files=["odd.txt"]), Session(data=world.data), 0)
 
 
 @pytest.mark.parametrize("spec", [DELETION, CROP], ids=lambda s: s.kind)
@@ -129,19 +129,21 @@ def test_tuples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch
     (tmp_path / "leaks.tsv").write_text("x\ty\nno\ta leak\n", encoding="utf-8")
 
     def build(limit: int | None = None, columns: tuple[str, ...] = ("one", "two", "three")) -> Rows:
-        spec = recipe.TupleFiles(
+        spec = recipe.Rows(
             files=["*.tsv"] if columns[0] == "x" else ["t.tsv"], columns=[*columns], limit=limit
         )
-        return training_rows.build_tuples(spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].tuples", 0)
+        return training_rows.build(
+            spec, Session(data=tmp_path), 0, exclude=["leaks.tsv"], place="stages[1].rows"
+        )
 
     made = build()
     assert texts_of(made) == [[f"{c} {n}" for n in (1, 5, 6)] for c in "abc"]
-    about = files.read_json(made.sides[0].folder.parent / "parallel.json")
+    about = files.read_json(made.sides[0].folder.parent / "rows.json")
     assert (about["read"], about["leaked"], about["pairs"], about["trained"]) == (7, 2, 3, 3)
     assert texts_of(build(limit=2)) == [[f"{c} {n}" for n in (1, 5)] for c in "abc"]
-    with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].tuples.columns"):
+    with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].rows.columns"):
         build(columns=("one", "two", "for"))
     (tmp_path / "leaks.tsv").write_text("x\ta 1\na leak\ta 5\na 6\t\n", encoding="utf-8")
     left_out = "1 with an empty text, 6 with an excluded text"
-    with pytest.raises(UserError, match=rf"stages\[1\].tuples: no tuple is left of 7 read, {left_out}; "):
+    with pytest.raises(UserError, match=rf"stages\[1\].rows: no row is left of 7 read, {left_out}; "):
         build()

@@ -16,7 +16,7 @@ from tests.conftest import World, make_tokenizer
 
 def test_the_same_corpus_gives_the_same_bytes(world: World) -> None:
     """The trainer's hash has a new seed in each training, in one process as in two."""
-    spec = recipe.parse(world.recipe(), "test").corpus
+    spec = recipe.parse(world.recipe(), "test").rows
     assert spec is not None
     built, like = corpus.build(spec, Session(data=world.data), 0), make_tokenizer()
     first, *others = [learn_tokenizer.learn_wordpiece(like, [built], 120) for _ in range(4)]

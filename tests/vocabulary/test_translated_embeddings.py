@@ -30,10 +30,10 @@ def opened(world: World, folder: Path, of: str) -> tuple[recipe.Recipe, Any, tra
     spec = recipe.parse(
         written(world, "assistant", student={**STUDENT, "embeddings": {"of": of}}, stages=STAGES), "test"
     )
-    assert isinstance(spec.corpus, recipe.Parallel)
+    assert spec.rows is not None
     asked, pairs = (
         open_teacher(spec.teacher, Session(data=folder)),
-        training_rows.build_pairs(spec.corpus, Session(data=folder), spec.seed),
+        training_rows.build(spec.rows, Session(data=folder), spec.seed),
     )
     return spec, asked, pairs, student_tokenizer.build(spec, Models(asked), pairs, QUIET)
 
@@ -107,7 +107,7 @@ def test_of_pairs_and_of_a_teacher_alone(world: World) -> None:
     for changes, message in (
         (
             {"student": {**STUDENT, "embeddings": {"of": "translations"}}},
-            "translations need a corpus of kind parallel",
+            "translations need rows with `languages`",
         ),
         (
             {"student": {**STUDENT, "embeddings": {"from": "random", "of": "translations"}}},

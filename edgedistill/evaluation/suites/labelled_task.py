@@ -52,21 +52,22 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
 
     Raises UserError where the recipe names no test split, or there is no such file.
     """
-    stage = recipe.parse(described, "manifest.json: recipe").finetuning
-    assert stage is not None, "a bundle with labels was fine-tuned"
+    spec = recipe.parse(described, "manifest.json: recipe").finetuning
+    assert spec is not None, "a bundle with labels was fine-tuned"
+    task = spec.rows
+    columns, label = list(map(str, task.columns)), str(task.label)
     if file:
         path = Path(file) if Path(file).is_file() or data is None else data / file
-        columns = [*stage.task.texts, stage.task.label]
         if not path.is_file():
-            way_out = f"give a table with the columns {', '.join(columns)}"
+            way_out = f"give a table with the columns {', '.join([*columns, label])}"
             raise UserError(f"--suite task:{file}: no such file; {way_out}")
-        rows = labelled_tasks.read_table(path, stage.task.texts, stage.task.label, "--suite task")
+        rows = labelled_tasks.read_table(path, columns, label, "--suite task")
         return {path.name: ClassifiedRows(*rows)}
-    if stage.task.test is None:
+    if task.test is None:
         way_out = "give a table with --suite task:FILE"
         raise UserError(f"--suite task: the bundle's recipe names no test split; {way_out}")
-    recorded.check_confined(stage.task, data, "--suite task: manifest.json: recipe.stages")
-    rows = labelled_tasks.read_split(stage.task, "test", data, "--suite task")
+    recorded.check_confined(task, data, "--suite task: manifest.json: recipe.stages")
+    rows = labelled_tasks.read_split(task, "test", data, "--suite task")
     return {"test": ClassifiedRows(*rows)}
 
 

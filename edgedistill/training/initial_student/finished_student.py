@@ -74,11 +74,11 @@ def build(
     a new head.
     """
     shape, new_head = _shape(student, source), needs_new_head(spec, source, dims)
-    if new_head and spec.corpus is not None and spec.corpus.translated:
+    if new_head and spec.rows is not None and spec.rows.translated:
         fact = f"{source.folder.name} embeds in another space than the targets"
         raise UserError(
             f"student.weights: {fact}, and its head is fitted on single texts, not on pairs; give the "
-            "teacher that it was trained with, or a corpus of texts"
+            "teacher that it was trained with, or rows of one text"
         )
     if new_head:
         shape |= {"head": {"dims": dims, "bias": True}, "tanh": False}
@@ -276,7 +276,7 @@ def earlier(source: run.Run) -> list[dict[str, Any]]:
         fact = f"its record of what it was trained on cannot be read ({place!a})"
         raise UserError(f"{source.folder}: {fact}; {GET_AGAIN}") from None
     spec = source.recipe
-    named, licences = spec.teacher, getattr(spec.corpus, "licences", {})
+    named, licences = spec.teacher, getattr(spec.rows, "licences", {})
     model = files.portable(str(named.embeddings or named.model))
     teacher = _Teacher(name=model, revision=named.revision, licence=named.licence)
     stages = [stage.model_dump(mode="json") for stage in spec.stages]
@@ -284,6 +284,6 @@ def earlier(source: run.Run) -> list[dict[str, Any]]:
         recipe=spec.name,
         teachers=read.teachers or [teacher],
         sources=[each.model_copy(update={"licence": licences.get(each.name)}) for each in read.sources],
-        tuples=[_Tuples(**each) for each in recipe.tuple_sources(stages)],
+        tuples=[_Tuples(**each) for each in recipe.row_sources(stages)],
     )
     return [each.model_dump() for each in [*read.earlier, last]]

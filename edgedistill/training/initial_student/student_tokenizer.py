@@ -61,8 +61,8 @@ def _new(
     """(the tokenizer of a student whose shape the recipe describes, the content of trim.json or None)."""
     for field, what in OF_THE_CORPUS.items():
         if getattr(student, field) is not None and not corpora:
-            fact = f"{what} the corpus, and the recipe has none"
-            raise UserError(f"student.{field}: {fact}; add a corpus, or leave it out")
+            fact = f"{what} the rows, and the recipe has none"
+            raise UserError(f"student.{field}: {fact}; add `rows`, or leave it out")
     if student.unigram is not None:
         return learn_tokenizer.learn_unigram(corpora, student.unigram, session=session), None
     tokenizer = named(student, models)

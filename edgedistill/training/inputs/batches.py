@@ -96,7 +96,7 @@ def of_stage(
     for tokens, side in zip(passes, sides, strict=True):
         session.reading.add(str(tokens.whole), dict(zip(("texts_cut", "tokens_cut"), side.cut, strict=True)))
     view = _view(stage, rows.sides[0], sides[0], limited)
-    index, ranked = rows.training_rows(stage.spec.pairs), stage.spec.tuples is not None
+    index, ranked = rows.training_rows(stage.spec.tables), rows.ranked
     return Batches(index, sides, limited.max_tokens, ranked=ranked, view=view)
 
 
@@ -105,7 +105,7 @@ def queue_rows(stage: NumberedStage[recipe.Stage], rows: int) -> int:
     that leaves none."""
     wanted = stage.spec.objective.prefilled
     if rows == 0:
-        fact = f"no text of the corpus has {stage.spec.skip_longer_than} tokens or fewer"
+        fact = f"no text has {stage.spec.skip_longer_than} tokens or fewer"
         raise UserError(f"{stage.place}.skip_longer_than: {fact}; raise it")
     if wanted >= rows:
         fact = f"a queue of {wanted:,} texts leaves none of {rows:,} to train on"

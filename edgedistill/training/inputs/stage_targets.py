@@ -107,13 +107,11 @@ def matched(stage: recipe.Stage, rows: Rows) -> list[Side]:
     return [Side(rows, 0 if source else side, match) for side in range(len(rows.sides))]
 
 
-def needs_cosines(stage: recipe.Stage) -> bool:
-    """Whether a stage over tuples needs the teacher's cosines of queries and documents: as scores, or to draw
-    negatives by them."""
-    if stage.tuples is None:
-        return False
-    scored = stage.reads_scores and not stage.tuples.scores.of_the_tuple
-    return scored or stage.tuples.negatives is not None
+def needs_cosines(stage: recipe.Stage, rows: recipe.Rows) -> bool:
+    """Whether a stage needs the teacher's cosines of queries and documents: as scores, or to draw negatives
+    by them."""
+    scored = stage.reads_scores and not rows.scores and rows.cross_encoder is None
+    return scored or rows.negatives is not None
 
 
 def embedded(spec: recipe.Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterator[Side]:
@@ -121,9 +119,12 @@ def embedded(spec: recipe.Recipe, texts: Rows, stages: Sequence[Rows]) -> Iterat
     if spec.targets is not None:
         yield Side(texts, 0, raw=spec.targets.raw)
     for stage, rows in zip(spec.distilling, stages, strict=True):
-        yield from (side for side in matched(stage, rows) if side.rows is not texts or spec.targets is None)
-        if stage.tuples is not None:
-            both = needs_cosines(stage)
+        unmapped = spec.targets is None
+        yield from (
+            each for each in matched(stage, rows) if each.rows is not texts or each.number or unmapped
+        )
+        if rows.ranked:
+            both = needs_cosines(stage, spec.rows_of(stage))
             yield from (
                 Side(rows, side) for side in (0, 1) if both or (side == 1 and stage.group is not None)
             )
@@ -176,7 +177,7 @@ class TargetReader:
         """What the recipe's `targets` make of the embeddings of a side."""
         if self.spec.targets is None:
             return self._open(side)
-        if side.rows is self.texts:
+        if side.rows is self.texts and side.number == 0:
             return self.of_texts
         _ = self.of_texts  # fits the map
         return targets.read(self.spec.targets, self._open(side), self.folder / "targets")
@@ -185,18 +186,18 @@ class TargetReader:
         """What the rows of a stage are compared with."""
         spec = stage.spec
         embeddings = [(self._reduced(side), side.number) for side in matched(spec, rows)]
-        if spec.tuples is None:
+        if not rows.ranked:
             return StageTargets(embeddings)
-        teacher = None
-        if needs_cosines(spec):
+        teacher, described = None, self.spec.rows_of(spec)
+        if needs_cosines(spec, described):
             both = [Side(rows, side) for side in (0, 1)]
             models = [side.model(self.models) for side in both]
             identity = {role: model.identity() for role, model in zip(rows.roles, models, strict=True)}
             queries, documents = map(self._open, both)
             teacher = Embedded(queries, documents, identity)
-        place = f"{stage.place}.tuples"
+        place = self.spec.place_of_rows(stage.number)
         scored = tuple_scores.build(
-            spec.tuples, rows, teacher, spec.reads_scores, self.session, place, self.spec.seed
+            described, rows, teacher, spec.reads_scores, self.session, place, self.spec.seed
         )
         similar_by = self._open(Side(rows, 1)) if spec.group is not None else None
         return StageTargets(embeddings, scored, similar_by)

@@ -1,0 +1,379 @@
+"""The rows that are trained on. A row has k text columns: one text, a text and its translation, a query with
+documents, or what a label is of; and scores or a label where its table has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from edgedistill.errors import shown
+from edgedistill.recipe.section import Location, Revision, Section
+
+DOCUMENTATION = "packaged:documentation"  # a name among files
+LONGEST_LIST = 64  # documents of a row
+LONGEST_TRANSLATION = 1_000  # characters of a text of a pair of translations, by default
+
+
+class Paragraphs(Section):
+    """Paragraph-length texts made by joining consecutive lines of a source; the teacher embeds them like any
+    other text."""
+
+    texts: int = Field(
+        ge=1,
+        description="How many to add to the single lines. Their first lines are spread evenly over all.",
+    )
+    words: tuple[int, int] = Field(
+        (35, 100),
+        strict=False,
+        description="Length range: a target between these two is drawn, then lines are added until it is "
+        "reached.",
+    )
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Paragraphs:
+        if not 1 <= self.words[0] <= self.words[1]:
+            raise ValueError(f"`words` {list(self.words)} must be ascending and start at 1 or more")
+        return self
+
+
+class Passages(Section):
+    """Also train on passages of longer texts: their sentences, and runs of two to four neighbouring ones."""
+
+    texts: int | None = Field(
+        None, ge=1, description="At most this many passages, drawn at random. Default: all."
+    )
+
+
+class Queries(Section):
+    """Queries made from the recipe's own rows: sentences of a text, which that text answers."""
+
+    kinds: list[Literal["first_sentence", "sentence", "question"]] = Field(
+        ["first_sentence", "sentence", "question"],
+        min_length=1,
+        description="What is asked: a text's first sentence (often its title or heading), any other "
+        "sentence, its questions.",
+    )
+    per_text: int = Field(3, ge=1, le=100, description="At most so many queries of a text, drawn at random.")
+
+
+class Negatives(Section):
+    """Texts that do not answer a query, drawn from all documents by the scores of the teacher.
+
+    A document with more than 0.95 of the positive's cosine is left out: it may answer the query too
+    (NV-Retriever, Moreira et al. 2024).
+    """
+
+    count: int = Field(7, ge=1, le=LONGEST_LIST - 1, description="How many for each query.")
+    ranks: int = Field(
+        1_000,
+        ge=2,
+        description="They are drawn from so many best documents of the query, one from each of `count` parts "
+        "of the range of their scores (stratified sampling); the nearest alone teach less.",
+    )
+
+
+class CrossEncoder(Section):
+    """A model that reads query and document together and gives one score."""
+
+    model: Location = Field(description="A model folder, or a hub id (which also needs `revision`).")
+    revision: Revision = None
+    max_tokens: int = Field(256, ge=3, le=8192, description="Longer pairs are truncated.")
+
+
+class Table(Section):
+    """Files, or a data set of the Hugging Face hub, with the same columns."""
+
+    name: str | None = Field(
+        None, description="What a stage's `tables` call it. Default: its languages, such as en-de."
+    )
+    files: list[Location] = Field(
+        [],
+        description="Paths or globs; relative ones start from --data. Texts: .txt (one per line), .md, .rst, "
+        ".html and .pdf (one per paragraph, heading, list item, table row or code block). Tables: .tsv, "
+        ".csv, .jsonl, .json or .parquet (a row each). Each also as .gz.",
+    )
+    dataset: str | None = Field(
+        None, description="Instead of `files`: the hub id of a data set (needs `revision`)."
+    )
+    revision: Revision = None
+    config: str | None = Field(None, description="The configuration of a data set, where it has several.")
+    split: str = Field("train", description="The split of a data set.")
+    columns: list[str | int] = Field(
+        [],
+        max_length=1 + LONGEST_LIST,
+        description="The text columns of a row, in the order that objectives read them: a text and its "
+        "translation; or a query, a text that answers it, and texts that do not. Names, 0-based numbers "
+        "where a table has no header, or nested names such as translation.de of a data set.",
+    )
+    languages: list[str] = Field(
+        [],
+        max_length=2,
+        description="The languages of two columns, the teacher's first: their texts are translations of each "
+        "other.",
+    )
+    score_column: str | int | None = Field(
+        None, description="The column of a quality score, such as WikiMatrix's margin."
+    )
+    min_score: float | None = Field(None, description="Rows with a lower `score_column` are left out.")
+    limit_per_file: int | None = Field(
+        None, ge=1, description="At most this many rows per file, sampled evenly."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Table:
+        named = [*self.columns, *([] if self.score_column is None else [self.score_column])]
+        if self.dataset is not None and self.revision is None:
+            raise ValueError(
+                f"the hub id {shown(self.dataset)} needs a `revision`, or its rows may change without notice"
+            )
+        if any(isinstance(column, int) and column < 0 for column in named):
+            raise ValueError("columns are counted from 0; negative numbers are not supported")
+        if len({*self.columns}) < len(self.columns):
+            raise ValueError(f"`columns` {self.columns} names a column twice; a row has different ones")
+        if len({type(column) for column in named}) > 1:
+            raise ValueError("give all columns as names, or all as numbers")
+        if self.languages and (len(self.languages) != 2 or len(self.columns) != 2):
+            raise ValueError(
+                f"`languages` {self.languages} are of two `columns`, a text and its translation; name both"
+            )
+        if (self.score_column is None) != (self.min_score is None):
+            raise ValueError("`score_column` and `min_score` go together")
+        return self
+
+    @property
+    def title(self) -> str:
+        return self.name or "-".join(self.languages)
+
+
+SOURCE = {"name", "files", "dataset", "revision", "config", "split"}
+OF_TEXTS = {"column", "unit", "paragraphs", "passages", "documentation_texts"}
+OF_DOCUMENTS = {"scores", "cross_encoder", "negatives"}
+OF_LABELS = {"dev", "dev_rows", "test"}
+QUALITY = {"score_column", "min_score"}
+READ_OF_LABELLED = {*SOURCE, *OF_LABELS, "columns", "label"}
+READ_OF_MADE = {"queries", "cross_encoder", "negatives"}
+
+
+class Rows(Table):
+    """Rows of one text, or with `columns` of several: translations, queries with documents, labelled
+    texts."""
+
+    tables: list[Table] = Field(
+        [],
+        description="Instead of `files`: several tables with `columns` of their own, as of language pairs.",
+    )
+    queries: Queries | None = Field(
+        None, description="Instead of `files`: queries made from the recipe's own rows. {}: the defaults."
+    )
+    column: str | Annotated[list[str], Field(min_length=1)] | None = Field(
+        None,
+        description="Of rows of one text: its column in tables, or several that are one text, as in "
+        "title,body; of a list, each holds texts of its own, and a file has one of them or more. By default "
+        "text or, in a table without it, all columns with words.",
+    )
+    unit: Literal["line", "paragraph", "auto"] = Field(
+        "line",
+        description="What a text of a .txt file is: a line; or a paragraph, the lines up to a blank one "
+        "joined. auto: a paragraph in files whose lines are wrapped, a line in all others.",
+    )
+    scores: list[str] = Field(
+        [],
+        max_length=LONGEST_LIST,
+        description="The columns of the scores that a ranking is to match, one for each document column. "
+        "Default: the teacher's cosines.",
+    )
+    cross_encoder: CrossEncoder | None = Field(
+        None, description="A model that scores the documents of a row, instead of the teacher's cosines."
+    )
+    negatives: Negatives | None = Field(
+        None, description="Add documents that do not answer the query. {}: the defaults."
+    )
+    label: str | None = Field(
+        None,
+        description="The column of labels. Numbers are read as text, or, where a data set of the hub names "
+        "its classes, as their names.",
+    )
+    dev: Location | None = Field(
+        None, description="Labelled rows that select the weights: a file, or a split of the data set."
+    )
+    dev_rows: int | None = Field(
+        None, ge=2, description="Instead of `dev`: so many rows set aside, by seed, stratified by label."
+    )
+    test: Location | None = Field(
+        None,
+        description="Labelled rows that are evaluated once, at the end, and by `bench --suite task`. GLUE's "
+        "test labels are hidden: leave it out there.",
+    )
+    exclude: list[Location] = Field(
+        [],
+        description="Globs of files with texts that must not be trained on, such as test sets; every column "
+        "of theirs is read. The recipe's apply to the rows of its stages too.",
+    )
+    held_out: int = Field(
+        0,
+        ge=0,
+        description="Texts of the first column set aside, with all that belongs to them: never trained on, "
+        "used to measure how well the student agrees with the teacher.",
+    )
+    seed: int | None = Field(
+        None,
+        ge=0,
+        description="Seed that selects the held-out texts. Default: the recipe's seed. "
+        "A fixed value lets recipes with different seeds share teacher embeddings.",
+    )
+    limit: int | None = Field(None, ge=1, description="At most this many rows in total, sampled evenly.")
+    limits: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        {}, description="File name: its own limit, instead of `limit_per_file`."
+    )
+    min_words: int = Field(
+        1,
+        ge=1,
+        description="Rows with a text of fewer words are left out. Chinese has no spaces: keep 1.",
+    )
+    max_words: int | None = Field(None, ge=1, description="Rows with a text of more words are left out.")
+    max_chars: int | None = Field(
+        None,
+        ge=1,
+        description="Rows with a text of more characters are left out. Default: 1000 for translations; the "
+        "paper uses 250.",
+    )
+    paragraphs: Paragraphs | None = Field(
+        None,
+        description="Also train on paragraphs joined from consecutive lines; a student that has only seen "
+        "sentences embeds documents badly.",
+    )
+    passages: Passages | None = Field(
+        None,
+        description="Also train on passages of the texts: sentences and runs of them; of held-out texts, "
+        "held out too. {}: the defaults.",
+    )
+    documentation_texts: int = Field(
+        0,
+        ge=0,
+        description="Also train on so many sentences of Python's documentation, which come with this "
+        "package, so that a finished student keeps what it knows of other texts. None of them are held out.",
+    )
+    licences: dict[str, str] = Field(
+        {}, description="File name, or data set: the licence of its texts. The model card lists them."
+    )
+
+    @property
+    def parts(self) -> list[Table]:
+        """The tables with columns, in the recipe's order; of rows of one text, these themselves."""
+        return [*self.tables] or [self]
+
+    @property
+    def text_columns(self) -> int:
+        """How many text columns the tables have."""
+        return 2 if self.queries is not None else len(self.parts[0].columns) or 1
+
+    @property
+    def width(self) -> int:
+        """How many texts a row has, with the negatives that are added."""
+        return self.text_columns + (self.negatives.count if self.negatives is not None else 0)
+
+    @property
+    def translated(self) -> bool:
+        """Whether the texts of a row are translations of each other."""
+        return any(part.languages for part in self.parts)
+
+    @property
+    def ranked(self) -> bool:
+        """Whether a row is a query with documents."""
+        return self.text_columns > 1 and not self.translated and self.label is None
+
+    @property
+    def languages_of_tables(self) -> list[str]:
+        """Every language of translations, in the recipe's order."""
+        return list(dict.fromkeys(language for part in self.parts for language in part.languages))
+
+    @property
+    def patterns(self) -> list[tuple[list[str], str]]:
+        """(globs of files that are read, their key in this section)."""
+        numbered = enumerate(self.tables)
+        found = [(self.files, "files"), *((part.files, f"tables[{at}].files") for at, part in numbered)]
+        return [(files, key) for files, key in found if files and DOCUMENTATION not in files]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Rows:
+        sources = [bool(self.files), self.dataset is not None, bool(self.tables), self.queries is not None]
+        if sum(sources) != 1:
+            raise ValueError("give one of `files`, `dataset`, `tables` and `queries`")
+        if self.dataset is not None and isinstance(self.column, list):
+            raise ValueError("`column` of a `dataset` is one; name one")
+        if DOCUMENTATION in self.files and len(self.files) > 1:
+            raise ValueError(f"{DOCUMENTATION} stands alone; beside other files add `documentation_texts`")
+        for number, table in enumerate(self.tables):
+            if not (table.files or table.dataset):
+                raise ValueError(f"`tables`[{number}] has neither `files` nor a `dataset`")
+            if len(table.columns) < 2:
+                raise ValueError(f"`tables`[{number}] needs two `columns` or more")
+        if len({(len(table.columns), bool(table.languages)) for table in self.tables}) > 1:
+            raise ValueError("`tables` differ: give all as many `columns`, and all `languages` or none")
+        self._fields_fit()
+        return self
+
+    def _fields_fit(self) -> None:
+        """Raise ValueError for a key that such rows do not read."""
+        everything = set(type(self).model_fields)
+        if self.label is not None:
+            self._labelled_fits()
+            self._refuse(everything - READ_OF_LABELLED, "is not read of labelled rows; leave it out")
+        elif self.queries is not None:
+            self._refuse(everything - READ_OF_MADE, "is not read of rows with `queries`; leave it out")
+        elif self.text_columns > 1:
+            self._refuse(OF_TEXTS, "is of rows of one text; leave it out beside `columns`")
+        elif self.columns:
+            raise ValueError(
+                "`columns` are two or more, or have a `label`; name one column of texts `column`"
+            )
+        else:
+            self._refuse(QUALITY, "is of rows with `columns`; leave it out")
+        if not self.ranked:
+            self._refuse(OF_DOCUMENTS, "is of queries with documents; name their `columns`")
+        if self.label is None:
+            self._refuse(OF_LABELS, "is of labelled rows; name their `label`")
+        if self.tables:
+            self._refuse({"columns", "languages", *QUALITY}, "is of each of the `tables`; move it there")
+        if self.scores and len(self.scores) != self.text_columns - 1:
+            raise ValueError(
+                f"`scores` names {len(self.scores)}, and `columns` {self.text_columns - 1} of documents; "
+                "give each document its score"
+            )
+        if self.scores and (self.negatives is not None or self.cross_encoder is not None):
+            raise ValueError(
+                "added `negatives` have no `scores`, and a `cross_encoder` gives others; leave one out"
+            )
+
+    def _refuse(self, keys: set[str], fact: str) -> None:
+        for key in sorted(keys):
+            if getattr(self, key) != type(self).model_fields[key].get_default():
+                raise ValueError(f"`{key}` {fact}")
+
+    def _labelled_fits(self) -> None:
+        if not 1 <= len(self.columns) <= 2:
+            raise ValueError("a `label` is of one of the `columns` or of two; name them")
+        if (self.dev is None) == (self.dev_rows is None):
+            raise ValueError("give either `dev` or `dev_rows`: one of them must select the weights")
+
+
+def row_sources(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each stage that reads tables of its own a source, as records list them: `name` and `licence`; the
+    number of rows is not recorded.
+
+    stages: of a dumped recipe.
+    """
+    found = []
+    for stage in stages:
+        rows = stage.get("rows")
+        if rows and not rows.get("queries") and not rows.get("label"):
+            tables = rows.get("tables") or [rows]
+            names = [
+                each.get("dataset") or Path(file).name for each in tables for file in each["files"] or [""]
+            ]
+            licences = dict.fromkeys((rows.get("licences") or {}).values())
+            name = f"rows of the stage {stage['name']}: {', '.join(names)}"
+            found.append({"name": name, "licence": ", ".join(licences) or None})
+    return found
