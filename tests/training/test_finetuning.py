@@ -609,7 +609,7 @@ def test_the_bundle_says_what_torch_says(tuned: Path, name: str) -> None:
     labels, probabilities = opened.classify(items)
     trained = run.open_run(tuned / "runs" / name)
     module = trained.classifier()
-    tokens = labelled_rows.ItemTokens(
+    tokens = labelled_rows.tokenized(
         [(item,) if isinstance(item, str) else item for item in items],
         trained.tokenizer(),
         trained.prompt,
