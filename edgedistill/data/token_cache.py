@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,12 +28,23 @@ class TokenCache:
     """Token ids of every text, special tokens included: those of row i are ids[offsets[i] : offsets[i +
     1]]."""
 
-    def __init__(self, folder: Path, pad_id: int) -> None:
+    def __init__(
+        self, ids: np.ndarray, offsets: np.ndarray, pad_id: int, cut: tuple[int, int] = (0, 0)
+    ) -> None:
+        self.ids, self.offsets, self.pad_id, self.cut = ids, offsets, pad_id, cut
+
+    @classmethod
+    def open(cls, folder: Path, pad_id: int) -> TokenCache:
+        """The ids in a folder."""
         about = files.read_json(folder / "tokens.json")
-        self.ids = mapped(folder / "ids.bin", np.dtype(about["dtype"]))
-        self.cut: tuple[int, int] = tuple(about["cut"])
-        self.offsets = mapped(folder / "offsets.bin", np.int64)
-        self.pad_id = pad_id
+        ids = mapped(folder / "ids.bin", np.dtype(about["dtype"]))
+        return cls(ids, mapped(folder / "offsets.bin", np.int64), pad_id, tuple(about["cut"]))
+
+    @classmethod
+    def of(cls, rows: Sequence[np.ndarray], pad_id: int) -> TokenCache:
+        """These ids, in memory."""
+        ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return cls(np.concatenate(rows).astype(np.int64), ends, pad_id)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -54,7 +65,7 @@ class TokenCache:
         the closing special one."""
         starts, lengths = np.asarray(self.offsets[rows]), self.lengths(rows)
         truncated = np.minimum(lengths, max_tokens)
-        positions = np.arange(truncated.max())
+        positions = np.arange(max(1, truncated.max()))
         mask = positions < truncated[:, None]
         where = np.where(mask, starts[:, None] + positions, 0)
         ids = np.where(mask, self.ids[where], self.pad_id).astype(np.int64)
@@ -97,10 +108,10 @@ class TokenPass(CorpusPass):
 
         def write(folder: Path) -> None:
             self.run()
-            shards = (TokenCache(self.shard(number), self.pad_id) for number in range(self.shards))
+            shards = (TokenCache.open(self.shard(number), self.pad_id) for number in range(self.shards))
             self._write(folder, ((each.ids, np.diff(each.offsets), each.cut) for each in shards))
 
-        return TokenCache(cached_folder(self.whole, write, self.session.log), self.pad_id)
+        return TokenCache.open(cached_folder(self.whole, write, self.session.log), self.pad_id)
 
     def computed(self, number: int) -> Callable[[Path], None]:
         return partial(self._write, found=list(self._tokenized(number)))

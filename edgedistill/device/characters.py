@@ -153,7 +153,7 @@ def composition() -> tuple[list[list[int]], list[tuple[int, int, int]], list[tup
     classes of combining marks."""
     split, join = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
     parts, composed = [], []
-    for character in _where(lambda each: split(each) != each, str, split):
+    for character in _where(lambda character: split(character) != character, str, split):
         decomposed = split(character)
         if ord(character) in HANGUL:
             continue
@@ -165,7 +165,7 @@ def composition() -> tuple[list[list[int]], list[tuple[int, int, int]], list[tup
     def moves(character: str) -> bool:
         return split(f"a{LAST_MARK}{character}") != f"a{LAST_MARK}{split(character)}"
 
-    marks = [*_where(moves, lambda each: f"a{LAST_MARK}{each}", split), LAST_MARK]
+    marks = [*_where(moves, lambda mark: f"a{LAST_MARK}{mark}", split), LAST_MARK]
     known = {unicodedata.combining(mark): mark for mark in marks if unicodedata.combining(mark)}
 
     def class_of(mark: str) -> int:

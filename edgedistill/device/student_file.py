@@ -145,8 +145,8 @@ class _File:
                 self.product(student.words.product)
             if at < len(student.dense):
                 self._dense(student.dense[at])
-        self.numbers([size for size, _ in student.blocks])
-        self.array(np.array([weight for _, weight in student.blocks], np.float32))
+        self.numbers([])  # of blocks of several teachers, their sizes and weights
+        self.array(np.zeros(0, np.float32))
         self.numbers(opened.dims if not opened.labels else [])
         self.strings([label.encode() for label in opened.labels])
         mean = opened.calibration.mean
@@ -308,7 +308,7 @@ def _header(opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
         "pooling": POOLINGS.index(student.pooling),
         "denses": len(student.dense),
         "lexical_at": student.words_at,
-        "blocks": len(student.blocks),
+        "blocks": 0,
         "size": labels or opened.dims[0],
         "cuts": 0 if labels else len(opened.dims),
         "labels": labels,

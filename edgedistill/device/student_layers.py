@@ -80,7 +80,6 @@ class Student:
     dense: list[Dense]
     words: Words | None
     words_at: int  # how many dense layers come before the words; -1 without these
-    blocks: list[tuple[int, float]]
     numbers: dict[str, Any] = field(default_factory=dict)
     weights: np.ndarray | None = None
     positions: Stored | None = None
@@ -109,7 +108,6 @@ def read(graph: GraphWeights, output: str) -> Student:
         tail.dense[::-1],
         tail.words,
         len(tail.dense) - tail.words_behind if tail.words else -1,
-        tail.blocks,
         **layers,
     )
     if unused := graph.unused():
@@ -192,7 +190,6 @@ class _Tail:
         self.dense: list[Dense] = []  # the last one first
         self.words: Words | None = None
         self.words_behind = 0  # how many dense layers follow them
-        self.blocks: list[tuple[int, float]] = []
         self.activation, self.bias = "Linear", ""  # of the product that comes before what was read
 
     def read(self, output: str) -> str:
@@ -225,8 +222,6 @@ class _Tail:
         if kind == "Add" and graph.has(others[0]):
             self.bias = others[0]
             return first
-        if kind == "Concat" and {"Mul"} == set(map(self._operator, node.inputs)):
-            return self._read_blocks(node)
         return None
 
     def _product(self, node: Node, weight: str) -> str:
@@ -258,20 +253,6 @@ class _Tail:
         rows = _codes(graph, f"{LEXICAL}.rows")
         self.words = Words(rows, np.where(continues, -weights, weights), projection)
         self.words_behind = len(self.dense)
-
-    def _read_blocks(self, node: Node) -> str:
-        """Returns the name of what is cut into blocks, each of which is brought to a length."""
-        source = ""
-        for name in node.inputs:
-            scaled = self.graph.writers[name]
-            unit = self.graph.writers[scaled.inputs[0]]
-            cut = self.graph.writer(unit.inputs[0])
-            if cut is None or cut.kind != "Slice":
-                raise _unknown(self.graph, "joins parts of no block")
-            start, end = (int(self.graph.array(bound)[0]) for bound in cut.inputs[1:3])
-            self.blocks.append((end - start, float(self.graph.array(scaled.inputs[1])) ** 2))
-            source = cut.inputs[0]
-        return source
 
 
 def _pooling(graph: GraphWeights, name: str, kind: str) -> str:

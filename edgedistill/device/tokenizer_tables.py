@@ -51,7 +51,7 @@ def read(tokenizer: Tokenizer, settings: dict[str, Any], tokens: int) -> Tables 
     for token, at in vocabulary.items():
         names[at] = token.encode()
     added = [(token["content"].encode(), token["id"]) for token in settings["added_tokens"]]
-    added.sort(key=lambda each: -len(each[0]))  # the longest is found first
+    added.sort(key=lambda token: -len(token[0]))  # the longest is found first
     if model["type"] == "WordPiece":
         runs, letters = characters.runs_of_changes(characters.changed(tokenizer))
         return Tables(
@@ -76,7 +76,7 @@ def read(tokenizer: Tokenizer, settings: dict[str, Any], tokens: int) -> Tables 
 
 def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The ids that the tokenizer puts before and after those of a text."""
-    with_, without = (tokenizer.encode("a", add_special_tokens=each).ids for each in (True, False))
+    with_, without = (tokenizer.encode("a", add_special_tokens=special).ids for special in (True, False))
     start = next(at for at in range(len(with_)) if with_[at : at + len(without)] == without)
     return with_[:start], with_[start + len(without) :]
 
@@ -116,7 +116,7 @@ def _unknown_parts(settings: dict[str, Any]) -> Iterator[str]:
 def _splits_words(splits: dict[str, Any]) -> bool:
     """Whether words are what stands between white space, each with a mark in front of it."""
     both = splits.get("pretokenizers", [])
-    if [each["type"] for each in both] != ["WhitespaceSplit", "Metaspace"]:
+    if [step["type"] for step in both] != ["WhitespaceSplit", "Metaspace"]:
         return False
     marks = both[1]
     scheme = marks.get("prepend_scheme", "always")

@@ -17,7 +17,7 @@ from edgedistill import files, machine, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity
 from edgedistill.precisions import PRECISIONS, known_precisions
-from edgedistill.quantization import graph_editor, mixed_precision, sample_texts
+from edgedistill.quantization import fp16, graph_editor, mixed_precision, sample_texts
 from edgedistill.run import Run
 from edgedistill.runtime import bundle, golden_file
 from edgedistill.runtime.compact import measured
@@ -159,11 +159,11 @@ class Writer:
     def _add(self, precision: str, folder: Path) -> dict[str, Any]:
         """Write and check the graph of a precision; returns its entry in the manifest."""
         converted, kept = self.converted(precision)
-        device = quantization.simulated(converted, precision)
-        simulated = self._compared(precision, device, folder) if device is not None else {}
-        entry = self._compared(precision, converted, folder)
-        if simulated:  # what the device gives, not this CPU
-            entry |= {key: simulated[key] for key in ("parity", "drift")}
+        on_device = {}
+        if precision == "fp16":  # what the device gives, not this CPU
+            simulated = self._compared(precision, fp16.simulated(converted), folder)
+            on_device = {key: simulated[key] for key in ("parity", "drift")}
+        entry = self._compared(precision, converted, folder) | on_device
         if kept:
             rest = "w8" if precision == "int8" else "float32"
             self.log(f"{precision}: {len(kept)} products stay in {rest}: {', '.join(kept)}")
@@ -254,7 +254,7 @@ class ClassifierWriter(Writer):
 
 def _check_operators(model: onnx.ModelProto, student: Any) -> None:
     """Raise UserError for a traced graph with operators that bundles may not use."""
-    allowed = {operators.full_name(*each) for each in operators.ALLOWED}
+    allowed = {operators.full_name(*operator) for operator in operators.ALLOWED}
     if unknown := [name for name in _operators(model) if name not in allowed]:
         fact = f"an architecture whose graph has operators that a bundle may not use ({', '.join(unknown)})"
         raise UserError(f"{type(getattr(student, 'model', student)).__name__}: {fact}; {model_folder.TEACH}")

@@ -108,7 +108,7 @@ def tokenizer_json(folder: Path, max_tokens: int, side: str = "right") -> dict[s
 
 def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     """Write sentence-transformers' chain: Transformer (the graph's `last_hidden_state`), Pooling, a Dense per
-    layer, Normalize.
+    layer (a Normalize where a layer scales to unit length), Normalize.
 
     A head that the graph applies to every token has no Dense.
     """
@@ -128,19 +128,24 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
         **_pooling(poolings),
         "include_prompt": source.pools_prompt if source else True,
     }
-    layers = [
-        {
-            "in_features": linear.in_features,
-            "out_features": linear.out_features,
-            "bias": linear.bias is not None,
-            "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
-        }
-        for linear, activation in dense
-    ]
-    modules = [("Transformer", None), ("Pooling", pooling), *(("Dense", layer) for layer in layers)]
+    modules = [("Transformer", None), ("Pooling", pooling)]
+    for linear, activation in dense:
+        config = (
+            {
+                "in_features": linear.in_features,
+                "out_features": linear.out_features,
+                "bias": linear.bias is not None,
+                "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
+            }
+            if isinstance(linear, nn.Linear)
+            else {}
+        )
+        modules.append(("Dense" if config else "Normalize", config))
     _chain(folder, [*modules, ("Normalize", {})])
+    kind = torch.float16 if half else torch.float32
     for at, (linear, _) in enumerate(dense, start=2):
-        kind = torch.float16 if half else torch.float32
+        if not isinstance(linear, nn.Linear):
+            continue
         weights = linear.state_dict(prefix="linear.")
         save_file(
             {name: value.to(kind).contiguous() for name, value in weights.items()},
@@ -188,15 +193,14 @@ def _sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str,
 def _pooling(poolings: list[str]) -> dict[str, Any]:
     """Flags, which any version of sentence-transformers reads; joined in another order than the flags',
     poolings need its newer list."""
-    flags = {flag: ours in poolings for flag, (_, ours) in model_folder.POOLINGS.items()}
-    if poolings == [ours for _, ours in model_folder.POOLINGS.values() if ours in poolings]:
-        return flags
     names = {ours: name for name, ours in model_folder.POOLINGS.values()}
+    if poolings == [ours for ours in names if ours in poolings]:
+        return {flag: ours in poolings for flag, (_, ours) in model_folder.POOLINGS.items()}
     return {"pooling_mode": [names[ours] for ours in poolings]}
 
 
-def _dense(student: Any) -> list[tuple[nn.Linear, nn.Module]]:
-    """(linear, activation) of each layer after pooling."""
+def _dense(student: Any) -> list[tuple[nn.Module, nn.Module]]:
+    """(linear or UnitLength, activation) of each layer after pooling."""
     if hasattr(student, "dense"):
         return [(block[0], block[1]) for block in student.dense]
     activation = nn.Tanh() if student.tanh else nn.Identity()
@@ -224,7 +228,7 @@ def _static(folder: Path, run: Run, student: StaticStudent) -> None:
         inner.add_tokens([AddedToken(MARK)])
         # the token's own text goes through the normalizers too, hence "unless it is there"
         front = normalizers.Replace(Regex(rf"\A(?!{MARK})"), MARK)
-        inner.normalizer = normalizers.Sequence([each for each in (inner.normalizer, front) if each])
+        inner.normalizer = normalizers.Sequence([step for step in (inner.normalizer, front) if step])
     inner.enable_truncation(limit)
     inner.no_padding()
     _chain(folder, [("StaticEmbedding", None), ("Normalize", {})])

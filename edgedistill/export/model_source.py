@@ -134,7 +134,7 @@ def _named(config: dict[str, Any]) -> str:
 def _is_other_encoder(config: dict[str, Any]) -> bool:
     """Whether a model whose family generates texts only embeds them: the encoder of T5, a Gemma that attends
     to both sides."""
-    halves = any(each.endswith("EncoderModel") for each in config.get("architectures") or [])
+    halves = any(name.endswith("EncoderModel") for name in config.get("architectures") or [])
     return halves or bool(config.get("use_bidirectional_attention"))
 
 

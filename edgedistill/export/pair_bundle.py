@@ -38,7 +38,7 @@ def export(
             _write_side(source, precisions, folder / side, log)
         opened = [bundle.load(folder / side) for side in SIDES]
         texts = sample_texts.suite_sentences()[:TEXTS]
-        cosine, fact = teacher_agreement.space(*(each.encode_query(texts) for each in opened))
+        cosine, fact = teacher_agreement.space(*(encoder.encode_query(texts) for encoder in opened))
         if fact is not None:
             way_out = "pair a student with its teacher, or with another student of that teacher"
             raise UserError(f"{query.name} for {document.name}: {fact}; {way_out}")
@@ -51,7 +51,7 @@ def export(
         }
         pair |= {"documents": manifests.MEAN} if mean else {}
         graphs = None if mean else _write_router(folder, opened)
-        sides = [each.manifest for each in opened]
+        sides = [encoder.manifest for encoder in opened]
         files.write_text(
             folder / "README.md",
             model_card.filled("pair", pair, **dict(zip(SIDES, sides, strict=True)), graphs=graphs),
@@ -61,8 +61,8 @@ def export(
         if out.exists():
             log(f"{out}: replaces the existing bundle")
     sizes = {
-        side: {name: entry["size_bytes"] for name, entry in each["precisions"].items()}
-        for side, each in zip(SIDES, sides, strict=True)
+        side: {name: entry["size_bytes"] for name, entry in about["precisions"].items()}
+        for side, about in zip(SIDES, sides, strict=True)
     }
     log(f"{out}: mean cosine of the two encoders on {TEXTS} sentences {cosine:.3f}")
     return {"name": out.name, "dims": opened[0].dims, "cosine": pair["cosine"], "precisions": sizes}
@@ -93,15 +93,19 @@ def _write_router(folder: Path, opened: list[bundle.Bundle]) -> list[str] | None
     Returns the graphs of which one is named to open the transformers among them, none where there is no
     transformer; None where it cannot open both.
     """
-    types, structure, graphs = dict[str, str](), dict[str, list[str]](), list[set[str]]()
-    for side, each in zip(SIDES, opened, strict=True):
-        if not (folder / side / "modules.json").exists():
+    types: dict[str, str] = {}
+    structure: dict[str, list[str]] = {}
+    graphs: list[set[str]] = []
+    for side, encoder in zip(SIDES, opened, strict=True):
+        path = folder / side / "modules.json"
+        if not path.exists():
             return None
-        modules = files.read_json(folder / side / "modules.json")
-        structure[side] = ["/".join(filter(None, (side, module["path"]))) for module in modules]
-        types |= zip(structure[side], (module["type"] for module in modules), strict=True)
+        modules = files.read_json(path)
+        names = [f"{side}/{module['path']}".rstrip("/") for module in modules]
+        structure[side] = names
+        types |= {name: module["type"] for name, module in zip(names, modules, strict=True)}
         if modules[0]["type"].endswith("Transformer"):
-            graphs.append({entry["file"] for entry in each.manifest["precisions"].values()})
+            graphs.append({entry["file"] for entry in encoder.manifest["precisions"].values()})
     common = sorted(set.intersection(*graphs)) if graphs else []
     if graphs and not common:
         return None
@@ -109,7 +113,7 @@ def _write_router(folder: Path, opened: list[bundle.Bundle]) -> list[str] | None
     router = {"types": types, "structure": structure, "parameters": parameters}
     files.write_json(folder / "router_config.json", router)
     files.write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": ROUTER}])
-    prompts = {side: each.prompts.of(side) for side, each in zip(SIDES, opened, strict=True)}
+    prompts = {side: encoder.prompts.of(side) for side, encoder in zip(SIDES, opened, strict=True)}
     settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     files.write_json(folder / "config_sentence_transformers.json", settings)
     return common

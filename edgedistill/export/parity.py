@@ -121,13 +121,13 @@ def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
     threshold = measure.required(row)
     single, batched = golden_file.rows(opened, golden), golden_file.rows(opened, golden, together=True)
     values, others = measure.between(single, golden.rows), measure.between(batched, golden.rows)
-    for each, where in ((values, ""), (others, " in a batch with the others")):
-        at = measure.worst_of(each)
-        if fact := measure.problem(each[at], threshold, precision, where):
+    for measured, where in ((values, ""), (others, " in a batch with the others")):
+        at = measure.worst_of(measured)
+        if fact := measure.problem(measured[at], threshold, precision, where):
             reason = (
                 f"{golden.name(at)} {fact}; token ids agree, so the loss is in the arithmetic: {row.remedy}"
             )
-            raise CheckFailed(reason, {"text": at, measure.name: float(each[at]), "needed": threshold})
+            raise CheckFailed(reason, {"text": at, measure.name: float(measured[at]), "needed": threshold})
     drift = measure.agreement(measure.between(single, batched))
     if not drift.min() >= measure.required_drift(row):
         at = int(np.argmin(drift))

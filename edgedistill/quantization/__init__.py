@@ -6,7 +6,6 @@ from edgedistill.quantization.conversion import (
     convert_except,
     converted,
     converter,
-    simulated,
 )
 from edgedistill.quantization.sample_texts import TokenIds
 
@@ -18,11 +17,11 @@ __all__ = [
     "converted",
     "converter",
     "eight_bits",
+    "fp16",
     "graph_editor",
     "int8",
     "mixed_precision",
     "sample_texts",
-    "simulated",
     "w4",
     "w8",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import onnx
 from onnx import helper
@@ -33,18 +32,9 @@ def converter(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) ->
     known_precisions([precision])
     if precision == "fp32":
         return lambda graph: graph
-    conversion: Converter = _module(precision).converter(model, samples)
+    module = importlib.import_module(f"edgedistill.quantization.{precision}")
+    conversion: Converter = module.converter(model, samples)
     return conversion
-
-
-def simulated(model: onnx.ModelProto, precision: str) -> onnx.ModelProto | None:
-    """A converted graph that computes on a CPU what the device that the precision is for computes; None where
-    the CPU does it itself."""
-    return _module(precision).simulated(model) if precision == "fp16" else None
-
-
-def _module(precision: str) -> Any:
-    return importlib.import_module(f"edgedistill.quantization.{precision}")
 
 
 def convert_except(convert: Converter, model: onnx.ModelProto, skip: Iterable[str]) -> onnx.ModelProto:

@@ -27,10 +27,10 @@ def store(editor: GraphEditor) -> None:
 def large_table(editor: GraphEditor, node: onnx.NodeProto, *operators: str) -> np.ndarray | None:
     """The values of a large table that a node with one of these operators reads; None for other nodes, and
     where it looks up columns."""
-    values = editor.array(node.input[0]) if node.op_type in operators else None
-    if values is None or values.ndim != 2 or values.size < SMALLEST:
+    if node.op_type not in operators or any(a.name == "axis" and a.i != 0 for a in node.attribute):
         return None
-    return None if any(a.name == "axis" and a.i != 0 for a in node.attribute) else values
+    values = editor.array(node.input[0])
+    return values if values is not None and values.ndim == 2 and values.size >= SMALLEST else None
 
 
 def gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:

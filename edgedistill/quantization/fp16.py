@@ -115,9 +115,11 @@ class _Float16:
     def __init__(self, model: onnx.ModelProto, largest: Largest) -> None:
         self.editor = GraphEditor(model)
         inputs = {
-            each.name for each in model.graph.input if each.type.tensor_type.elem_type == TensorProto.FLOAT
+            value.name for value in model.graph.input if value.type.tensor_type.elem_type == TensorProto.FLOAT
         }
-        constants = {each.name for each in model.graph.initializer if each.data_type == TensorProto.FLOAT}
+        constants = {
+            constant.name for constant in model.graph.initializer if constant.data_type == TensorProto.FLOAT
+        }
         self.floats = inputs | constants | _values_of_type(model, TensorProto.FLOAT)
         self.largest = largest
         self.half: set[str] = set()
@@ -207,7 +209,7 @@ class _Float16:
 
 def _values_of_type(model: onnx.ModelProto, kind: int) -> set[str]:
     """The names of all values that nodes compute in a type of TensorProto."""
-    names = {name for node in model.graph.node for name in node.output}
+    computed = {name for node in model.graph.node for name in node.output}
     graph = onnx.shape_inference.infer_shapes(model).graph
     typed = [*graph.value_info, *graph.output]
-    return {value.name for value in typed if value.type.tensor_type.elem_type == kind} & names
+    return computed & {value.name for value in typed if value.type.tensor_type.elem_type == kind}

@@ -150,7 +150,9 @@ def left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[
     Products are all operators whose weights a precision should convert, not only those that the converters
     know. The share is 1 where there are none, and no constant was converted either.
     """
-    before, after = ({each.name: each for each in model.graph.initializer} for model in (fp32, quantized))
+    before, after = (
+        {constant.name: constant for constant in model.graph.initializer} for model in (fp32, quantized)
+    )
     operators = {
         name: node.op_type
         for node in fp32.graph.node

@@ -166,7 +166,7 @@ def _groups(facts: GraphFacts) -> list[_Group]:
 
 
 def _with(name: str, touched: list[_Group], at: int) -> list[str]:
-    return list(dict.fromkeys([*(each for group in touched for each in group[at]), name]))
+    return list(dict.fromkeys([*(member for group in touched for member in group[at]), name]))
 
 
 def _is_fixed(facts: GraphFacts, x: str) -> bool:
@@ -239,10 +239,13 @@ class Products:
 
     def _largest(self, x: str, zero: int, step: float) -> str:
         """What each row is divided by, (…, 1)."""
-        values = self.add("Abs", [x], f"{x}_absolute") if zero == ZERO else x
+        values, smallest = x, TINY
+        if zero == ZERO:
+            values = self.add("Abs", [x], f"{x}_absolute")
+        elif zero:
+            smallest = LEAST / zero / step
         last = self.constant(np.array([-1]), "last_axis")
         high = self.add("ReduceMax", [values, last], f"{x}_high", keepdims=1)
-        smallest = LEAST / zero / step if zero not in (0, ZERO) else TINY
         return self.add("Max", [high, self.number(smallest)], f"{x}_largest")
 
     def number(self, value: float) -> str:

@@ -98,8 +98,8 @@ def values_of(
             indices = texts[start : start + size]
             batch = np.array([ids[at] for at in indices], np.int64)
             inputs = {
-                each.name: batch if each.name.startswith("input_ids") else np.ones_like(batch)
-                for each in session.get_inputs()
+                value.name: batch if value.name.startswith("input_ids") else np.ones_like(batch)
+                for value in session.get_inputs()
             }
             yield indices, dict(zip(names, session.run(list(names), inputs), strict=True))
 
@@ -130,6 +130,7 @@ def agreement(quantized: onnx.ModelProto, expected: np.ndarray, ids: TokenIds) -
 def cosines(rows: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
     """Mean and minimum of the rows' cosines."""
     lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(expected, axis=1)
-    values = (rows * expected).sum(1) / np.maximum(lengths, 1e-30)
-    values[lengths == 0] = 1.0  # an empty text without special tokens: zero in both
+    products = (rows * expected).sum(1)
+    # an empty text without special tokens: zero in both
+    values = np.where(lengths == 0, 1.0, products / np.maximum(lengths, 1e-30))
     return float(values.mean()), float(values.min())

@@ -12,4 +12,3 @@ from edgedistill.recipe.stages import *
 from edgedistill.recipe.students import *
 from edgedistill.recipe.targets import *
 from edgedistill.recipe.teacher import *
-from edgedistill.recipe.views import *

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,19 +11,65 @@ from edgedistill.recipe.rows import Rows
 from edgedistill.recipe.section import (
     LARGEST_BATCH,
     MOST_EPOCHS,
+    ByKind,
     Clip,
+    OneOf,
     Section,
     TrainingDtype,
     TrainingTokens,
     Warmup,
     check_sorted_rows,
 )
-from edgedistill.recipe.views import View
 
 SORTED_BATCHES = 100
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class AnyView(ByKind):
+    """What views differ in: whether words are left out, which `share` of them, and whether what remains is
+    one span."""
+
+    edits: ClassVar[bool] = True
+    span: ClassVar[bool] = False
+
+    @property
+    def share(self) -> float:
+        return 0.0
+
+
+class WordDeletion(AnyView):
+    """The text with random words deleted."""
+
+    kind: Literal["word_deletion"]
+    fraction: float = Field(
+        0.1, gt=0, lt=1, description="Share of words deleted, on average over texts; at least one word stays."
+    )
+
+    @property
+    def share(self) -> float:
+        return self.fraction
+
+
+class Crop(AnyView):
+    """A random contiguous span of the text."""
+
+    kind: Literal["crop"]
+    span = True
+    drop_fraction: float = Field(
+        0.1,
+        gt=0,
+        lt=1,
+        description="Share of words outside the span, on average over texts; at least one word stays.",
+    )
+
+    @property
+    def share(self) -> float:
+        return self.drop_fraction
+
+
+View = Annotated[AnyView, OneOf(AnyView)]
 
 
 class Match(Section):

@@ -408,15 +408,6 @@ class PairBundle(Bundle):
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any], query: Bundle, document: Bundle) -> None:
-        self.folder, self.manifest = folder, manifest
-        self.query, self.document = query, document
-        if manifest.get("documents") == manifests.MEAN:
-            self.document = MeanBundle(document, query)
-        self.precision, self.threads, self.max_tokens = query.precision, query.threads, query.max_tokens
-        self.prompts = Prompts("", query.prompts.query, document.prompts.document)
-        self.labels, self.pair, self._device = [], False, query._device
-        self.dims = [dim for dim in query.dims if dim in document.dims]
-        self.calibration = document.calibration
         for name, opened in zip(SIDES, (query, document), strict=True):
             if opened.labels or isinstance(opened, PairBundle):
                 kind = "a classifier" if opened.labels else "a pair itself"
@@ -424,6 +415,14 @@ class PairBundle(Bundle):
         if query.dims[0] != document.dims[0]:
             fact = f"{query.dims[0]} dimensions for queries, {document.dims[0]} for documents"
             raise UserError(f"{folder}: {fact}, so they are not of one space; {GET_AGAIN}")
+        self.folder, self.manifest = folder, manifest
+        is_mean = manifest.get("documents") == manifests.MEAN
+        self.query, self.document = query, MeanBundle(document, query) if is_mean else document
+        self.precision, self.threads, self.max_tokens = query.precision, query.threads, query.max_tokens
+        self.labels, self.pair, self._device = [], False, query._device
+        self.prompts = Prompts("", query.prompts.query, document.prompts.document)
+        self.dims = [dim for dim in query.dims if dim in document.dims]
+        self.calibration = document.calibration
 
     def __repr__(self) -> str:
         return f"<PairBundle {self.manifest['name']}: {self.query!r}, {self.document!r}>"
@@ -492,7 +491,7 @@ class ClassifierBundle(Bundle):
         with progress_bar(len(items), progress, "classifying", "items") as advance:
             for start in range(0, len(items), WINDOW):
                 texts = self._columns(items[start : start + WINDOW], start)
-                ids = [self._tokenize(each, start) for each in texts]
+                ids = [self._tokenize(column, start) for column in texts]
                 self._run([*ids], logits[start : start + len(ids[0])], batch_tokens, advance)
         return logits
 

@@ -131,17 +131,17 @@ def shipped() -> list[dict[str, Any]]:
         path = paths[name]
         manifest = files.read_json(path)
         rows, teachers = manifest["recipe"]["rows"], manifest["run"]["teachers"]
-        licences = [*(each["licence"] for each in teachers), *rows["licences"].values()]
+        licences = [*(teacher["licence"] for teacher in teachers), *rows["licences"].values()]
         student = {
             "name": name,
             "folder": str(path.parent),
             "about": manifest["recipe"]["about"],
             "languages": languages(manifest) or [rows["column"]],
             "max_tokens": manifest["max_tokens"],
-            "size_bytes": sum(each["size_bytes"] for each in manifest["precisions"].values())
+            "size_bytes": sum(entry["size_bytes"] for entry in manifest["precisions"].values())
             + (path.parent / "tokenizer.json").stat().st_size,
             "scores": scores,
-            "licences": list({each.lower(): each for each in licences}.values()),
+            "licences": list({licence.lower(): licence for licence in licences}.values()),
         }
         students.append(student)
     return students

@@ -110,7 +110,7 @@ class GraphWeights:
     def constants(self) -> dict[str, np.ndarray]:
         """All constants: floats as float32, integers as they are. What is stored besides, such as scales,
         keeps its own name."""
-        return {name: self.array(name) for name in {ENDING.sub("", each): None for each in self.tensors}}
+        return {name: self.array(name) for name in {ENDING.sub("", stored): None for stored in self.tensors}}
 
     def array(self, name: str) -> np.ndarray:
         """A constant as `constants` gives it.

@@ -280,7 +280,7 @@ def problems(kind: type[Part], data: Mapping) -> list[str]:
     try:
         kind.model_validate(data)
     except ValidationError as error:
-        return [_line(each) for each in error.errors(include_url=False)[:MOST_PROBLEMS]]
+        return [_line(problem) for problem in error.errors(include_url=False)[:MOST_PROBLEMS]]
     return []
 
 
@@ -297,6 +297,6 @@ def _is_deeper(value: Any, levels: int) -> bool:
     end."""
     level = [value]
     for _ in range(levels):
-        containers = [each.values() if isinstance(each, dict) else each for each in level]
+        containers = [value.values() if isinstance(value, dict) else value for value in level]
         level = [inner for container in containers for inner in container if isinstance(inner, dict | list)]
     return bool(level)

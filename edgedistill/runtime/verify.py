@@ -83,7 +83,7 @@ def beside(name: str | Path, other: str | Path) -> dict[str, Any]:
     index of one that the other finds there; None where dimensions differ.
     """
     opened = load(name), load(other)
-    spaces = {each.space for each in opened}
+    spaces = {bundle.space for bundle in opened}
     known = "same" if len(spaces) == 1 else "different"
     if None in spaces:
         known = "unknown"
@@ -97,7 +97,7 @@ def beside(name: str | Path, other: str | Path) -> dict[str, Any]:
     }
     if opened[0].dims[0] != opened[1].dims[0]:
         return result | {"advice": "the dimensions differ: embed the texts of the index again"}
-    index, asked = (each.encode(texts) for each in opened)
+    index, asked = (bundle.encode(texts) for bundle in opened)
     nearest, again = (_nearest(rows @ index.T) for rows in (index, asked))
     kept = [len(set(one) & set(two)) / NEIGHBOURS for one, two in zip(nearest, again, strict=True)]
     result["cosine_mean"] = round(float((index * asked).sum(1).mean()), 4)
@@ -119,11 +119,11 @@ def _verify_pair(folder: Path, manifest: dict[str, Any], device: str) -> dict[st
     return {
         "bundle": str(folder),
         "files": len(manifest["files"]),
-        "texts": sum(each["texts"] for each in sides.values()),
+        "texts": sum(result["texts"] for result in sides.values()),
         "precisions": {
             f"{side}/{name}": entry
-            for side, each in sides.items()
-            for name, entry in each["precisions"].items()
+            for side, result in sides.items()
+            for name, entry in result["precisions"].items()
         },
     }
 
@@ -145,12 +145,12 @@ def summary(name: str, result: dict[str, Any]) -> str:
     measure = kind_of(manifests.read(Path(result["bundle"]))).measure
     key = f"{measure.name}_{measure.worst}"
     at = min(precisions, key=lambda precision: measure.sign * precisions[precision][key])
-    worst = (
-        f"worst {measure.about} {precisions[at][key]:.5f}, of {measure.item} {precisions[at]['text']} in {at}"
-    )
+    value, text = precisions[at][key], precisions[at]["text"]
     place = name if Path(name) == Path(result["bundle"]) else f"{name} ({result['bundle']})"
-    left = dict.fromkeys(f"; {each['fallback']}" for each in precisions.values() if "fallback" in each)
+    fallbacks = dict.fromkeys(
+        f"; {entry['fallback']}" for entry in precisions.values() if "fallback" in entry
+    )
     return (
         f"{place}: OK, {result['files']} files match their hashes, {result['texts']} golden texts match "
-        f"({worst}){''.join(left)}"
+        f"(worst {measure.about} {value:.5f}, of {measure.item} {text} in {at}){''.join(fallbacks)}"
     )

@@ -71,8 +71,8 @@ class PretrainedEncoder(nn.Module):
         linear.weight.data = torch.from_numpy(affine.weight.T).float().contiguous()
         linear.bias.data = torch.from_numpy(affine.bias).float()
         blocks: Any = self.dense
-        dense = [*blocks, nn.Sequential(UnitLength()), nn.Sequential(linear)]
-        return PretrainedEncoder(self.model, self.poolings, dense).eval()
+        layers = [nn.Sequential(layer, nn.Identity()) for layer in (UnitLength(), linear)]
+        return PretrainedEncoder(self.model, self.poolings, [*blocks, *layers]).eval()
 
     @property
     def layers_after_pooling(self) -> list[nn.Module]:

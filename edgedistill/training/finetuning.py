@@ -24,13 +24,9 @@ from edgedistill.teacher.assistant import run_hashes
 from edgedistill.training import checkpoint
 from edgedistill.training.checkpoint_selection import LOWEST, Selection
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.inputs.labelled_rows import (
-    ItemTokens,
-    LabelledBatches,
-    LabelledTokens,
-    digest,
-    logits,
-)
+from edgedistill.training.inputs.batches import Batches
+from edgedistill.training.inputs.labelled_rows import LabelledTokens, digest, logits, tokenized
+from edgedistill.training.inputs.stage_targets import StageTargets
 from edgedistill.training.stage_in_progress import RunInProgress
 from edgedistill.training.stages import NumberedStage, stage_seed, steps
 from edgedistill.training.trained_module import TrainedModule
@@ -156,7 +152,7 @@ class LabelSelection(Selection):
     def __init__(
         self,
         labelled: LabelledStage,
-        batches: LabelledBatches,
+        batches: Batches,
         dev: LabelledTokens,
         before: Selection | None,
         running: RunInProgress,
@@ -170,7 +166,9 @@ class LabelSelection(Selection):
         self.rates = {each.spec.name: each.spec.learning_rate for each in labelled.attempts}
         self.file = running.folder / "best.classifier.safetensors"
         self.initial = running.folder / "initial.safetensors"
-        inputs = digest([batches.tokens, dev.tokens], [batches.labels, batches.logits, dev.gold])
+        inputs = digest(
+            [*batches.sides, *dev.sides], [batches.targets.labels, batches.targets.logits, dev.gold]
+        )
         self.best = {"score": LOWEST, "inputs": inputs, "of_rates": {}}
         self.misses = 0
 
@@ -236,7 +234,7 @@ class Finetuning:
     """A fine-tuning stage with its rows in batches, and what selects its weights."""
 
     labelled: LabelledStage
-    batches: LabelledBatches
+    batches: Batches
     selection: LabelSelection
 
     def finish(self, student: PreparedStudent, running: RunInProgress) -> dict[str, Any]:
@@ -280,8 +278,8 @@ def prepared(
 
 
 def _split(part: LabelledRows, task: LabelledTask, student: PreparedStudent) -> LabelledTokens:
-    tokens = ItemTokens(part.items, student.tokenizer, student.prompt, student.max_tokens)
-    return LabelledTokens(tokens, task.label_ids(part), task.labels)
+    sides = tokenized(part.items, student.tokenizer, student.prompt, student.max_tokens)
+    return LabelledTokens(sides, task.label_ids(part), task.labels)
 
 
 def _write_classifier(folder: Path, module: Classifier, labels: list[str]) -> None:
@@ -295,9 +293,7 @@ def _write_classifier(folder: Path, module: Classifier, labels: list[str]) -> No
         run.save_weights(weights, temporary)
 
 
-def _training_rows(
-    labelled: LabelledStage, student: PreparedStudent, running: RunInProgress
-) -> LabelledBatches:
+def _training_rows(labelled: LabelledStage, student: PreparedStudent, running: RunInProgress) -> Batches:
     """The task's training rows; with `augment` followed by the transfer set, which the task's teacher
     labels."""
     spec, items = labelled.spec, list(labelled.task.train.items)
@@ -310,16 +306,17 @@ def _training_rows(
         )
     if labelled.teacher is not None:
         teacher, device = labelled.teacher, running.accelerator.device
-        tokens = ItemTokens(items, teacher.tokenizer(), teacher.prompt, teacher.max_tokens)
+        sides = tokenized(items, teacher.tokenizer(), teacher.prompt, teacher.max_tokens)
         module = teacher.classifier()
-        key = files.cache_key(run=run_hashes(teacher), tokens=digest([tokens]))
+        key = files.cache_key(run=run_hashes(teacher), tokens=digest(sides))
         kept = running.folder / checkpoint.FOLDER / f"logits-{key}.npy"
         if not kept.exists():
             running.session.log(f"{labelled.stage.place}.teacher: logits of {len(items):,} items")
             with files.new_file(kept) as temporary:
-                np.save(temporary, logits(module.to(device), len(teacher.labels), tokens, device))
+                np.save(temporary, logits(module.to(device), len(teacher.labels), sides, device))
         of_teacher = np.load(kept)
         labels = np.concatenate([labels, of_teacher[len(labels) :].argmax(1)])
     max_tokens = min(spec.max_tokens, student.max_tokens)
-    tokens = ItemTokens(items, student.tokenizer, student.prompt, max_tokens)
-    return LabelledBatches(tokens, labels, of_teacher)
+    sides = tokenized(items, student.tokenizer, student.prompt, max_tokens)
+    index = np.tile(np.arange(len(items))[:, None], len(sides))
+    return Batches(index, sides, max_tokens, StageTargets(labels=labels, logits=of_teacher))

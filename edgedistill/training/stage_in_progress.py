@@ -8,7 +8,7 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +24,7 @@ from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs.batch_order import BatchOrder
-from edgedistill.training.inputs.batches import Ids
-from edgedistill.training.inputs.stage_targets import StageTargets
+from edgedistill.training.inputs.batches import Batches
 from edgedistill.training.optimizers import (
     learning_rate_factor,
     optimizers,
@@ -76,24 +75,6 @@ class Paused(Exception):
         super().__init__("paused")
 
 
-class StageBatches(Protocol):
-    """What a stage reads: rows by their numbers, their lengths in tokens, and what they are compared with."""
-
-    @property
-    def targets(self) -> StageTargets: ...
-
-    @property
-    def rows(self) -> int: ...
-
-    def lengths(self, rows: np.ndarray) -> np.ndarray: ...
-
-    def trained_and_queued(self, stage: NumberedStage[recipe.Stage]) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def compared(self, rows: np.ndarray) -> Targets: ...
-
-    def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], Targets]: ...
-
-
 def stages_done(student: PreparedStudent, run: RunInProgress, selection: Selection | None) -> int:
     """How many stages a killed run had finished; the student is given the weights that the last of them has
     handed over."""
@@ -125,7 +106,7 @@ class StageInProgress:
         self,
         stage: NumberedStage[recipe.Stage],
         student: PreparedStudent,
-        batches: StageBatches,
+        batches: Batches,
         run: RunInProgress,
         selection: Selection | None = None,
     ) -> None:

@@ -31,13 +31,14 @@ from edgedistill.training import (
 )
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
+from edgedistill.training.inputs.batches import Batches
 from edgedistill.training.record import MetricsLog, progress_bar
-from edgedistill.training.stage_in_progress import RunInProgress, StageBatches, StageInProgress, stages_done
+from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress, stages_done
 from edgedistill.training.stages import NumberedStage, distillation_stages
 from edgedistill.training.trained_module import Accelerator
 
 # a stage, what it reads, and what selects its weights
-StageAhead = tuple[NumberedStage[recipe.Stage], StageBatches, Selection | None]
+StageAhead = tuple[NumberedStage[recipe.Stage], Batches, Selection | None]
 
 
 def train(

@@ -196,8 +196,14 @@ def test_bad_suites_say_where_and_what(
         scoring.suite(path)
     assert says in str(problem.value)
     assert str(problem.value).startswith(str(tmp_path))
-    with pytest.raises(UserError, match="nowhere: no such folder"):
-        scoring.suite(write_suite(tmp_path / "suite", STS), tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("data", "fact"), [("nowhere", "nowhere: no such folder"), ("", "pairs.tsv: no such file, but")]
+)
+def test_missing_data(tmp_path: Path, data: str, fact: str) -> None:
+    with pytest.raises(UserError, match=fact):
+        scoring.suite(write_suite(tmp_path / "suite", STS), tmp_path / data)
 
 
 def test_not_utf8_and_broken_gzip(tmp_path: Path) -> None:

@@ -27,11 +27,23 @@ def exported(folder: Path, kind: str = "bert", precisions: list[str] = PRECISION
     return folder / "bundle"
 
 
-@pytest.mark.parametrize(
-    ("kind", "shape"), [("bert", {}), ("bert", {"prompt": 'q: "\\n'}), ("bilstm", {}), ("static", {})]
-)
-def test_the_python_on_the_card_runs(tmp_path: Path, kind: str, shape: dict[str, Any]) -> None:
-    folder = exported(tmp_path, kind, **shape)
+STUDENTS: dict[str, dict[str, Any]] = {
+    "linear": {"prompt": 'q: "\\n'},
+    "tanh": {"tanh": True},
+    "bilstm": {"kind": "bilstm"},
+    "static": {"kind": "static"},
+}
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("bundles")
+    return {name: exported(root / name, **shape) for name, shape in STUDENTS.items()}
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_the_python_on_the_card_runs(name: str, bundles: dict[str, Path]) -> None:
+    folder = bundles[name]
     card = (folder / "README.md").read_text(encoding="utf-8")
     (code,) = [
         block
@@ -51,8 +63,8 @@ def test_the_python_on_the_card_runs(tmp_path: Path, kind: str, shape: dict[str,
     assert names["embeddings"].shape == (2, 24)
 
 
-def test_the_manifest_names_operators_and_weights(tmp_path: Path) -> None:
-    folder = exported(tmp_path)
+def test_the_manifest_names_operators_and_weights(bundles: dict[str, Path]) -> None:
+    folder = bundles["linear"]
     for entry in files.read_json(folder / "manifest.json")["precisions"].values():
         nodes = onnx.load(folder / entry["file"]).graph.node
         assert entry["operators"] == sorted({f"{node.domain}.{node.op_type}".lstrip(".") for node in nodes})
@@ -60,15 +72,8 @@ def test_the_manifest_names_operators_and_weights(tmp_path: Path) -> None:
         assert ", ".join(entry["operators"]) in (folder / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_card_names_each_library_that_opens_the_bundle(tmp_path: Path) -> None:
-    cards = {}
-    for name, kind, shape in (
-        ("linear", "bert", {}),
-        ("tanh", "bert", {"tanh": True}),
-        ("bilstm", "bilstm", {}),
-        ("static", "static", {}),
-    ):
-        cards[name] = (exported(tmp_path / name, kind, **shape) / "README.md").read_text(encoding="utf-8")
+def test_the_card_names_each_library_that_opens_the_bundle(bundles: dict[str, Path]) -> None:
+    cards = {name: (folder / "README.md").read_text(encoding="utf-8") for name, folder in bundles.items()}
     assert all("TextEmbedding.add_custom_model(" in card for card in cards.values())
     assert [name for name, card in cards.items() if 'backend="onnx"' in card] == ["linear", "tanh"]
     assert [name for name, card in cards.items() if 'pooling: "mean"' in card] == ["linear"]
@@ -124,8 +129,8 @@ def test_no_table_where_it_would_not_be_the_student(
     assert not (folder / library_files.STATIC).exists() and not (folder / "modules.json").exists()
 
 
-def test_the_tokenizer_truncates_by_itself_and_the_golden_file_says_where(tmp_path: Path) -> None:
-    folder = exported(tmp_path, precisions=["fp32"])
+def test_the_tokenizer_truncates_by_itself_and_the_golden_file_says_where(bundles: dict[str, Path]) -> None:
+    folder = bundles["tanh"]
     golden = files.read_json(folder / "parity.json")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert [tokenizer.encode(text).ids for text in golden["texts"]] == golden["ids"]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedistill import bundle_run, device, files
+from edgedistill import bundle_run, files
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, scoring, speed
 from edgedistill.export import bundle_writer, pair_bundle
@@ -295,8 +295,6 @@ def test_the_smallest_runner(
     assert "a pair of encoders; add --as query or --as document" in capsys.readouterr().err
 
 
-def test_what_takes_one_encoder_names_the_folders(folder: Path, tmp_path: Path) -> None:
+def test_what_takes_one_encoder_names_the_folders(folder: Path) -> None:
     with pytest.raises(UserError, match="x: .*pair is a pair of encoders; give the folder of one of them"):
         bundle_run.open_finished(str(folder), "x")
-    with pytest.raises(UserError, match="two encoders"):
-        device.write(str(folder), tmp_path / "phone", quiet)

@@ -13,7 +13,7 @@ from edgedistill import recipe, run
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.students import head, kinds
-from edgedistill.training import rehearsal, student_embeddings, train
+from edgedistill.training import student_embeddings, train, trained_module
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from tests.conftest import World, sentences
 
@@ -70,14 +70,14 @@ def test_less_of_other_texts_is_forgotten(world: World, source: Path, tmp_path: 
 def test_sequences_are_words_of_the_vocabulary_and_a_function_of_the_step(source: Path) -> None:
     student = opened(source)
     stage = recipe.Stage.model_validate({**STAGE, "rehearsal": 1.0, "max_tokens": 12})
-    made = rehearsal.Rehearsal(stage, student)
+    made = trained_module.Rehearsal(stage, student)
     ids, mask, before = made.at(7, torch.device("cpu"))
-    assert len(ids) == 16 // rehearsal.SHARE and before.shape == (len(ids), kinds.dims(student.module))
+    assert len(ids) == 16 // trained_module.SHARE and before.shape == (len(ids), kinds.dims(student.module))
     assert ids.shape[1] <= 12, "the stage's limit"
     again = made.at(7, torch.device("cpu"))
     assert all(map(torch.equal, again, (ids, mask, before)))
     assert not torch.equal(made.at(8, torch.device("cpu"))[0], ids)
-    known = set(rehearsal.words(student.tokenizer).tolist())
+    known = set(trained_module.words(student.tokenizer).tolist())
     assert known and all(word.isalpha() for word in known) and "[CLS]" not in known
     with torch.no_grad(), head.without_lexical_channel(student.module):
         assert torch.allclose(student.module.eval()(ids, mask), before, atol=1e-6)

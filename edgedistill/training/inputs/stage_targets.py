@@ -34,12 +34,15 @@ class StageTargets:
     """What the rows of a stage are compared with; what its objective does not read is left out.
 
     `embeddings` are those that each column is to match, and the column whose texts they are of. `similar_by`
-    are those of the documents by which similar tuples are found.
+    are those of the documents by which similar tuples are found. `labels` (n,) and the `logits` (n, C) of a
+    classifier are those of all rows.
     """
 
     embeddings: Sequence[tuple[EmbeddingRows, int]] = ()
     scored: ScoredTuples | None = None
     similar_by: EmbeddingRows | None = None
+    labels: np.ndarray | None = None
+    logits: np.ndarray | None = None
 
     @property
     def dims(self) -> int | None:
@@ -48,10 +51,11 @@ class StageTargets:
 
     def of(self, rows: np.ndarray, texts: Sequence[np.ndarray]) -> Targets:
         """What a batch of these rows, with these texts in their sides, is compared with."""
-        found = Targets(tuple(each[texts[column]] for each, column in self.embeddings))
-        if self.scored is None:
-            return found
-        return Targets(found.embeddings, *self.scored.ranking(rows, texts[1]))
+        embeddings = tuple(each[texts[column]] for each, column in self.embeddings)
+        if self.scored is not None:
+            return Targets(embeddings, *self.scored.ranking(rows, texts[1]))
+        labels, logits = (None if each is None else each[rows] for each in (self.labels, self.logits))
+        return Targets(embeddings, labels=labels, logits=logits)
 
     def similar(self, stage: recipe.Stage, seed: int) -> batch_order.Groups | None:
         """Groups of tuples whose positives are similar, those of one document side by side; None where they
