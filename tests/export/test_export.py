@@ -92,7 +92,7 @@ def make_run(
         **run.provenance(),
         "dims": module.dims,
         "parameters": kinds.parameters(module),
-        "rows": corpus,
+        "corpus": corpus,
         "stages": stages,
     }
     files.write_json(folder / "run.json", info)
