@@ -107,7 +107,7 @@ def _is_static(folder: Path) -> str | None:
 RUNNERS = {
     "edgedistill": Runner("edgedistill_encode.py", "here"),
     "export/python": Runner("plain_python.py", "here"),
-    "export/core": Runner("core_in_node.py", "here"),
+    "export/core": Runner("core_in_node.py", "here", precisions=("fp32", "w8", "int8", "w4")),
     "sentence-transformers": Runner("sentence_transformers_encode.py", "optimum", _has_modules),
     "optimum": Runner("optimum_forward.py", "optimum", _is_transformer),
     "fastembed": Runner("fastembed_embed.py", "fastembed"),

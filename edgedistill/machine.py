@@ -139,7 +139,8 @@ def pressure(cgroups: Path = Path("/sys/fs/cgroup"), stat: Path = Path("/proc/st
     """What has taken processor time from this process' group so far, in seconds, as far as the system tells:
     {steal: other guests of the host, throttled: the group's CPU quota}."""
     seconds = dict[str, float]()
-    if match := re.match(r"cpu +(?:\d+ +){7}(\d+)", _text(stat)):
+    match = re.match(r"cpu +(?:\d+ +){7}(\d+)", _text(stat))
+    if match and hasattr(os, "sysconf"):
         seconds["steal"] = int(match[1]) / os.sysconf("SC_CLK_TCK")
     if match := re.search(r"^throttled_usec (\d+)$", _text(cgroups / "cpu.stat"), re.MULTILINE):
         seconds["throttled"] = int(match[1]) / 1e6

@@ -136,7 +136,7 @@ def test_it_can_be_resumed_and_says_what_it_chose(
     assert not (tmp_path / "b").exists() and resolve.unfinished_run(request.run).exists()
     (data / "others.txt").write_text("\n".join(sentences(90, seed=5)), encoding="utf-8")
     others: list[tuple[dict[str, Any], str]] = [
-        ({"files": ["others.txt"]}, "rows.files"),
+        ({"texts": ["others.txt"]}, "rows.files"),
         ({"steps": 21}, "steps"),
         ({"student": "nano"}, "student.weights"),
         ({"pairs": Pairs("pairs.tsv")}, "planned without --pairs"),
@@ -313,7 +313,7 @@ def test_pairs_are_trained_on_and_held_out_by_query(
     assert "too few to tell" in found["table"] and "with BM25" in found["table"]
 
 
-NONE_LEFT = "--pairs: no tuple is left of 30 read, 30 with {}; add tables, or check {}"
+NONE_LEFT = "--pairs: no row is left of 30 read, 30 with {}; add tables, or check {}"
 OPTIONS = "--query-column and --text-column"
 
 
@@ -328,11 +328,11 @@ OPTIONS = "--query-column and --text-column"
         (["q,answer"] + [f",text {n}" for n in range(30)], NONE_LEFT.format("an empty text", OPTIONS)),
         (
             ["q,answer"] + [f"t {n},T {n}" for n in range(30)],
-            "--pairs: no tuple is left of 30 read, 30 whose query is one of its documents; ",
+            "--pairs: no row is left of 30 read, 30 whose query is one of its documents; ",
         ),
         (
             ["q,answer"] + [f"t {n},same" for n in range(30)],
-            "--pairs: all 30 tuples have the same document",
+            "--pairs: all 30 rows have the same document",
         ),
     ],
 )

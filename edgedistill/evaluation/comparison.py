@@ -146,7 +146,7 @@ def _other_conditions(before: Report, after: Report) -> list[str]:
     """The conditions in which two reports differ, so that their times are not compared."""
     reports = before, after
     conditions: dict[str, list[Any]] = {
-        "processor": [[report["machine"].get(key) for key in ("cpu", "flags")] for report in reports],
+        "processor": [[report.get("machine", {}).get(key) for key in ("cpu", "flags")] for report in reports],
         "number of threads": [report.get("threads") for report in reports],
         "device": [report.get("device") for report in reports],
         "runner": [(report.get("runner") or {}).get("name", "python") for report in reports],

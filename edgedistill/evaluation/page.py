@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 from edgedistill import files
 from edgedistill.errors import UserError
@@ -52,8 +51,12 @@ def draw(
 
 
 def write(path: Path, reports: list[Report], changes: list[list[str]] | None = None) -> None:
-    """Write the page atomically."""
-    files.write_text(path, filled(TEMPLATES / "page.html", data(reports, changes)))
+    """Write the page atomically, as one file that loads nothing from elsewhere."""
+    page = (TEMPLATES / "page.html").read_text(encoding="utf-8")
+    for mark, name in PARTS.items():
+        page = page.replace(mark, (TEMPLATES / name).read_text(encoding="utf-8"))
+    text = files.json_text(data(reports, changes), separators=(",", ":"))
+    files.write_text(path, page.replace("/*DATA*/", text.replace("<", "\\u003c")))  # which ends no script
 
 
 def browser() -> str:
@@ -81,16 +84,6 @@ def picture(path: Path, reports: list[Report], changes: list[list[str]] | None =
         if not shot.exists():
             raise UserError(f"--png: {browser()} did not draw the page; open the page of --html and print it")
         shot.replace(new)
-
-
-def filled(template: Path, data: Any) -> str:
-    """Return a page as one string that loads nothing from elsewhere: the template with PARTS and the data in
-    place of their marks."""
-    page = template.read_text(encoding="utf-8")
-    for mark, name in PARTS.items():
-        page = page.replace(mark, (TEMPLATES / name).read_text(encoding="utf-8"))
-    text = files.json_text(data, separators=(",", ":"))
-    return page.replace("/*DATA*/", text.replace("<", "\\u003c"))  # so that no text of it ends the script
 
 
 def data(reports: list[Report], changes: list[list[str]] | None = None) -> Measures:

@@ -158,5 +158,6 @@ def summary(precision: str, entry: dict[str, Any], golden: Golden) -> str:
     )
 
 
-def _short(ids: list[Any]) -> str:
-    return " ".join(map(str, ids[:8])) + (" …" if len(ids) > 8 else "")
+def _short(ids: list[list[int]]) -> str:
+    tokens = [str(token) for row in ids for token in row]
+    return " ".join(tokens[:8]) + (" …" if len(tokens) > 8 else "")

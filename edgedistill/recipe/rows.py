@@ -370,10 +370,9 @@ def row_sources(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         rows = stage.get("rows")
         if rows and not rows.get("queries") and not rows.get("label"):
             tables = rows.get("tables") or [rows]
-            names = [
-                each.get("dataset") or Path(file).name for each in tables for file in each["files"] or [""]
-            ]
+            files = [Path(file).name for table in tables for file in table.get("files") or ()]
+            files += [table["dataset"] for table in tables if table.get("dataset")]
             licences = dict.fromkeys((rows.get("licences") or {}).values())
-            name = f"rows of the stage {stage['name']}: {', '.join(names)}"
+            name = f"rows of the stage {stage['name']}: {', '.join(files)}"
             found.append({"name": name, "licence": ", ".join(licences) or None})
     return found

@@ -125,8 +125,8 @@ def _problems(golden: Golden, manifest: dict[str, Any]) -> Iterator[str]:
         yield f"texts, ids: not {texts} of each item"
     if any(len(row) > most for item in golden.ids for row in item):
         yield f"ids: above {most} for a text"
-    lengths = {"ids": len(golden.ids)}
-    lengths |= {name: len(values) for name in ("truncated", "roles") if (values := getattr(golden, name))}
+    optional = {"truncated": golden.truncated, "roles": golden.roles}
+    lengths = {"ids": len(golden.ids), **{name: len(values) for name, values in optional.items() if values}}
     for name, length in lengths.items():
         if length != count:
             yield f"{name}: {length} for {count} texts"

@@ -127,7 +127,7 @@ class RequestQueue:
             self._waiting[short] += sum(costs)
             for row, (text, cost) in enumerate(zip(texts, costs, strict=True)):
                 self._texts[short].append(Text(job, row, text, cost))
-            self._changed.notify()
+            self._changed.notify_all()
         return job
 
     def drop(self, job: Job) -> None:

@@ -50,25 +50,22 @@ class Models:
 def open_models(spec: recipe.Recipe, session: Session) -> Models:
     """The models that a recipe names. Raises one UserError with every model or file that is not found or does
     not fit."""
-    problems = Problems()
-    teacher: AnyTeacher | None = None
-    assistant, weights, finished = None, None, None
-    with problems.collect():
-        if not spec.student.trained:
-            teacher = teachers.TeacherEncoder(spec.teacher, "teacher", session.device, session.remote_code)
-        else:
-            teacher = open_teacher(spec.teacher, session)
-    with problems.collect():
-        if spec.assistant is not None:
-            assistant = assistants.open_assistant(spec.assistant, session=session)
-    with problems.collect():
-        weights = open_weights(spec.student)
-    with problems.collect():
-        if spec.finished is not None:
-            finished = finished_student.find(spec, spec.finished)
+    problems, named = Problems(), spec.assistant
+    teacher = problems.tried(lambda: _open_teacher(spec, session))
+    assistant = problems.tried(
+        lambda: None if named is None else assistants.open_assistant(named, session=session)
+    )
+    weights = problems.tried(lambda: open_weights(spec.student))
+    finished = problems.tried(lambda: finished_student.find(spec, spec.finished) if spec.finished else None)
     problems.raise_any()
-    assert teacher is not None
     return Models(teacher, assistant, weights, finished)
+
+
+def _open_teacher(spec: recipe.Recipe, session: Session) -> AnyTeacher:
+    """The teacher; as a torch module where it is the student itself."""
+    if spec.student.trained:
+        return open_teacher(spec.teacher, session)
+    return teachers.TeacherEncoder(spec.teacher, "teacher", session.device, session.remote_code)
 
 
 def open_weights(student: recipe.Student) -> NamedWeights | None:

@@ -877,7 +877,7 @@ static const char *ed_read(ed_student *s, ed_reader *r) {
     ed_require(r, ed_between(h->activation, ED_GELU, ED_RELU) && ed_between(h->pooling, ED_MEAN, ED_WEIGHTED_MEAN));
     ed_require(r, ed_between(h->max_tokens, 1, ED_MOST) && ed_between(h->denses, 0, 16) && ed_between(h->lexical_at, -1, h->denses));
     ed_require(r, ed_between(h->blocks, 0, 64) && ed_between(h->size, 1, ED_WIDEST) && ed_between(h->unknown, 0, h->tokens - 1));
-    ed_require(r, h->int8_range > 0 && h->int8_range <= 65536);
+    ed_require(r, h->int8_range >= .01f && h->int8_range <= 65536);
     ed_require(r, ed_between(h->longest_word, 1, ED_LONGEST_WORD) && ed_between(h->labels, 0, ED_WIDEST) && ed_between(h->first_position, 0, ED_MOST));
     if (h->kind == ED_BERT) ed_require(r, (int64_t)h->first_position + h->max_tokens <= h->positions);
     if (h->kind == ED_BILSTM) ed_require(r, h->layers > 0);

@@ -37,9 +37,9 @@ def test_the_table_has_a_row_for_each_precision_and_names_what_was_not_run() -> 
         row(runner="optimum", version="2.0", cosine_min=0.5, texts=32, below_threshold=3),
         row(runner="fastembed", precision=None, not_run="no environment"),
         row(runner="model2vec", precision=None, reason="needs a static student"),
-        row(runner="export/node", error="SyntaxError: x"),
+        row(runner="export/core", error="SyntaxError: x"),
     ]
     text = ecosystems().table({"rows": rows})
-    assert "| student | precision | edgedistill | export/node | optimum |" in text
+    assert "| student | precision | edgedistill | export/core | optimum |" in text
     assert "| bert | fp32 | 0.99999 | fails | 0.50000 (29 of 32) |" in text
-    assert "Not run: fastembed." in text and "Failed: export/node: SyntaxError: x." in text
+    assert "Not run: fastembed." in text and "Failed: export/core: SyntaxError: x." in text

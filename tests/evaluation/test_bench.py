@@ -365,7 +365,6 @@ def test_documents_of_another_space_are_refused(shelf: Path, collection: Path, t
         (scoring.Search(math.inf), "collection", "--hybrid-weight: inf"),
         (scoring.Search(precisions=("int4",)), "suite", "--embeddings: .*'int4'.*'int8'"),
         (scoring.Search(precisions=("binary",)), "suite", "--embeddings: binary .*not 3"),
-        (scoring.Search(precisions=("int8",)), "bitext", "--embeddings: suite mine of kind bitext"),
     ],
 )
 def test_a_search_that_cannot_be_measured(
@@ -377,11 +376,6 @@ def test_a_search_that_cannot_be_measured(
     place: str,
 ) -> None:
     monkeypatch.setitem(sys.modules, "Stemmer", None)
-    (shelf / "bitext").mkdir(exist_ok=True)
-    (shelf / "bitext" / "t.tsv").write_text("en\tde\na\tb\nc\td\n")
-    (shelf / "bitext" / "suite.yaml").write_text(
-        "kind: bitext\nname: mine\ntasks: [{name: a, file: t.tsv, first: en, second: de}]\n"
-    )
     with pytest.raises(UserError, match=place):
         bench.bench([str(shelf / "student")], [str(shelf / suite / "suite.yaml")], Session(), search=search)
 

@@ -177,8 +177,8 @@ def test_pairs_are_classified_by_their_difference(tmp_path: Path) -> None:
     ("task", "change", "message"),
     [
         ("", lambda f: (f / "dev.tsv").unlink(), "set: no dev.tsv"),
-        ("", lambda f: write_split(f, "train", [("1", "5")] * 3), "train.tsv: all 3 rows have the label '1'"),
-        ("", lambda f: write_split(f, "test", [("2", "5")]), "test.tsv: label '2'"),
+        ("", lambda f: write_split(f, "train", [("1", "5")] * 3), "set: all 3 rows have the label '1'"),
+        ("", lambda f: write_split(f, "test", [("2", "5")]), "set: label '2' has 0 rows"),
         ("", lambda f: write_split(f, "test", []), "test.tsv: no rows"),
         (", label: class", lambda f: None, "train.tsv: no column 'class'; "),
         (", folds: 10", lambda f: write_split(f, "test", [("2", "5")] * 4), "set: label '2' has 4 rows"),

@@ -92,7 +92,7 @@ def make_run(
         **run.provenance(),
         "dims": module.dims,
         "parameters": kinds.parameters(module),
-        "rows": corpus,
+        "corpus": corpus,
         "stages": stages,
     }
     files.write_json(folder / "run.json", info)
@@ -255,17 +255,17 @@ def test_the_card_has_the_measured_numbers(made: Path) -> None:
 def test_the_card_names_the_licences_of_its_texts(made: Path) -> None:
     manifest = files.read_json(made / "bundles" / "tiny" / "manifest.json")
     assert "licence" not in model_card.filled("encoder", manifest, libraries=[])
-    manifest["recipe"]["corpus"] = {"licences": {"a.txt": "CC BY 4.0"}}
+    manifest["recipe"]["rows"] = {"licences": {"a.txt": "CC BY 4.0"}}
     sources = [{"name": "a.txt", "texts": 4000}, {"name": "b.txt", "texts": 321}]
     manifest["run"]["corpus"] = {"texts": 4321, "held_out": 0, "sources": sources}
     manifest["recipe"]["stages"] = [
-        {"name": "tune", "rows": {"kind": "files", "files": ["nli/triples.tsv"], "licence": "MIT"}},
-        {"name": "again", "rows": {"kind": "hub", "dataset": "owner/nli"}},
+        {"name": "tune", "rows": {"files": ["nli/triples.tsv"], "licences": {"triples.tsv": "MIT"}}},
+        {"name": "again", "rows": {"dataset": "owner/nli"}},
     ]
     text = model_card.filled("encoder", manifest, libraries=[])
     assert "| a.txt | 4,000 | CC BY 4.0 |\n| b.txt | 321 | not named |" in text
     assert (
-        "| tuples of the stage tune: triples.tsv |  | MIT |\n| tuples of the stage again: owner/nli |  | "
+        "| rows of the stage tune: triples.tsv |  | MIT |\n| rows of the stage again: owner/nli |  | "
         "not named |" in text
     )
 

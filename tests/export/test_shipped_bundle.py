@@ -91,7 +91,7 @@ def test_it_keeps_what_its_report_says(shipped: bundle.Bundle) -> None:
         "size_bytes": {"graph": target.manifest["precisions"][target.precision]["size_bytes"]},
     }
     found = comparison.changes(name, said, now)
-    assert [each.measure for each in found] == ["mini", "graph"]
+    assert [each.measure for each in found] == ["mini", "graph MB"]
     assert not [each for each in found if each.verdict == "worse"]
 
 

@@ -122,7 +122,7 @@ def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.M
         "column": "body",
         "documentation_texts": texts.ENOUGH_TEXTS,
     }
-    assert section(request(world, texts=("documentation",))) == {"kind": "documentation"}
+    assert section(request(world, texts=("documentation",))) == {"files": [recipe.DOCUMENTATION]}
     (tmp_path / "a" / "some.txt").write_text(
         "lines that are wrapped\nat any word\n\nand divided by\nblank ones\n", encoding="utf-8"
     )

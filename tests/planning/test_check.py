@@ -139,11 +139,12 @@ def test_triples_and_the_teacher_itself_are_estimated(world: World, quick: None)
 def test_pairs_are_estimated(world: World, quick: None, tmp_path: Path) -> None:
     rows = "\n".join(f"{text}\t{text[::-1]}" for text in sentences(80))
     (tmp_path / "en-xx.tsv").write_text(f"en\txx\n{rows}\n", encoding="utf-8")
-    pairs = {"kind": "parallel", "pairs": [{"files": ["en-xx.tsv"], "columns": ["en", "xx"]}], "held_out": 10}
+    table = {"files": ["en-xx.tsv"], "columns": ["en", "xx"], "languages": ["en", "xx"]}
+    pairs = {"tables": [table], "held_out": 10}
     both = {"kind": "each_side", "objective": {"kind": "mse"}}
     student = {"kind": "bert", "layers": 1, "width": 32, "heads": 2}
     [found], _ = checked(
-        spec(world, corpus=pairs, student=student, stages=[stage(objective=both)]), data=tmp_path
+        spec(world, rows=pairs, student=student, stages=[stage(objective=both)]), data=tmp_path
     )
     assert found["training_samples"] == 12 * 16 * 2
     assert found["estimated_seconds"]["student"] > 0

@@ -15,7 +15,7 @@ from edgedistill.errors import UserError
 from edgedistill.quantization import sample_texts
 from edgedistill.quantization.conversion import converted
 from edgedistill.run import open_run
-from edgedistill.session import QUIET, Session, rate
+from edgedistill.session import QUIET, Session
 from edgedistill.students import graph
 from tests.export.test_export import make_run
 from tests.quantization.test_conversion import converter
@@ -86,13 +86,6 @@ def test_explain_a_run(tmp_path: Path) -> None:
     assert lines == [
         f"w4: quantizing each layer alone, on {found['texts']} texts; this takes minutes for six layers"
     ]
-
-
-@pytest.mark.parametrize(
-    ("done", "seconds", "shown"), [(4096, 2, "2,048 texts/s"), (1, 1, "1 texts/s"), (1, 40, "1.5 texts/min")]
-)
-def test_the_rate_of_a_progress_bar(done: int, seconds: float, shown: str) -> None:
-    assert rate(done, seconds, "texts") == shown
 
 
 def test_explain_refuses_what_it_cannot_explain(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,13 @@ from edgedistill.planning import cost
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import train
-from tests.conftest import make_tokenizer, sentences
+from tests.conftest import added_kinds, make_tokenizer, sentences
 from tests.faults.commands import PROCESSES, contents, of_a_run
 from tests.faults.record import record
 from tests.vocabulary.test_trim_tokenizer import unigram
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "reproduction"))
+import baselines
 
 PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
 LANGUAGES = ("ar", "de", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "zh")
@@ -37,10 +41,7 @@ FREE_PAIRS = {
     "fr": "tatoeba ntrex pud tico19",
     "nl": "tatoeba ntrex",
 }
-BASES = {
-    path.stem: path
-    for path in (Path(__file__).parents[2] / "bench" / "reproduction" / "bases").glob("*.yaml")
-}
+BASES = {path.stem: path for path in (Path(baselines.__file__).parent / "bases").glob("*.yaml")}
 RECIPES = files.shipped("recipe") | BASES
 WIDTH = 32  # of the tiny teacher, in place of 384
 DIMS = {384: WIDTH, 192: 16, 128: 16, 96: 12, 64: 8, 32: 4}
@@ -331,7 +332,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     before, at = os.environ.get("EDGEDISTILL_CACHE"), Path.cwd()
     os.environ["EDGEDISTILL_CACHE"] = str(folder / "cache")
     os.chdir(folder)  # where `runs/NAME` of a recipe lies
-    yield Tiny(folder)
+    with added_kinds(*baselines.SECTIONS):
+        yield Tiny(folder)
     os.chdir(at)
     os.environ.pop("EDGEDISTILL_CACHE") if before is None else os.environ.update(EDGEDISTILL_CACHE=before)
 

@@ -446,7 +446,7 @@ def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World
     assert found["parameters"] == files.read_json(tuned / "runs/two/run.json")["parameters"]
     assert found["labelled"] == {"train": 240, "dev": 80}
     assert found["training_samples"] == 20 * 8 * 2 * 2  # steps, batch, texts of a pair, rates
-    assert "240 to train on, 80 to select by" in cost.table(found)
+    assert "240 train, 80 dev" in cost.table(found)
 
 
 def test_check_refuses_what_training_would(

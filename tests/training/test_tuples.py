@@ -112,6 +112,21 @@ def test_other_answers_of_a_query_are_no_negatives(data: World, tmp_path: Path) 
     assert (ranking.answers == (np.arange(8) == ranking.positives[pairs][:, None])).all()
 
 
+def test_queries_are_the_recipes_own_rows_and_texts_those_of_a_stage(data: World, tmp_path: Path) -> None:
+    clicks = {"files": ["clicks.tsv"], "columns": ["q", "answer"], "held_out": 5}
+    texts = {"files": ["texts.txt"], "held_out": 10}
+    first = {"name": "first", "objective": {"kind": "cosine"}, "rows": texts, "steps": 2, "batch": 8}
+    ranked = {"name": "ranked", "objective": {"kind": "info_nce"}, "steps": 2, "batch": 8}
+    described = data.recipe(
+        rows=clicks, stages=[first, ranked], targets={"dims": 16, "reduce": {"kind": "pca"}}
+    )
+    parsed = recipe.parse(described, "test")
+    opened = open_recipe.open_recipe(parsed, session(data), tmp_path)
+    _, (of_texts, of_queries) = training_data.build(opened, session(data), tmp_path)
+    assert 420 < of_texts.rows <= 430 and of_queries.rows == 55 and not of_texts.ranked and of_queries.ranked
+    assert train.train(parsed, tmp_path / "run", session(data))["corpus"]["held_out"] == 5
+
+
 def test_scores_of_a_column_are_those_of_the_tuples_own(data: World, tmp_path: Path) -> None:
     rows = [f"query {at}\tfirst {at}\tsecond {at}\t{at / 10}\t{-at}" for at in range(20)]
     (data.data / "scored.tsv").write_text("q\ta\tb\tx\ty\n" + "\n".join(rows) + "\n", encoding="utf-8")
