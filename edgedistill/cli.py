@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperCommand
 
 from edgedistill import files, object_store
 from edgedistill.data import file_patterns
@@ -38,6 +39,19 @@ def _wrong_usage(error: Any) -> UserError:
     place = error.ctx.command_path if error.ctx else "edgedistill"
     lines = [line.strip() for line in error.format_message().splitlines()]
     return UserError(f"{place}: {' '.join(lines).rstrip('.')}; {place} --help describes it")
+
+
+class _Command(TyperCommand):
+    """A command whose help shows metavars alone: no types of Python, and nothing around what is required."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for parameter in self.params:
+            shown = parameter.metavar if parameter.opts[0].startswith("-") else None
+            parameter.display_type_rich = lambda ctx, shown=shown: shown  # type: ignore[attr-defined]
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [re.sub("[{}]", "", part) for part in super().collect_usage_pieces(ctx)]
 
 
 app = typer.Typer(
@@ -160,7 +174,7 @@ OneBundle = Annotated[
 def _command(example: str) -> Callable[[Command], Command]:
     """Make a command of a function; the last line of its help is an example, on one line so that it can be
     copied."""
-    return app.command(epilog=f"{UNWRAPPED}Example: {example}")
+    return app.command(cls=_Command, epilog=f"{UNWRAPPED}Example: {example}")
 
 
 def _print_version(is_given: bool) -> None:
@@ -768,7 +782,7 @@ def search(
         show_default=False,
     ),
     question: str = _positional("", "QUESTION", "What to look for, in quotes.", show_default=False),
-    top: int = _value(10, "N", "How many texts to show."),
+    top: int = _value(10, "N", "How many texts to show.", min=1),
     column: Column = None,
     weight: float | None = _value(
         None, "WEIGHT", HYBRID_WEIGHT + " 0 leaves BM25 out.", "--hybrid-weight", min=0

@@ -40,7 +40,7 @@ def matching_files(
                 f"give some ({', '.join(input_file.KINDS)})",
             )
         else:
-            paths, fact, way_out = expanded(path), f"{fact}: {missing(path)}", "check the pattern and --data"
+            paths, fact, way_out = expanded(path), f"{fact}: {missing(path)}", "check the pattern"
         if not paths:
             raise UserError(f"{place}: {fact}; {way_out}")
         if len(paths) == 1 and str(paths[0]) in named([pattern], data):
