@@ -324,7 +324,7 @@ def _header(opened: bundle.Bundle, student: Student, tables: Tables) -> bytes:
 def _about(opened: bundle.Bundle) -> dict[str, Any]:
     """What callers show of a student, and compare before they mix embeddings."""
     manifest = opened.manifest
-    column = ((manifest.get("recipe") or {}).get("corpus") or {}).get("column")
+    column = ((manifest.get("recipe") or {}).get("rows") or {}).get("column")
     named: list[Any] = bundle_location.languages(manifest) or [column]
     return {
         "name": manifest["name"],
