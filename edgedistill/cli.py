@@ -802,13 +802,16 @@ def search(
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
-    if os.path.exists(question) or not paths:
+    loose = [path for path in paths if not (os.path.exists(path) or re.search(r"[*?\[]|://", path))]
+    if os.path.exists(question) or not paths or len(loose) > 1:
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     result = search_files.search(opened, request, _session(quiet=as_json))
     log(f"ranked by {result['ranked_by']}")
+    if result["close"] is None:
+        log("too few texts to say whether one is close")
     print_result(result, as_json, search_files.table(result))
 
 

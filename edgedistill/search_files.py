@@ -71,7 +71,7 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     if weight:
         try:
             words = bm25.BM25(texts, "BM25").shares([question])
-            ranked_by, least = f"cosine + {weight:g} BM25", bm25.CLOSE
+            ranked_by, least = f"cosine above their mean + {weight:g} BM25", bm25.CLOSE
         except UserError as missing:  # the extra, or words in these texts
             ranked_by = f"cosine alone ({missing})"
     scores, best = bm25.joined(cosines, words, weight), bm25.joined(cosines, words).max()

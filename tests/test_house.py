@@ -431,7 +431,7 @@ def test_the_readmes_plots_are_those_of_the_reports() -> None:
 
 # Syntax nodes, which short functions on long lines do not hide. Who raises one says in the commit what the
 # user gets for it; who removes code lowers it.
-NODES = {("edgedistill",): 246_385, ("tests",): 237_083, ("bench", "export"): 75_329}
+NODES = {("edgedistill",): 246_600, ("tests",): 237_083, ("bench", "export"): 75_329}
 
 
 @pytest.mark.parametrize("folders", NODES, ids="+".join)

@@ -36,7 +36,10 @@ from edgedistill.session import Log
 MAGIC, VERSION, START = b"edstudnt", 5, 16
 FILE = "student.bin"
 STUDENTS = "students.json"  # of a page: [{name, file, size_bytes, languages}]
-NOT_SERVED = shutil.ignore_patterns("test", "*.mjs", "package*.json", "node_modules")  # of export/web
+NOT_SERVED = shutil.ignore_patterns("test", "*.mjs", "*.md", "package*.json", "node_modules")  # of export/web
+NOT_LOADED = shutil.ignore_patterns(
+    *("*.c", "*.h", "*.md", "*.ts", "*akefile", "*.swift", "package.json", "cli.js", "jvm", "swift", "sqlite")
+)  # of export/core, by a page
 LANGUAGE = re.compile(r"[a-z]{2,3}(-\w{2,8})?")
 PRECISIONS = ("fp32", "w8", "int8", "w4")
 FLOATS, BYTES, NIBBLES, INT8 = range(4)  # how a matrix is stored
@@ -76,7 +79,7 @@ def write_page(name: str, out: Path, log: Log) -> dict[str, Any]:
     runners = files.shipped_folder("runner")
     with files.new_folder(out) as temporary:
         shutil.copytree(runners / "web", temporary, ignore=NOT_SERVED, dirs_exist_ok=True)
-        shutil.copytree(runners / "core", temporary / "core")
+        shutil.copytree(runners / "core", temporary / "core", ignore=NOT_LOADED)
         (temporary / "students").mkdir()
         for other in others:
             shutil.copyfile(out / other["file"], temporary / other["file"])

@@ -145,11 +145,15 @@ def _refusal(problem: Any) -> Refusal:
 
 def response(bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
     """OpenAI's answer: (n, d) float32 embeddings, in the type asked for, as lists of numbers; float32 also
-    as base64 of their little-endian bytes."""
+    as base64 of their little-endian bytes. Raises Refusal where int8 would clip them."""
     dim = bundle.embedding_dim(request.dimensions)
     if dim < embeddings.shape[1]:
         embeddings = unit_rows(embeddings[:, :dim])
-    rows: Any = compact(embeddings, DTYPES[request.dtype], bundle.calibration)
+    try:
+        rows: Any = compact(embeddings, DTYPES[request.dtype], bundle.calibration)
+    except UserError as error:
+        fact = str(error).removeprefix("precision: ")
+        raise Refusal(400, f"output_dtype: {fact}", "output_dtype") from None
     if request.dtype == "binary":
         rows = (rows ^ 128).view(np.int8)  # 128 less
     if request.encoding_format == "base64":

@@ -3,8 +3,8 @@ as one batch.
 
 No worker waits for a batch to fill: an idle server embeds a text at once, and batches grow with the load.
 Batches are small, and a request that fits in half of one is short: the texts of short ones have half of each
-batch, those of long ones what is left, each in the order in which they came. So a short request waits for the
-batch that is being embedded and for other short ones, and no long one waits for ever.
+batch in the order in which they came, those of long ones what is left, in parts and in turn. So a short
+request waits for the batch that is being embedded and for other short ones, and no long one waits for ever.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ class RequestQueue:
     batch_tokens: int
     count: Callable[[int, int], None] = lambda texts, tokens: None
     rate: float = 0.0  # estimated tokens a second of all workers together, measured while they work
-    # texts of short requests (True) and of long ones, with the estimated tokens that wait
-    _texts: dict[bool, deque[Text]] = field(default_factory=lambda: {True: deque(), False: deque()})
+    # The texts of each short request (True) and of each long one, with the estimated tokens that wait.
+    _texts: dict[bool, deque[deque[Text]]] = field(default_factory=lambda: {True: deque(), False: deque()})
     _waiting: Counter[bool] = field(default_factory=Counter)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _stopping: bool = False
 
     @property
     def waiting_texts(self) -> int:
-        return sum(map(len, self._texts.values()))
+        return sum(len(texts) for requests in self._texts.values() for texts in requests)
 
     def start(self) -> None:
         """Start the workers. Called in the event loop that will submit."""
@@ -125,8 +125,8 @@ class RequestQueue:
         job = Job(embeddings, self._loop.create_future(), role, short, len(texts))
         with self._changed:
             self._waiting[short] += sum(costs)
-            for row, (text, cost) in enumerate(zip(texts, costs, strict=True)):
-                self._texts[short].append(Text(job, row, text, cost))
+            rows = enumerate(zip(texts, costs, strict=True))
+            self._texts[short].append(deque(Text(job, row, text, cost) for row, (text, cost) in rows))
             self._changed.notify_all()
         return job
 
@@ -134,8 +134,9 @@ class RequestQueue:
         """Forget the texts of a job that no worker has taken yet."""
         if job.left:
             with self._changed:
-                self._texts[job.short] = deque(text for text in self._texts[job.short] if text.job is not job)
-                self._waiting[job.short] = sum(text.cost for text in self._texts[job.short])
+                requests = [texts for texts in self._texts[job.short] if texts[0].job is not job]
+                self._texts[job.short] = deque(requests)
+                self._waiting[job.short] = sum(text.cost for texts in requests for text in texts)
 
     def _cost(self, characters: int) -> int:
         """The estimated tokens of a text."""
@@ -160,16 +161,21 @@ class RequestQueue:
             self.count(len(batch), tokens)
 
     def _take(self) -> list[Text]:
-        """What waits, up to the bound; waits for something to come. Empty when the queue has stopped."""
+        """What waits, up to the bound, requests in turn; waits for something to come. Empty when the queue
+        has stopped."""
         batch, cost = list[Text](), 0
         with self._changed:
             self._changed.wait_for(lambda: any(self._texts.values()) or self._stopping)
             while cost < self.batch_tokens and any(self._texts.values()):
                 short, long = self._texts[True], self._texts[False]
-                text = (short if short and (not long or self._is_short(cost)) else long).popleft()
-                cost += text.cost
-                self._waiting[text.job.short] -= text.cost
-                batch.append(text)
+                requests = short if short and (not long or self._is_short(cost)) else long
+                texts = requests.popleft()
+                while texts and cost < self.batch_tokens:
+                    cost += texts[0].cost
+                    self._waiting[texts[0].job.short] -= texts[0].cost
+                    batch.append(texts.popleft())
+                if texts:
+                    requests.append(texts)
         return batch
 
     def _embed(self, bundle: Bundle, batch: list[Text]) -> int:

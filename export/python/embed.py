@@ -235,9 +235,9 @@ def _read(data: Any, message: str, at: int, end: int, left: Iterator[int]) -> di
     left: an item for each field that may still be read.
     """
     skipped, read = FIELDS[message]
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     while at < end:
-        if next(left, None) is None or found.get("node", 0) > MOST_NODES:
+        if next(left, None) is None or fields.get("node", 0) > MOST_NODES:
             raise ValueError(f"more than {MOST_NODES} nodes, or {MOST_FIELDS} fields")
         key, start = number(data, at, end)
         field, wire_type = key >> 3, key & 7
@@ -251,16 +251,16 @@ def _read(data: Any, message: str, at: int, end: int, left: Iterator[int]) -> di
         elif wire_type != BYTES:
             raise ValueError(f"not an ONNX graph ({name} of another type at byte {at})")
         elif name not in ("operator", "domain"):
-            found[name] = found.get(name, 0) + 1
+            fields[name] = fields.get(name, 0) + 1
             _read(data, name, value, stop, left)
-        elif name in found:
+        elif name in fields:
             raise ValueError(f"a node with {name} twice at byte {at}")
         else:
-            found[name] = bytes(data[value:stop]).decode("utf-8")
+            fields[name] = bytes(data[value:stop]).decode("utf-8")
         at = stop
     if message == "node":
-        _check_operator(found.get("domain", ""), found.get("operator", ""))
-    return found
+        _check_operator(fields.get("domain", ""), fields.get("operator", ""))
+    return fields
 
 
 def _check_operator(domain: str, kind: str) -> None:

@@ -346,7 +346,8 @@ def test_in_sql(exported: Callable[..., Path], core: Any, tmp_path: Path) -> Non
         return (done.stdout + done.stderr).splitlines()
 
     opened, text, other = f"embed_open('{file}')", *[f"'{each}'" for each in PLAIN[:2]]
-    blobs = [rows[0], compact(rows, "int8")[0], compact(rows, "binary")[0]]
+    calibration = load(exported("static")).calibration
+    blobs = [rows[0], *[compact(rows, precision, calibration)[0] for precision in ("int8", "binary")]]
     called = [
         f"hex({call})"
         for call in (f"embed({text})", f"embed({text}, 'int8')", f"embed_document({text}, 'bits')")
