@@ -802,7 +802,7 @@ def search(
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
-    loose = [path for path in paths if not (os.path.exists(path) or re.search(r"[*?\[]|://", path))]
+    loose = [path for path in paths or [] if not (os.path.exists(path) or re.search(r"[*?\[]|://", path))]
     if os.path.exists(question) or not paths or len(loose) > 1:
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
