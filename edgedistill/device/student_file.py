@@ -36,7 +36,7 @@ from edgedistill.session import Log
 MAGIC, VERSION, START = b"edstudnt", 5, 16
 FILE = "student.bin"
 STUDENTS = "students.json"  # of a page: [{name, file, size_bytes, languages}]
-NOT_SERVED = shutil.ignore_patterns("test", "*.mjs", "*.md", "package*.json", "node_modules")  # of export/web
+NOT_SERVED = shutil.ignore_patterns("test", "*.mjs", "package*.json", "node_modules")  # of export/web
 NOT_LOADED = shutil.ignore_patterns(
     *("*.c", "*.h", "*.md", "*.ts", "*akefile", "*.swift", "package.json", "cli.js", "jvm", "swift", "sqlite")
 )  # of export/core, by a page
