@@ -276,7 +276,11 @@ def test_a_number_outside_its_range_is_named(tmp_path: Path) -> None:
         ("nano texts.csv", "edgedistill: No such command 'nano'; edgedistill --help describes it"),
         ("search nano how", "edgedistill search nano: files or a folder must stand before the question, "),
         ("search nano how .", "edgedistill search nano: files or a folder must stand before the question, "),
-        ("search nano how is it", "search: no file matches 'how': no such file or folder"),
+        (
+            "search nano how is it",
+            "edgedistill search nano: files or a folder must stand before the question, ",
+        ),
+        ("search nano how it", "search: no file matches 'how': no such file or folder"),
         ("embed nano --device tpu", "device: no device 'tpu'; did you mean 'cpu'? (cpu, cuda)"),
         ("embed owner/name", "owner/name: no bundle here, it looks like a hub id; make a bundle of that: "),
         (

@@ -349,7 +349,7 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
     if out.is_symlink():
         return  # the same work as another recipe's, small as its numbers are now; it went on from here
     assert record["parameters"] == cost.costs([spec], Session(data=tiny.data, log=quiet))[0]["parameters"]
-    folder = tiny.folder / "bundles" / name
+    folder = tiny.folder / "exported" / name
     # a whitened direction of a tiny teacher is noise, which eight bits do not keep
     bundle_writer.export(out, ["fp32" if spec.student.kind == "teacher" else "w8"], folder, quiet)
     kind = (RECIPES[name].parent.name, spec.student.kind)
