@@ -192,8 +192,8 @@ class RequestQueue:
                     text.job.tokens += tokens
                     text.job.left -= 1
                     total += tokens
-        complete = {text.job for text in batch if not text.job.left}
-        self._loop.call_soon_threadsafe(_end, complete, None)
+        if complete := {text.job for text in batch if not text.job.left}:
+            self._loop.call_soon_threadsafe(_end, complete, None)
         return total
 
 
