@@ -802,8 +802,9 @@ def search(
     from edgedistill.runtime.bundle import load
 
     opened = load(name, threads=threads)  # first: the bundle may be what was left out
-    loose = [path for path in paths or [] if not (os.path.exists(path) or re.search(r"[*?\[]|://", path))]
-    if os.path.exists(question) or not paths or len(loose) > 1:
+    named = [path for path in paths or [] if not (files.is_glob(path) or object_store.is_address(path))]
+    missing = [path for path in named if not os.path.exists(path)]
+    if os.path.exists(question) or not paths or len(missing) > 1:
         fact = "files or a folder must stand before the question, which is in quotes"
         way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
         raise UserError(f"edgedistill search {name}: {fact}; {way_out}")

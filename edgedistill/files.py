@@ -71,13 +71,18 @@ def find(what: str, name: str | Path) -> Path:
     raise UserError(unknown_name(what, str(name), known) + listed)
 
 
+def is_glob(name: str) -> bool:
+    """Whether a name has a sign of a pattern."""
+    return any(sign in name for sign in "*?[")
+
+
 def portable(name: str) -> str:
     """The name of a file, a pattern or a model as what is made here records it, on whatever system: of an
     absolute path its last part, of an absolute pattern what follows its last plain folder."""
     for path in (PurePosixPath(name), PureWindowsPath(name)):
         if path.is_absolute():
             parts = path.parts[1:]
-            patterns = [at for at, part in enumerate(parts) if any(sign in part for sign in "*?[")]
+            patterns = [at for at, part in enumerate(parts) if is_glob(part)]
             return "/".join(parts[min([*patterns, len(parts) - 1]) :])
     return name
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from edgedistill import object_store
+from edgedistill import files, object_store
 from edgedistill.data import input_file
 from edgedistill.errors import UserError
 from edgedistill.reading import Reading
@@ -137,7 +137,7 @@ def _expanded(
             yield from _expanded(below, parts[1:] or ("*",))
     elif os.path.lexists(folder / parts[0]):
         yield from _expanded(folder / parts[0], parts[1:])
-    elif any(sign in parts[0] for sign in "*?[") and os.path.isdir(folder):
+    elif files.is_glob(parts[0]) and os.path.isdir(folder):
         literal_brackets = parts[0].replace("[", "[[]")
         hidden = parts[0].startswith(".")
         for name in os.listdir(folder):

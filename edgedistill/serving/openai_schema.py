@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -119,8 +120,7 @@ class RequestReader:
             param = "input_type"
             self.bundle.of(request.role)
         except UserError as error:
-            fact = str(error).removeprefix("dim=").removeprefix(": ")
-            raise Refusal(400, f"{param}: {fact}", param) from None
+            raise _refused(param, error) from None
         return request
 
     def check_model(self, model: str | None) -> None:
@@ -143,6 +143,12 @@ def _refusal(problem: Any) -> Refusal:
     return Refusal(400, message, param, CODES.get(problem["type"]))
 
 
+def _refused(param: str, error: UserError) -> Refusal:
+    """What a function refuses, under the name that a request has for its argument."""
+    fact = re.sub(r"^(dim=|precision: |: )", "", str(error))
+    return Refusal(400, f"{param}: {fact}", param)
+
+
 def response(bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
     """OpenAI's answer: (n, d) float32 embeddings, in the type asked for, as lists of numbers; float32 also
     as base64 of their little-endian bytes. Raises Refusal where int8 would clip them."""
@@ -152,8 +158,7 @@ def response(bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, 
     try:
         rows: Any = compact(embeddings, DTYPES[request.dtype], bundle.calibration)
     except UserError as error:
-        fact = str(error).removeprefix("precision: ")
-        raise Refusal(400, f"output_dtype: {fact}", "output_dtype") from None
+        raise _refused("output_dtype", error) from None
     if request.dtype == "binary":
         rows = (rows ^ 128).view(np.int8)  # 128 less
     if request.encoding_format == "base64":

@@ -139,7 +139,7 @@ def test_kept_texts_are_tokenized_as_before(name: str, min_count: int) -> None:
     texts = [*sentences(12, seed=2), *scrambled(6, seed=3)]
     others = [*sentences(60, seed=4), *scrambled(60, seed=5)]
     smaller, report = trimmed(tokenizer, texts, others, min_count)
-    old, new = ({at: piece for piece, at in each.get_vocab().items()} for each in (tokenizer, smaller))
+    old, new = ({at: token for token, at in each.get_vocab().items()} for each in (tokenizer, smaller))
     assert len(new) < len(old)
     order = [tokenizer.get_vocab()[new[at]] for at in range(len(new))]
     assert order == sorted(order)

@@ -28,10 +28,10 @@ const ambiguous = (box, point, points) => points.some((other) => other !== point
 /** The <svg>. points: {ms, low, high, score, scores, bytes, name, detail, note, tip, colour, filled, teacher}: low and high are the interval of ms,
  * scores that of the score, where it is known; a point whose name, detail and note are empty has no label; filled is the
  * share of its circle that is solid, where that tells points apart. measure is the title of y, area what the markers' area is, levels {score, text} of lines across the plot, such as
- * the teacher's, limit {ms, text} of one down it, or null. */
-function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk', levels = [], limit = null}) {
+ * the teacher's. */
+function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk', levels = []}) {
   const frame = {left: 60, top: 84, right: wide - 16, bottom: high - 72};
-  const times = points.flatMap(({ms, low, high: upper}) => [ms, low, upper]).concat(limit ? [limit.ms] : []);
+  const times = points.flatMap(({ms, low, high: upper}) => [ms, low, upper]);
   const x = logScale(times, frame.left + 64, frame.right - 74);
   const y = linearScale([...points, ...levels].flatMap(({score, scores}) => [score, ...scores ?? []]), frame.bottom - 36, frame.top + 40);
   const largest = Math.max(...points.map(({bytes}) => bytes));
@@ -48,12 +48,6 @@ function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk
     parts.push(el('text', {class: 'hint', x: frame.left + 8, y: one(under ? at + 15 : at - 6)}, level.text));
     drawn.push({left: frame.left, top: at - 1, right: frame.right, bottom: at + 1});
     drawn.push({left: frame.left, top: under ? at : at - 18, right: frame.left + 140, bottom: under ? at + 18 : at});
-  }
-  if (limit) {
-    const at = x.scale(limit.ms);
-    parts.push(line('limit', at, frame.top, at, frame.bottom));
-    parts.push(el('text', {class: 'hint', x: one(at - 6), y: frame.top + 14, 'text-anchor': 'end'}, limit.text));
-    drawn.push({left: at - 1, top: frame.top, right: at + 1, bottom: frame.bottom});
   }
   parts.push(...steps.map((step) => line('frontier', step.left, step.top, step.right, step.bottom)));
   parts.push(...[...placed].sort((a, b) => b.radius - a.radius).map(dot)); // the small ones on top
