@@ -174,7 +174,7 @@ def markdown(reports: list[Report]) -> str:
 
 def plain(sheet: RenderableType, columns: int | None = None) -> str:
     """What rich would print, as text of so many columns, by default what fits the terminal."""
-    screen = Console(width=columns or width(), file=io.StringIO(), record=True)
+    screen = Console(width=columns or width(), file=io.StringIO(), record=True, markup=False)
     screen.print(sheet)
     return "\n".join(line.rstrip() for line in screen.export_text().rstrip().splitlines())
 
