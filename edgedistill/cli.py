@@ -622,13 +622,12 @@ def export(
     _require_torch(
         "export, which also joins and compares the encoders of a pair," if documents else "export", source
     )
-    from edgedistill.export import bundle_writer, model_source, pair_bundle, static_shape
+    from edgedistill.export import bundle_writer, model_source, pair_bundle
 
     exported = model_source.Source(source, pooling, revision, remote_code)
     if documents is None:
         precisions = ["fp32", "qdq"] if shape and precisions == DEFAULT else precisions
-        tokens = static_shape.tokens(shape, precisions) if shape else None
-        result = bundle_writer.export(exported, precisions, out, log, tokens)
+        result = bundle_writer.export(exported, precisions, out, log, shape)
     else:
         document_encoder = model_source.Source(documents, remote_code=remote_code)
         result = pair_bundle.export(exported, document_encoder, precisions, out, log, mean)

@@ -38,23 +38,24 @@ def export(
     precisions: list[str],
     out: Path,
     log: Log,
-    tokens: int | None = None,
+    shape: str | None = None,
 ) -> dict[str, Any]:
     """Write a run or a model as a bundle at `out`, atomically. Returns {name, parameters, precisions, dims};
     of a classifier, labels in place of dims.
 
     `source` is a run's folder, or what `model_source.opened` takes as a model. An existing bundle at `out` is
     replaced, anything else is not. Raises UserError: neither run nor model, an unknown precision, the
-    tokenizer of another student, more `tokens`, of texts in graphs of a fixed shape, than the student
-    reads. Raises CheckFailed when a graph does not give what torch gives: the bundle is written with the
+    tokenizer of another student, a `shape` (1x128, which graphs take alone) of more tokens than the
+    student reads. Raises CheckFailed when a graph does not give what torch gives: the bundle is written with the
     other precisions, or not at all where every precision failed.
     """
     precisions = known_precisions(precisions)
+    tokens = static_shape.tokens(shape, precisions) if shape else None
     files.check_free(out, "name", True, "manifest.json", "a bundle")
     with model_source.opened(source) as run:
         if tokens and tokens > run.max_tokens:
             fact = f"this student reads at most {run.max_tokens} tokens"
-            raise UserError(f"--shape 1x{tokens}: {fact}; give no more")
+            raise UserError(f"--shape {shape}: {fact}; give no more")
         run.shape = run.shape | {"max_tokens": tokens or run.max_tokens}
         writer = (ClassifierWriter if run.labels else Writer)(run, out, log, bool(tokens))
         written, failed = writer.write(precisions)

@@ -41,7 +41,7 @@ def test_every_tensor_has_a_shape(name: str, precision: str) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("static")
     make_run(root / "tiny")
-    bundle_writer.export(root / "tiny", ["fp32", "qdq"], root / "x", lambda line: None, 16)
+    bundle_writer.export(root / "tiny", ["fp32", "qdq"], root / "x", lambda line: None, "1x16")
     return root / "x"
 
 
@@ -86,5 +86,5 @@ def test_what_is_no_shape(text: str, precisions: list[str], fact: str) -> None:
 
 def test_more_tokens_than_the_student_reads(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--shape 1x64: this student reads at most 32 tokens"):
-        bundle_writer.export(folder.parent / "tiny", ["fp32"], tmp_path / "x", print, 64)
+        bundle_writer.export(folder.parent / "tiny", ["fp32"], tmp_path / "x", print, "1x64")
     assert not (tmp_path / "x").exists()
