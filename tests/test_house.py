@@ -34,6 +34,7 @@ EDGE = [
     "planning.preflight",
     "embed_file",
     "search_files",
+    "status",
     "resolve",
     "serving",
     "device",
@@ -67,7 +68,7 @@ ROOMS = [
         "adapting",
         "demo",
     ],
-    *["embed_file", "search_files", "serving", "cli", "__main__"],
+    *["embed_file", "search_files", "status", "serving", "cli", "__main__"],
 ]
 
 HEAVY = {
@@ -431,7 +432,7 @@ def test_the_readmes_plots_are_those_of_the_reports() -> None:
 
 # Syntax nodes, which short functions on long lines do not hide. Who raises one says in the commit what the
 # user gets for it; who removes code lowers it.
-NODES = {("edgedistill",): 246_600, ("tests",): 237_083, ("bench", "export"): 75_329}
+NODES = {("edgedistill",): 247_000, ("tests",): 237_083, ("bench", "export"): 75_329}
 
 
 @pytest.mark.parametrize("folders", NODES, ids="+".join)
