@@ -33,6 +33,7 @@ EDGE = [
     "planning.preflight",
     "embed_file",
     "search_files",
+    "status",
     "resolve",
     "serving",
     "device",
@@ -66,7 +67,7 @@ ROOMS = [
         "adapting",
         "demo",
     ],
-    *["embed_file", "search_files", "serving", "cli", "__main__"],
+    *["embed_file", "search_files", "status", "serving", "cli", "__main__"],
 ]
 
 HEAVY = {
@@ -430,7 +431,7 @@ def test_the_readmes_plots_are_those_of_the_reports() -> None:
 
 # Syntax nodes, which short functions on long lines do not hide. Who raises one says in the commit what the
 # user gets for it; who removes code lowers it.
-NODES = {("edgedistill",): 248_200, ("tests",): 238_400, ("bench", "export"): 78_400}
+NODES = {("edgedistill",): 248_810, ("tests",): 238_480, ("bench", "export"): 78_540}
 
 
 @pytest.mark.parametrize("folders", NODES, ids="+".join)

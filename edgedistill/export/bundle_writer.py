@@ -45,8 +45,8 @@ def export(
 
     `source` is a run's folder, or what `model_source.opened` takes as a model. An existing bundle at `out` is
     replaced, anything else is not. Raises UserError: neither run nor model, an unknown precision, the
-    tokenizer of another student, a `shape` (1x128, which graphs take alone) of more tokens than the
-    student reads. Raises CheckFailed when a graph does not give what torch gives: the bundle is written with the
+    tokenizer of another student, a `shape` (1x128, which graphs take alone) of more tokens than the student
+    reads. Raises CheckFailed when a graph does not give what torch gives: the bundle is written with the
     other precisions, or not at all where every precision failed.
     """
     precisions = known_precisions(precisions)
