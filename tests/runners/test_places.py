@@ -1,5 +1,4 @@
-"""`bench --on`: the real program is built, copied and run where a stub of ssh or adb reaches, which is a folder
-of this machine."""
+"""`bench --on`: the real program is built, copied and run where a stub of ssh or adb reaches, in a folder here."""
 
 from __future__ import annotations
 

@@ -716,4 +716,3 @@ function draw() {
 }
 
 draw();
-document.body.dataset.height = document.documentElement.scrollHeight; // of the picture that page.py takes
