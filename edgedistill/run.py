@@ -130,9 +130,8 @@ class Run(Shaped):
         of unit length. Raises UserError for files that are not those of a student."""
         with opening(self.folder, "its student does not open", AGAIN):
             if self.kind in ("teacher", "reduced"):
-                teacher = sentence_transformer.read(
-                    self.model_folder, self.shape.get("pooling"), self.remote_code
-                )
+                source, pooling = model_folder.read(self.model_folder), self.shape.get("pooling")
+                teacher = sentence_transformer.read(source, pooling, self.remote_code)
                 if (self.folder / "student.safetensors").exists():  # fine-tuned
                     _load(teacher, self.folder / "student.safetensors")
                 if self.kind == "teacher":

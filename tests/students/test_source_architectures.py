@@ -101,9 +101,8 @@ def batch(tokenizer: PreTrainedTokenizerBase, texts: list[str] = TEXTS) -> tuple
 
 
 def opened(folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
-    return load_model(model_folder.read(folder), dtype=torch.float32).eval(), tokenizer_files.load_tokenizer(
-        folder
-    )
+    read = model_folder.read(folder)
+    return load_model(read, pooler=True).eval(), tokenizer_files.load_tokenizer(read)
 
 
 def pooled(model: Any, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:

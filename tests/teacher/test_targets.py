@@ -22,9 +22,8 @@ from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import QUIET, Session
 from edgedistill.students.sentence_transformer import Affine
 from edgedistill.teacher import encoder, precomputed_embeddings, targets
-from edgedistill.teacher.dimension_reduction import fix_signs, pca, procrustes, ridge
 from edgedistill.teacher.embedding_cache import TeacherPass
-from edgedistill.teacher.targets import check, fit
+from edgedistill.teacher.targets import check, fit, fix_signs, pca, procrustes, ridge
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import initial_weights
 from edgedistill.training.inputs.stage_targets import TargetReader

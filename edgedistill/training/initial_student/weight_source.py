@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe, run
@@ -96,14 +95,13 @@ def _of_folder(
     model_type = str(opened.config.get("model_type"))
     if model_type not in [known for known, _ in bert_layers.ARCHITECTURES.values()]:
         raise _unknown(student, str(folder), model_type)
-    options = {} if student.pooling == "cls_pooler" else sentence_transformer.without_pooler(opened)
-    model = sentence_transformer.load_model(opened, dtype=torch.float32, **options)
+    model = sentence_transformer.load_model(opened, student.pooling == "cls_pooler")
     layers = _layers(student, model, str(folder))
     bare = not any((opened.transformer / name).exists() for name in tokenizer_files.TOKENIZER_FILES)
     if bare and student.tokenizer != "teacher":
         # Weights without a tokenizer are taken to belong to the tokenizer that is named.
         return WeightSource(layers, student_tokenizer.named(student, models))
-    of_weights = tokenizer_files.load_tokenizer(folder)
+    of_weights = tokenizer_files.load_tokenizer(opened)
     if student.tokenizer == "teacher" and not tokenizer.get_vocab().keys() <= of_weights.get_vocab().keys():
         fact = f"the weights of {student.weights} belong to another vocabulary"
         raise UserError(f"student.tokenizer: {fact}; set student.tokenizer: {student.weights}")
