@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+from onnx import ModelProto
 
 from edgedistill import files, machine, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity
 from edgedistill.precisions import PRECISIONS, known_precisions
-from edgedistill.quantization import fp16, graph_editor, mixed_precision, sample_texts
+from edgedistill.quantization import fp16, graph_editor, sample_texts
 from edgedistill.run import Run
 from edgedistill.runtime import bundle, golden_file
 from edgedistill.runtime.compact import measured
@@ -72,7 +72,7 @@ class Writer:
         self.ids = [row for item in self.golden.ids for row in item]
         self.samples = sample_texts.samples(parity.reader(run), self.ids)
 
-    def opened(self) -> tuple[Any, golden_file.Golden, onnx.ModelProto]:
+    def opened(self) -> tuple[Any, golden_file.Golden, ModelProto]:
         """Module, golden texts and graph. Raises CheckFailed where that gives other embeddings than torch on
         random ids."""
         run, student = self.run, self.run.student()
@@ -84,9 +84,9 @@ class Writer:
             raise CheckFailed(f"{self.out} was not written: its graph {fact}")
         return student, golden, fp32
 
-    def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
+    def converted(self, precision: str) -> tuple[ModelProto, list[str]]:
         """The graph in a precision, and the names of the products that 8 bits would lose."""
-        model, kept = mixed_precision.converted(self.fp32, precision, self.samples, self.ids)
+        model, kept = quantization.within_limit(self.fp32, precision, self.samples, self.ids)
         # what few bits lose is judged on texts
         if precision != "fp32" and not np.isfinite(self._on_random_ids(self.module, model)):
             raise CheckFailed(f"the {precision} graph gives rows that are not finite on random ids")
@@ -172,11 +172,11 @@ class Writer:
         self.log(parity.summary(precision, entry, self.golden))
         return entry
 
-    def _on_random_ids(self, module: Any, model: onnx.ModelProto) -> float:
+    def _on_random_ids(self, module: Any, model: ModelProto) -> float:
         """The smallest cosine of a graph's embeddings to torch's."""
         return graph.compare(module, model, self.run.max_tokens, library_files.vocabulary_size(module))
 
-    def _compared(self, precision: str, model: onnx.ModelProto, folder: Path) -> dict[str, Any]:
+    def _compared(self, precision: str, model: ModelProto, folder: Path) -> dict[str, Any]:
         """Write a graph, open it as the only one of the bundle, and compare it; returns its entry."""
         row = PRECISIONS[precision]
         if problem := graph_editor.not_finite(model):
@@ -197,7 +197,7 @@ class Writer:
         )
         return entry | parity.compare(bundle.load(folder, precision=precision), self.golden)
 
-    def _left_in_float32(self, converted: onnx.ModelProto, precision: str) -> str:
+    def _left_in_float32(self, converted: ModelProto, precision: str) -> str:
         """What to add to a precision's description where some products stay in float32. Raises CheckFailed
         where nearly all of them do."""
         left, share = graph_editor.left_in_float32(self.fp32, converted)
@@ -219,12 +219,12 @@ class ClassifierWriter(Writer):
     """Writes the bundle of a classifier: labels in place of dimensions. Every graph is compared with torch on
     the golden items, alone and in one padded batch, whose texts have all lengths."""
 
-    def opened(self) -> tuple[Any, golden_file.Golden, onnx.ModelProto]:
+    def opened(self) -> tuple[Any, golden_file.Golden, ModelProto]:
         classifier, pad_id = self.run.classifier(), parity.reader(self.run).tokenizer.pad_token_id
         golden = parity.logits_by_torch(self.run, classifier)
         return classifier, golden, write_classifier(classifier, pad_id or 0)
 
-    def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
+    def converted(self, precision: str) -> tuple[ModelProto, list[str]]:
         return quantization.convert(self.fp32, precision, self.samples), []
 
     def write_files(self, folder: Path, precisions: list[str]) -> None:
@@ -252,12 +252,14 @@ class ClassifierWriter(Writer):
         return model_card.filled("classifier", final)
 
 
-def _check_operators(model: onnx.ModelProto, student: Any) -> None:
+def _check_operators(model: ModelProto, student: Any) -> None:
     """Raise UserError for a traced graph with operators that bundles may not use."""
     allowed = {operators.full_name(*operator) for operator in operators.ALLOWED}
     if unknown := [name for name in _operators(model) if name not in allowed]:
-        fact = f"an architecture whose graph has operators that a bundle may not use ({', '.join(unknown)})"
-        raise UserError(f"{type(getattr(student, 'model', student)).__name__}: {fact}; {model_folder.TEACH}")
+        raise UserError(
+            f"{type(getattr(student, 'model', student)).__name__}: an architecture whose graph has operators "
+            f"that a bundle may not use ({', '.join(unknown)}); {model_folder.TEACH}"
+        )
 
 
 def _log_similarity(run: Run, log: Log) -> None:
@@ -271,7 +273,7 @@ def _log_similarity(run: Run, log: Log) -> None:
         )
 
 
-def _operators(model: onnx.ModelProto) -> list[str]:
+def _operators(model: ModelProto) -> list[str]:
     """The operators that a runtime needs for a graph, sorted; those outside ONNX's own set with their
     domain."""
     return sorted(

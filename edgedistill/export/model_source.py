@@ -75,8 +75,10 @@ def opened(given: str | Path | Source) -> Iterator[run.Run]:
         )
     if not _is_model(resolved):
         if isinstance(resolved, resolve.ModelFolder):
-            fact = "neither a run (no run.json) nor a model (no config.json)"
-            raise UserError(f"{source}: {fact}; give a run that edgedistill train has written, or a model")
+            raise UserError(
+                f"{source}: neither a run (no run.json) nor a model (no config.json); give a run that "
+                "edgedistill train has written, or a model"
+            )
         yield run.open_run(source, remote_code=remote_code)
         return
     if revision is None and isinstance(resolved, resolve.HubId):
@@ -116,8 +118,10 @@ def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str =
     names the purpose that only encoders serve."""
     opened = model_folder.read(folder)
     if _is_other_encoder(opened.config):
-        fact = f"an encoder of an architecture that is not supported yet ({_named(opened.config)})"
-        raise UserError(f"{source}: {fact}; give another, such as packaged:all-MiniLM-L6-v2")
+        raise UserError(
+            f"{source}: an encoder of an architecture that is not supported yet ({_named(opened.config)}); "
+            "give another, such as packaged:all-MiniLM-L6-v2"
+        )
     decoder = _decoder(opened.config)
     if decoder:
         raise UserError(

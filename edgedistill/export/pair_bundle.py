@@ -40,8 +40,10 @@ def export(
         texts = sample_texts.suite_sentences()[:TEXTS]
         cosine, fact = teacher_agreement.space(*(encoder.encode_query(texts) for encoder in opened))
         if fact is not None:
-            way_out = "pair a student with its teacher, or with another student of that teacher"
-            raise UserError(f"{query.name} for {document.name}: {fact}; {way_out}")
+            raise UserError(
+                f"{query.name} for {document.name}: {fact}; pair a student with its teacher, or with another "
+                "student of that teacher"
+            )
         pair = {
             "schema": manifests.SCHEMA,
             "name": out.name,

@@ -34,12 +34,14 @@ def checked_reader(run: Run, encoder: Any) -> Reader:
     read = reader(run)
     largest = max(*read.tokenizer.get_vocab().values(), *read.tokenizer("")["input_ids"])
     if largest >= (vocabulary_size := library_files.vocabulary_size(encoder)):
-        fact = f"token ids up to {largest}, but an embedding table of {vocabulary_size} rows"
-        raise UserError(f"{run.tokenizer_folder}: {fact}; restore this student's tokenizer")
-    if not read.tokenizer(run.prompt)["input_ids"]:
-        fact = "adds no special tokens to a text, so an empty text has no tokens to embed"
         raise UserError(
-            f"tokenizer: {fact}; train a student with another `student.tokenizer`, and export that"
+            f"{run.tokenizer_folder}: token ids up to {largest}, but an embedding table of {vocabulary_size} "
+            "rows; restore this student's tokenizer"
+        )
+    if not read.tokenizer(run.prompt)["input_ids"]:
+        raise UserError(
+            "tokenizer: adds no special tokens to a text, so an empty text has no tokens to embed; train a "
+            "student with another `student.tokenizer`, and export that"
         )
     return read
 

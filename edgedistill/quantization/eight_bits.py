@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from edgedistill.quantization.graph_editor import GraphEditor, new_node
 
@@ -24,7 +23,7 @@ def store(editor: GraphEditor) -> None:
         editor.rewrite(rule)
 
 
-def large_table(editor: GraphEditor, node: onnx.NodeProto, *operators: str) -> np.ndarray | None:
+def large_table(editor: GraphEditor, node: NodeProto, *operators: str) -> np.ndarray | None:
     """The values of a large table that a node with one of these operators reads; None for other nodes, and
     where it looks up columns."""
     if node.op_type not in operators or any(a.name == "axis" and a.i != 0 for a in node.attribute):
@@ -33,7 +32,7 @@ def large_table(editor: GraphEditor, node: onnx.NodeProto, *operators: str) -> n
     return values if values is not None and values.ndim == 2 and values.size >= SMALLEST else None
 
 
-def gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+def gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     """Gather from an embedding table -> Gather of int8 rows and of their scales, in standard operators."""
     table = large_table(editor, node, "Gather")
     if table is None:
@@ -49,7 +48,7 @@ def gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | 
     ]
 
 
-def constant_in_8_bits(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
+def constant_in_8_bits(editor: GraphEditor, name: str) -> list[NodeProto]:
     """Store a constant in 8 bits with a scale per row (last axis), and restore it to float32 by Cast and Mul:
     `{name}_float`.
 
@@ -66,7 +65,7 @@ def constant_in_8_bits(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
     ]
 
 
-def table(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+def table(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     """Position tables (a Slice) and PQ codebooks (a Reshape): 8 bits on disk, float32 once opened."""
     if large_table(editor, node, "Slice", "Reshape") is None:
         return None
@@ -75,7 +74,7 @@ def table(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | N
     return [*nodes, node]
 
 
-def lstm(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+def lstm(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     """W and R of an LSTM: 8 bits on disk, float32 once opened. The recurrence runs in float32: onnxruntime's
     own int8 LSTM scales activations over the whole batch.
     """

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from edgedistill.quantization.conversion import Converter
 from edgedistill.quantization.eight_bits import SMALLEST
-from edgedistill.quantization.graph_editor import GraphEditor, is_product, new_node
+from edgedistill.quantization.graph_editor import Converter, GraphEditor, is_product, new_node
 from edgedistill.quantization.sample_texts import TokenIds, values_of
 
 LARGEST = 65504.0
@@ -35,18 +34,18 @@ IN_FLOAT16 = ("MatMul", *ELEMENTWISE, *MOVING)
 Largest = dict[str, float]  # the largest absolute value of each float32 value, by its name
 
 
-def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+def converter(model: ModelProto, samples: TokenIds) -> Converter:
     """The graph -> the graph in float16, with activations measured on token ids of texts; without them only
     weights decide what stays float32."""
     largest = measure(model, samples)
     return lambda graph: _Float16(graph, largest).convert()
 
 
-def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
+def measure(model: ModelProto, samples: TokenIds) -> Largest:
     """The largest absolute values on the samples; empty without them."""
     if not len(samples):
         return {}
-    watched = onnx.ModelProto()
+    watched = ModelProto()
     watched.CopyFrom(model)
     largest = dict.fromkeys(sorted(_values_of_type(model, TensorProto.FLOAT)), 0.0)
     outputs = {name: f"largest {name}" for name in largest}
@@ -59,7 +58,7 @@ def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
     return largest
 
 
-def simulated(model: onnx.ModelProto) -> onnx.ModelProto:
+def simulated(model: ModelProto) -> ModelProto:
     """A converted graph in float32 whose every float16 value is rounded to float16, as a device with float16
     kernels computes it.
 
@@ -72,7 +71,7 @@ def simulated(model: onnx.ModelProto) -> onnx.ModelProto:
         if constant.data_type == TensorProto.FLOAT16:
             editor.replace(name, flushed(numpy_helper.to_array(constant)))
 
-    def rounded(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def rounded(editor: GraphEditor, node: NodeProto) -> list[NodeProto]:
         nodes = [node]
         if node.op_type == "Cast" and node.output[0] in half:
             node.attribute[0].i = TensorProto.FLOAT
@@ -112,7 +111,7 @@ def holds(array: np.ndarray, axis: int | None = None) -> bool:
 class _Float16:
     """A graph on its way to float16, node by node; `half` holds the values that are float16 by now."""
 
-    def __init__(self, model: onnx.ModelProto, largest: Largest) -> None:
+    def __init__(self, model: ModelProto, largest: Largest) -> None:
         self.editor = GraphEditor(model)
         inputs = {
             value.name for value in model.graph.input if value.type.tensor_type.elem_type == TensorProto.FLOAT
@@ -124,14 +123,14 @@ class _Float16:
         self.largest = largest
         self.half: set[str] = set()
         self.outputs = {output.name for output in model.graph.output}
-        self.nodes: list[onnx.NodeProto] = []  # that take the place of the node at hand
+        self.nodes: list[NodeProto] = []  # that take the place of the node at hand
         self.casts: set[str] = set()
 
-    def convert(self) -> onnx.ModelProto:
+    def convert(self) -> ModelProto:
         self.editor.rewrite(self._rewrite)
         return self.editor.finish()
 
-    def _rewrite(self, editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _rewrite(self, editor: GraphEditor, node: NodeProto) -> list[NodeProto]:
         self.nodes = []
         if self._is_half(node):
             self._add_half(node)
@@ -140,7 +139,7 @@ class _Float16:
             self.nodes.append(node)
         return self.nodes
 
-    def _is_half(self, node: onnx.NodeProto) -> bool:
+    def _is_half(self, node: NodeProto) -> bool:
         """A product with a matrix, a lookup in a table, the mask, or a node that reads nothing but float16;
         float16 must hold what it handles."""
         if node.op_type == "Cast" and node.input[0].startswith("attention_mask"):
@@ -162,7 +161,7 @@ class _Float16:
             return holds(array)
         return bool(np.abs(array).max(initial=0) <= LARGEST)  # a small bias is lost in its sum anyway
 
-    def _add_half(self, node: onnx.NodeProto) -> None:
+    def _add_half(self, node: NodeProto) -> None:
         node.input[:] = [self._as_half(name) for name in node.input]
         if node.op_type == "Cast":
             node.attribute[0].i = TensorProto.FLOAT16
@@ -207,7 +206,7 @@ class _Float16:
         return out
 
 
-def _values_of_type(model: onnx.ModelProto, kind: int) -> set[str]:
+def _values_of_type(model: ModelProto, kind: int) -> set[str]:
     """The names of all values that nodes compute in a type of TensorProto."""
     computed = {name for node in model.graph.node for name in node.output}
     graph = onnx.shape_inference.infer_shapes(model).graph

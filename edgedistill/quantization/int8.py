@@ -21,12 +21,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from edgedistill.quantization import eight_bits
-from edgedistill.quantization.conversion import Converter
-from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, GraphFacts, is_product, new_node
+from edgedistill.quantization.graph_editor import MICROSOFT, Converter, GraphEditor, GraphFacts, is_product, new_node
 from edgedistill.quantization.sample_texts import TokenIds, activations
 
 # A few channels of a transformer's activations are many times as large as the others. One scale for all of
@@ -60,13 +58,13 @@ def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.round(weight / scale).astype(np.int8), scale.astype(np.float32)
 
 
-def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+def converter(model: ModelProto, samples: TokenIds) -> Converter:
     """`convert`, with channels measured on token ids of texts; without them all activations get a scale for
     each row."""
     return partial(convert, largest=measure(model, samples))
 
 
-def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
+def measure(model: ModelProto, samples: TokenIds) -> Largest:
     """The largest absolute values of the inputs that have fixed scales, with headroom, over all tokens of the
     samples; nothing without samples."""
     names = [x for group in _groups(GraphFacts(model)) for x in group.inputs]
@@ -79,13 +77,13 @@ def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
     return {name: values * HEADROOM for name, values in largest.items()}
 
 
-def convert(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
+def convert(model: ModelProto, largest: Largest) -> ModelProto:
     """The graph in int8, with what was measured on it, or on the same graph before some of its constants were
     hidden."""
     return Products(model, largest).converted()
 
 
-def product_errors(model: onnx.ModelProto, largest: Largest, ids: TokenIds) -> dict[str, float]:
+def product_errors(model: ModelProto, largest: Largest, ids: TokenIds) -> dict[str, float]:
     """What int8 loses in each product by itself, by the name of its weight.
 
     It is |y − x·W|² / |x·W|² over the rows of the texts `ids`.
@@ -180,14 +178,14 @@ def _is_fixed(facts: GraphFacts, x: str) -> bool:
 class Products:
     """Replaces products one by one. An input that several products read is quantized once."""
 
-    def __init__(self, model: onnx.ModelProto, largest: Largest) -> None:
+    def __init__(self, model: ModelProto, largest: Largest) -> None:
         self.editor, self.facts = GraphEditor(model), GraphFacts(model)
         self.channels = _channels(self.editor, self.facts, largest)
         self.inputs: dict[str, Input] = {}
         self.absorbed: set[str] = set()  # by products: the outputs of the sums with their biases
-        self.nodes: list[onnx.NodeProto] = []
+        self.nodes: list[NodeProto] = []
 
-    def converted(self) -> onnx.ModelProto:
+    def converted(self) -> ModelProto:
         """The graph with all products replaced, and what else is large stored in 8 bits."""
         self.editor.rewrite(self._rewrite)
         eight_bits.store(self.editor)
@@ -198,7 +196,7 @@ class Products:
         operands = [source.values, weight, source.scale, scale, source.zero, *(["", bias] if bias else [])]
         self.add("MatMulIntegerToFloat", operands, output, domain=MICROSOFT)
 
-    def _rewrite(self, editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def _rewrite(self, editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
         if node.output[0] in self.absorbed:
             return []
         weight = editor.weight(node)

@@ -8,20 +8,20 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-import onnx
+from onnx import ModelProto
 
 from edgedistill.quantization import int8
-from edgedistill.quantization.conversion import Converter
+from edgedistill.quantization.graph_editor import Converter
 from edgedistill.quantization.int8 import Input, Largest
 from edgedistill.quantization.sample_texts import TokenIds
 
 
-def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+def converter(model: ModelProto, samples: TokenIds) -> Converter:
     """`convert`, with channels measured on token ids of texts, see `int8`."""
     return partial(convert, largest=int8.measure(model, samples))
 
 
-def convert(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
+def convert(model: ModelProto, largest: Largest) -> ModelProto:
     """The graph in operators of ai.onnx alone, with what int8 measured on it."""
     return _Products(model, largest).converted()
 

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 from threadpoolctl import threadpool_limits
 
 from edgedistill.errors import CheckFailed
 from edgedistill.quantization import eight_bits
-from edgedistill.quantization.conversion import Converter
 from edgedistill.quantization.fp16 import LARGEST, SMALLEST_NORMAL
 from edgedistill.quantization.graph_editor import (
     MICROSOFT,
+    Converter,
     GraphEditor,
     GraphFacts,
     product_in_blocks,
@@ -43,7 +42,7 @@ ZERO = 8  # the zero point: MatMulNBits stores weights as 0 … 15
 Moments = dict[str, np.ndarray]
 
 
-def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+def converter(model: ModelProto, samples: TokenIds) -> Converter:
     """`convert`, with the moments measured on token ids of some hundred texts.
 
     With them the weights of products are rounded with error feedback, which halves the loss; without, each
@@ -56,7 +55,7 @@ def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
     return partial(convert, moments=moments)
 
 
-def convert(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
+def convert(model: ModelProto, moments: Moments) -> ModelProto:
     """Products become MatMulNBits, embedding tables GatherBlockQuantized, in opset 17; onnxruntime 1.20 runs
     both.
 
@@ -76,13 +75,13 @@ def convert(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
     return editor.finish()
 
 
-def _gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+def _gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     """Gather from an embedding table -> GatherBlockQuantized."""
     array = eight_bits.large_table(editor, node, "Gather")
     if array is None:
         return None
     name, ids, out = node.input[0], node.input[1], node.output[0]
-    bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
+    bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[NodeProto]()
     if bits not in editor.constants:
         check_range(array, name)
         values, scale = quantize_groups(array)
@@ -99,7 +98,7 @@ def _gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] |
     ]
 
 
-def _scale(editor: GraphEditor, scale: np.ndarray, name: str) -> onnx.NodeProto:
+def _scale(editor: GraphEditor, scale: np.ndarray, name: str) -> NodeProto:
     """Scales, float16 in the file, float32 as `{name}_float`: onnxruntime folds this Cast when the graph is
     opened."""
     return helper.make_node(
@@ -107,15 +106,13 @@ def _scale(editor: GraphEditor, scale: np.ndarray, name: str) -> onnx.NodeProto:
     )
 
 
-def _matmul_n_bits(
-    editor: GraphEditor, node: onnx.NodeProto, moments: Moments
-) -> list[onnx.NodeProto] | None:
+def _matmul_n_bits(editor: GraphEditor, node: NodeProto, moments: Moments) -> list[NodeProto] | None:
     """x · W -> MatMulNBits of 4 bits."""
     weight = editor.weight(node)
     if weight is None:
         return None
     name = node.input[1]
-    bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
+    bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[NodeProto]()
     if bits not in editor.constants:  # a shared layer's matrix is read by several products
         check_range(weight, name)
         values, scale = quantize_groups(weight.T)
@@ -146,7 +143,7 @@ def _halve_floats(editor: GraphEditor) -> None:
     graph.node.extend(nodes)
 
 
-def second_moments(model: onnx.ModelProto, ids: TokenIds) -> dict[str, np.ndarray]:
+def second_moments(model: ModelProto, ids: TokenIds) -> dict[str, np.ndarray]:
     """E[x xᵀ] (K, K) float32 of the inputs x of every product with a constant matrix, by the matrix's name.
 
     `ids` are the token ids of texts that this graph may meet; the rest of the moments comes from random
@@ -200,7 +197,7 @@ def _factor(moments: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.linalg.cholesky((inverse + inverse.T) / 2).T)
 
 
-def _moments(model: onnx.ModelProto, names: Sequence[str], ids: TokenIds) -> dict[str, np.ndarray]:
+def _moments(model: ModelProto, names: Sequence[str], ids: TokenIds) -> dict[str, np.ndarray]:
     """E[x xᵀ] of the values of those names over all tokens, or over all texts where a value has one row a
     text."""
     sums: dict[str, np.ndarray] = {}
@@ -217,11 +214,10 @@ def check_range(array: np.ndarray, name: str) -> None:
     stores them."""
     largest = float(np.abs(array).max(initial=0))
     if not (largest == 0 or LEAST <= largest <= MOST):
-        fact = (
+        raise CheckFailed(
             f"the largest number of {name} is {largest:.3g}, and the float16 scales of w4 reach from "
-            f"{LEAST:.0e} to {MOST:,.0f}"
+            f"{LEAST:.0e} to {MOST:,.0f}; try --precision w8"
         )
-        raise CheckFailed(f"{fact}; try --precision w8")
 
 
 def quantize_groups(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

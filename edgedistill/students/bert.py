@@ -149,8 +149,10 @@ def shape(
         positions = {} if source.pad is None else {"position_ids": "pad", "pad": pad}
     first = first_position(positions.get("pad"))
     if config.max_position_embeddings - first < 3:
-        fact = f"none are left behind padding id {pad} in a table of {config.max_position_embeddings}"
-        raise UserError(f"student.max_positions: {fact}; give more, or a tokenizer with a smaller padding id")
+        raise UserError(
+            f"student.max_positions: none are left behind padding id {pad} in a table of "
+            f"{config.max_position_embeddings}; give more, or a tokenizer with a smaller padding id"
+        )
     return layers_shape(spec, config, positions, config.max_position_embeddings - first, teacher_dims)
 
 
@@ -229,8 +231,10 @@ def known_layers(layers: list[int], depth: int) -> list[int]:
     """The layers. Raises UserError for one that a source of this depth does not have."""
     for layer in layers:
         if not 0 <= layer < depth:
-            fact = f"no layer {layer} in a model with {depth} layers; choose from 0 to {depth - 1}"
-            raise UserError(f"student.layers: {fact}")
+            raise UserError(
+                f"student.layers: no layer {layer} in a model with {depth} layers; choose from 0 to "
+                f"{depth - 1}"
+            )
     return layers
 
 

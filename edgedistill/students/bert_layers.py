@@ -7,9 +7,8 @@ import re
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 import torch
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
@@ -181,7 +180,7 @@ def layers_of(student: Any) -> EncoderLayers | None:
     return layers if absolute and config.hidden_act in (*GELUS, "relu") else None
 
 
-def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
+def write(student: Any, layers: EncoderLayers) -> ModelProto:
     """Write the graph; `last_hidden_state` is the last layer's output (B, T, H), or the embeddings where
     there are no layers.
 

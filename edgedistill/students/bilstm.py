@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import onnx
 import torch
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -138,7 +137,7 @@ def initial(spec: recipe.BiLSTM, start: Start) -> tuple[BiLSTMStudent, dict[str,
     return student, student_shape
 
 
-def write(student: BiLSTMStudent) -> onnx.ModelProto:
+def write(student: BiLSTMStudent) -> ModelProto:
     """Write the graph: time first (layout 0, the only one of DynamicQuantizeLSTM), with `sequence_lens`, so
     that the backward direction starts at the last token of each text.
     """

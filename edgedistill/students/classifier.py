@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnx.utils import Extractor
 from torch import Tensor, nn
 
@@ -37,7 +37,7 @@ def parameters(encoder: dict[str, int], classifier: ClassifierHead) -> dict[str,
     return {**encoder, "head": encoder["head"] + added, "total": encoder["total"] + added}
 
 
-def write(classifier: Classifier, pad: int) -> onnx.ModelProto:
+def write(classifier: Classifier, pad: int) -> ModelProto:
     """Write the graph of logits; the id `pad` fills the shorter text of a pair."""
     encoder = graph.build(classifier.encoder)
     embedding = graph.before_unit(encoder)
@@ -76,7 +76,7 @@ def write(classifier: Classifier, pad: int) -> onnx.ModelProto:
     return model
 
 
-def _join_pairs(writer: GraphWriter, encoder: onnx.GraphProto, pad: int) -> list[onnx.NodeProto]:
+def _join_pairs(writer: GraphWriter, encoder: GraphProto, pad: int) -> list[NodeProto]:
     """Make the encoder read both texts in one batch (2B, max(T, T₂)); returns the nodes that join them, which
     run first."""
     lengths = [writer.add("Shape", name, start=1, end=2) for name in ("input_ids", "input_ids_2")]

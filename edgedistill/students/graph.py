@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 from onnxruntime import InferenceSession
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ NOT_TRACED = (
 )
 
 
-def _written(student: Any) -> onnx.ModelProto:
+def _written(student: Any) -> ModelProto:
     kind = kinds.of(student)
     if kind is not None and kind.write is not None:
         return kind.write(student)
@@ -65,7 +65,7 @@ def _written(student: Any) -> onnx.ModelProto:
     return traced.write(student)
 
 
-def build(student: nn.Module) -> onnx.ModelProto:
+def build(student: nn.Module) -> ModelProto:
     """Write a student as a graph: (B, T) int64 twice -> `sentence_embedding` (B, d) float32, unit rows (zero
     stays zero).
 
@@ -84,7 +84,7 @@ def build(student: nn.Module) -> onnx.ModelProto:
     return model
 
 
-def before_unit(model: onnx.ModelProto) -> str:
+def before_unit(model: ModelProto) -> str:
     """Add the embedding before its scaling to unit length as an output, in place; returns the output's name.
 
     Every graph written here ends in a division by the length. For a graph that does not, `sentence_embedding`
@@ -97,7 +97,7 @@ def before_unit(model: onnx.ModelProto) -> str:
     return str(last.input[0])
 
 
-def build_checked(encoder: nn.Module, max_tokens: int, vocabulary_size: int) -> onnx.ModelProto:
+def build_checked(encoder: nn.Module, max_tokens: int, vocabulary_size: int) -> ModelProto:
     """`build`, with a graph that gives the same as torch for batches and lengths other than it was traced
     with.
 
@@ -114,7 +114,7 @@ def build_checked(encoder: nn.Module, max_tokens: int, vocabulary_size: int) -> 
     return model
 
 
-def compare(module: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabulary_size: int) -> float:
+def compare(module: nn.Module, model: ModelProto, max_tokens: int, vocabulary_size: int) -> float:
     """The smallest cosine of a graph's embeddings to a student's in torch, over all shapes and padded rows.
 
     Where the mean of `last_hidden_state` is to be the embedding, it is compared too: other libraries read it.
@@ -190,8 +190,10 @@ def read_back(constants: Mapping[str, np.ndarray], shape: dict[str, Any], place:
         if array is FOLDED:
             array = np.zeros(sizes, np.float32)
         if array is None:
-            fact = f"its graph has no {name}, so its weights cannot be read back"
-            raise UserError(f"{place}: {fact}; give the run it was exported from")
+            raise UserError(
+                f"{place}: its graph has no {name}, so its weights cannot be read back; give the run it was "
+                "exported from"
+            )
         if array.size != prod(sizes):
             raise CheckFailed(
                 f"{place}: {name} has the shape {array.shape}, its student's has {sizes}; {GET_AGAIN}"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-import onnx
 import torch
+from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
@@ -144,7 +144,7 @@ class Kind(NamedTuple):
     initial: Callable[[Any, Start], tuple[nn.Module, dict[str, Any]]]
     build: Callable[[dict[str, Any]], nn.Module]
     parameters: Callable[[Any], dict[str, int]] = parameters
-    write: Callable[[Any], onnx.ModelProto] | None = None
+    write: Callable[[Any], ModelProto] | None = None
     restore: Callable[[dict[str, np.ndarray]], None] = lambda found: None
 
 
@@ -158,9 +158,9 @@ def build_to_train(
     count = sum(parameter.numel() for parameter in unweighted.parameters())
     memory = machine.memory_bytes()
     if memory is not None and count * TRAINED_BYTES > memory:
-        fact = (
-            f"{count:,} parameters take {count * TRAINED_BYTES / 1e9:,.0f} GB to train, and this machine "
-            f"has {memory / 1e9:,.0f}"
+        raise UserError(
+            f"student: {count:,} parameters take {count * TRAINED_BYTES / 1000000000.0:,.0f} GB to train, "
+            f"and this machine has {memory / 1000000000.0:,.0f}; give it fewer layers, or a smaller width or "
+            "vocabulary"
         )
-        raise UserError(f"student: {fact}; give it fewer layers, or a smaller width or vocabulary")
     return unweighted if shape_only and count > MOST_DRAWN else build(shape)

@@ -145,8 +145,10 @@ def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dic
     assert source is not None  # a recurrent student always has a source
     student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source)
     if student_shape["position_ids"] == "pad" and start.tokenizer.pad_token_id is None:
-        fact = "positions are counted from padding, and the tokenizer names no padding token"
-        raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
+        raise UserError(
+            "student.position_ids: positions are counted from padding, and the tokenizer names no padding "
+            "token; set position_ids: zero"
+        )
     student: RecurrentStudent = build_to_train(build, student_shape, start.shape_only)
     initialize(
         student, source_layers(spec, source.model.config), source, start.embeddings, start.token_weights

@@ -6,9 +6,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import onnx
 import torch
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 from torch import Tensor, nn
 
 from edgedistill import recipe
@@ -118,7 +117,7 @@ def restore(weights: dict[str, np.ndarray]) -> None:
         weights["weights"] = np.ones(len(weights["embedding.weight"]), np.float32)
 
 
-def write(student: StaticStudent) -> onnx.ModelProto:
+def write(student: StaticStudent) -> ModelProto:
     """Write the graph. Rows and token weights are multiplied into one table; a product-quantized table keeps
     its weights apart.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 import torch
-from onnx import numpy_helper
+from onnx import GraphProto, ModelProto, numpy_helper
 from onnxruntime.quantization.onnx_model import ONNXModel
 from torch import Tensor, nn
 
@@ -41,7 +41,7 @@ class _Traced(nn.Module):
         return torch.nn.functional.normalize(pooled, dim=-1), tokens
 
 
-def write(student: Any) -> onnx.ModelProto:
+def write(student: Any) -> ModelProto:
     """Trace with torch's TorchScript exporter; an encoder on eager attention. onnxruntime fuses what it can
     when it opens the graph.
 
@@ -76,7 +76,7 @@ def write(student: Any) -> onnx.ModelProto:
     return model
 
 
-def _share_matrices(graph: onnx.GraphProto) -> None:
+def _share_matrices(graph: GraphProto) -> None:
     """Keep one of several equal matrices, in place: the weight of a head that is applied to every token and
     to their mean."""
     first: dict[object, str] = {}

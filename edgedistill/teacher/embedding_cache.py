@@ -165,8 +165,10 @@ class TeacherPass(CorpusPass):
         parquet = require("pyarrow.parquet", "edgedistill cache --parquet", "train")
         arrow = require("pyarrow", "edgedistill cache --parquet", "train")
         if lacking := self.lacking():
-            fact = f"{len(lacking):,} of {self.shards:,} shards are lacking"
-            raise UserError(f"--parquet: {self.name}: {fact}; fill the cache first, without --only")
+            raise UserError(
+                f"--parquet: {self.name}: {len(lacking):,} of {self.shards:,} shards are lacking; fill the "
+                "cache first, without --only"
+            )
         folder.mkdir(parents=True)
         for shard in map(self.shard, range(self.shards)):
             rows = np.load(shard / EMBEDDINGS)
@@ -196,10 +198,9 @@ def check_float16(embeddings: np.ndarray, texts: Sequence[str]) -> None:
             "that text out"
         )
     if not largest.any():
-        fact = f"the embeddings of {len(texts):,} texts are all zeros"
         raise UserError(
-            f"teacher: {fact}, so there is nothing to learn from it; correct the weights of its last layers, "
-            "or choose another"
+            f"teacher: the embeddings of {len(texts):,} texts are all zeros, so there is nothing to learn "
+            "from it; correct the weights of its last layers, or choose another"
         )
 
 

@@ -14,11 +14,10 @@ import onnxruntime
 import torch
 from onnxruntime import InferenceSession
 
-from edgedistill import files, machine, recipe
+from edgedistill import files, machine, quantization, recipe
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.precisions import PRECISIONS
-from edgedistill.quantization import mixed_precision
 from edgedistill.quantization.sample_texts import Reader, agreement, embeddings, samples
 from edgedistill.resolve import MODEL_FILES, teacher_files
 from edgedistill.runtime.batching import longest_first, pad
@@ -241,7 +240,7 @@ class TeacherEncoder:
                 f"{self.place}.dtype: int8 needs a graph of {name}, and {error}; {NOT_IN_INT8}"
             ) from error
         golden = _golden(reader)
-        quantized, in_w8 = mixed_precision.converted(model, "int8", _samples(reader), golden)
+        quantized, in_w8 = quantization.within_limit(model, "int8", _samples(reader), golden)
         mean, least = agreement(quantized, embeddings(model, golden), golden)
         if not least >= required:  # NaN is above nothing
             raise UserError(

@@ -47,10 +47,10 @@ class PrecomputedEmbeddings:
                 fact = unknown_name("file type of embeddings", suffix, (".npy", ".parquet"))
                 raise UserError(f"teacher.embeddings: {fact}")
         if len(self.paths) > 1 and ".npy" in suffixes:
-            fact = (
-                f"{len(self.paths)} files match {spec.embeddings!r}, and only .parquet files may be several"
+            raise UserError(
+                f"teacher.embeddings: {len(self.paths)} files match {spec.embeddings!r}, and only .parquet "
+                "files may be several; name one .npy"
             )
-            raise UserError(f"teacher.embeddings: {fact}; name one .npy")
         self.is_parquet, self.texts = suffixes == [".parquet"], self.path
         if not self.is_parquet:
             texts = spec.texts or str(Path(str(spec.embeddings)).with_suffix(".txt"))
@@ -90,10 +90,10 @@ class PrecomputedEmbeddings:
         rows = self._index.find(text_hashes(texts))
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            fact = f"{len(missing):,} of {len(texts):,} texts that were looked up are not in it, the first is"
             raise UserError(
-                f'{self.texts}: {fact} "{texts[missing[0]][:60]}"; embed them too, or use the file\'s texts '
-                "as the corpus"
+                f"{self.texts}: {len(missing):,} of {len(texts):,} texts that were looked up are not in it, "
+                f'the first is "{texts[missing[0]][:60]}"; embed them too, or use the file\'s texts as the '
+                "corpus"
             )
         if self._model is not None:
             sample = np.unique(np.linspace(0, len(texts) - 1, SAMPLE).astype(int))
@@ -104,15 +104,19 @@ class PrecomputedEmbeddings:
     def _compare(self, texts: list[str], expected: np.ndarray, rows: np.ndarray) -> None:
         """Raise CheckFailed where embeddings (n, d) are not those that the model gives; once."""
         if expected.shape != rows.shape:
-            fact = f"{self.dims} dimensions, and {self.spec.model} has {expected.shape[1]}"
-            raise UserError(f"teacher.embeddings: {fact}; name the model that they are of")
+            raise UserError(
+                f"teacher.embeddings: {self.dims} dimensions, and {self.spec.model} has {expected.shape[1]}; "
+                "name the model that they are of"
+            )
         cosines = (expected * rows).sum(1)
         at = int(cosines.argmin())
         if cosines[at] < LEAST_COSINE:
-            fact = f"the cosine of its embedding of {quote(texts[at])} to that of {self.spec.model} is"
-            mean = f"{cosines[at]:.4f} (the mean of {len(texts)} texts {cosines.mean():.4f}, wanted"
-            way_out = "correct pooling, prompt or max_tokens, or embed them again"
-            raise CheckFailed(f"{self.path}: {fact} {mean} {LEAST_COSINE}); {way_out}")
+            raise CheckFailed(
+                f"{self.path}: the cosine of its embedding of {quote(texts[at])} to that of "
+                f"{self.spec.model} is {cosines[at]:.4f} (the mean of {len(texts)} texts "
+                f"{cosines.mean():.4f}, wanted {LEAST_COSINE}); correct pooling, prompt or max_tokens, or "
+                "embed them again"
+            )
         self.session.log(f"teacher: {len(texts)} texts agree with {self.spec.model} to {cosines[at]:.5f}")
         self._model = None
 
@@ -129,8 +133,10 @@ class PrecomputedEmbeddings:
         texts = self.paths if self.is_parquet else [self.texts]
         hashes = np.concatenate([_hashes(path, self.spec.text_column) for path in texts])
         if len(hashes) != len(self._rows):
-            fact = f"{len(self._rows):,} embeddings, but {len(hashes):,} texts in {self.texts.name}"
-            raise UserError(f"{self.path}: {fact}; row i must be the embedding of text i")
+            raise UserError(
+                f"{self.path}: {len(self._rows):,} embeddings, but {len(hashes):,} texts in "
+                f"{self.texts.name}; row i must be the embedding of text i"
+            )
         return HashIndex(hashes)
 
     @cached_property
@@ -143,14 +149,18 @@ class PrecomputedEmbeddings:
                 done = 0
                 for block in self.blocks(path):
                     if block.shape[1] != self.dims:
-                        fact = f"{block.shape[1]} dimensions, and {self.path.name} has {self.dims}"
-                        raise UserError(f"{path}: {fact}; give embeddings of one model")
+                        raise UserError(
+                            f"{path}: {block.shape[1]} dimensions, and {self.path.name} has {self.dims}; "
+                            "give embeddings of one model"
+                        )
                     norms = np.linalg.norm(block.astype(np.float64), axis=1, keepdims=True)
                     finite = np.isfinite(norms)
                     for good, what in ((finite, "a value that is not finite"), (norms != 0, "only zeros")):
                         if not good.all():
-                            fact = f"row {done + 1 + int(np.argmin(good))} holds {what}"
-                            raise UserError(f"{path}: {fact}; embed that text again")
+                            raise UserError(
+                                f"{path}: row {done + 1 + int(np.argmin(good))} holds {what}; embed that "
+                                "text again"
+                            )
                     file.write((block / norms).astype(np.float16).tobytes())
                     done += len(block)
                 total += done
@@ -193,8 +203,10 @@ def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
         wrong = (lengths != dims) | (lengths < 1)
         if wrong.any():
             at = int(np.argmax(wrong))
-            fact = f"row {done + at + 1} has {lengths[at]} dimensions, the first {dims}"
-            raise UserError(f"{path}: {fact}; give embeddings of one model")
+            raise UserError(
+                f"{path}: row {done + at + 1} has {lengths[at]} dimensions, the first {dims}; give "
+                "embeddings of one model"
+            )
         yield _float32(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(lengths), dims)
         done += len(lengths)
 

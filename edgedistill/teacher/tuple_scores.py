@@ -140,8 +140,10 @@ class _Draw(NamedTuple):
         Raises UserError for fewer documents than are to be drawn."""
         documents = np.arange(self.tuples.sides[1].training_count)
         if len(documents) < self.spec.count + self.rows.shape[1]:
-            fact = f"{self.spec.count} of {len(documents)} documents are to be drawn for each query"
-            raise UserError(f"{self.place}.count: {fact}, beside its own; lower it, or add documents")
+            raise UserError(
+                f"{self.place}.count: {self.spec.count} of {len(documents)} documents are to be drawn for "
+                "each query, beside its own; lower it, or add documents"
+            )
         random, negatives = np.random.default_rng(self.seed), list[np.ndarray]()
         answers = _answers(self.rows)
         with progress_bar(len(self.rows), session.progress, "drawing negatives", "queries") as advance:

@@ -104,8 +104,10 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
         for number, line in enumerate(lines, 1):
             word, *values = line.rstrip("\n").split(" ")
             if word in wanted and len(values) != width:
-                fact = f"line {number} has {len(values)} dimensions, student.width is {width}"
-                raise UserError(f"{path}: {fact}; they must agree")
+                raise UserError(
+                    f"{path}: line {number} has {len(values)} dimensions, student.width is {width}; they "
+                    "must agree"
+                )
             if word in wanted:
                 vectors[wanted[word]] = np.array(values, np.float32)
     if not vectors:
