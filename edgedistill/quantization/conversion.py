@@ -1,6 +1,6 @@
 """fp32 graph -> the same graph, with the same inputs and outputs, in another precision, whole or except for
-some of its weights. Where int8 alone loses too much, the products that lose most stay in w8 (qdq: float32), as
-few as it takes."""
+some of its weights. Where int8 alone loses too much, the products that lose most stay in w8 (qdq: float32),
+as few as it takes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from edgedistill.quantization.sample_texts import TokenIds, agreement, embedding
 REST = {"int8": w8.convert, "qdq": lambda model: model}  # what is made of the products that lose most
 LARGEST_SHARE = 0.5  # of the products; a graph that needs more in w8 should be w8
 READERS = ("MatMul", "Gather", "LSTM", "Slice", "Reshape")  # of the weights that a precision may convert
+
 
 def convert(model: ModelProto, precision: str, samples: TokenIds = ()) -> ModelProto:
     """The graph in another precision; `fp32` returns it unchanged.

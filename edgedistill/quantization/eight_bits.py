@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, numpy_helper
 
 from edgedistill.quantization.graph_editor import GraphEditor, new_node
 
@@ -37,14 +37,14 @@ def gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     table = large_table(editor, node, "Gather")
     if table is None:
         return None
-    name, out, ids = node.input[0], node.output[0], node.input[1]
-    values, scale = quantize_rows(table)
-    rows, scales = editor.constant(values, f"{name}_int8"), editor.constant(scale, f"{name}_scale")
+    (name, ids), (out,) = node.input, node.output
+    rows, scales = _stored(editor, name, *quantize_rows(table))
+    whole, scale, restored = f"{out}_int8", f"{out}_row_scale", f"{out}_float"
     return [
-        helper.make_node("Gather", [rows, ids], [f"{out}_int8"], name=f"{out}_rows"),
-        helper.make_node("Gather", [scales, ids], [f"{out}_row_scale"], name=f"{out}_row_scales"),
-        helper.make_node("Cast", [f"{out}_int8"], [f"{out}_float"], name=f"{out}_cast", to=TensorProto.FLOAT),
-        helper.make_node("Mul", [f"{out}_float", f"{out}_row_scale"], [out], name=f"{out}_scaled"),
+        new_node("Gather", [rows, ids], whole, f"{out}_rows"),
+        new_node("Gather", [scales, ids], scale, f"{out}_row_scales"),
+        new_node("Cast", [whole], restored, f"{out}_cast", to=TensorProto.FLOAT),
+        new_node("Mul", [restored, scale], out, f"{out}_scaled"),
     ]
 
 
@@ -54,15 +54,19 @@ def constant_in_8_bits(editor: GraphEditor, name: str) -> list[NodeProto]:
 
     onnxruntime folds both nodes once, when the graph is opened. It would run DequantizeLinear every time.
     """
-    array = editor.array(name)
-    assert array is not None
+    array = numpy_helper.to_array(editor.constants[name])
     values, scale = quantize_rows(array.reshape(-1, array.shape[-1]))
-    values, scale = values.reshape(array.shape), scale.reshape(*array.shape[:-1], 1)
-    stored, scales = editor.constant(values, f"{name}_int8"), editor.constant(scale, f"{name}_scale")
+    parts = values.reshape(array.shape), scale.reshape(*array.shape[:-1], 1)
+    stored, scales = _stored(editor, name, *parts)
     return [
         new_node("Cast", [stored], f"{name}_cast", to=TensorProto.FLOAT),
         new_node("Mul", [f"{name}_cast", scales], f"{name}_float"),
     ]
+
+
+def _stored(editor: GraphEditor, name: str, values: np.ndarray, scale: np.ndarray) -> tuple[str, str]:
+    """Write what a constant is stored as; returns the names of both."""
+    return editor.constant(values, f"{name}_int8"), editor.constant(scale, f"{name}_scale")
 
 
 def table(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:

@@ -13,9 +13,11 @@ between two nodes that stay in float32, and multiplies weights below float16's s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from edgedistill.quantization.eight_bits import SMALLEST
 from edgedistill.quantization.graph_editor import Converter, GraphEditor, is_product, new_node
@@ -48,13 +50,12 @@ def measure(model: ModelProto, samples: TokenIds) -> Largest:
     watched = ModelProto()
     watched.CopyFrom(model)
     largest = dict.fromkeys(sorted(_values_of_type(model, TensorProto.FLOAT)), 0.0)
-    outputs = {name: f"largest {name}" for name in largest}
-    for name, output in outputs.items():
-        watched.graph.node.append(helper.make_node("Abs", [name], [f"{output} all"]))
-        watched.graph.node.append(helper.make_node("ReduceMax", [f"{output} all"], [output], keepdims=0))
-    for _, values in values_of(watched, list(outputs.values()), samples):
-        for name, output in outputs.items():
-            largest[name] = float(np.maximum(largest[name], values[output]))  # keeps NaN
+    for name in largest:
+        watched.graph.node.append(new_node("Abs", [name], f"absolute {name}"))
+        watched.graph.node.append(new_node("ReduceMax", [f"absolute {name}"], f"largest {name}", keepdims=0))
+    for _, values in values_of(watched, [f"largest {name}" for name in largest], samples):
+        for name, before in largest.items():
+            largest[name] = float(np.maximum(before, values[f"largest {name}"]))  # keeps NaN
     return largest
 
 
@@ -77,10 +78,9 @@ def simulated(model: ModelProto) -> ModelProto:
             node.attribute[0].i = TensorProto.FLOAT
         for at, name in enumerate(node.output):
             if name in half:
-                exact, short = f"{name}_exact", f"{name}_rounded"
-                node.output[at] = exact
-                nodes.append(helper.make_node("Cast", [exact], [short], to=TensorProto.FLOAT16))
-                nodes.append(helper.make_node("Cast", [short], [name], to=TensorProto.FLOAT))
+                node.output[at] = exact = f"{name}_exact"
+                nodes.append(new_node("Cast", [exact], f"{name}_rounded", to=TensorProto.FLOAT16))
+                nodes.append(new_node("Cast", [f"{name}_rounded"], name, to=TensorProto.FLOAT))
         return nodes
 
     editor.rewrite(rounded)
@@ -113,13 +113,9 @@ class _Float16:
 
     def __init__(self, model: ModelProto, largest: Largest) -> None:
         self.editor = GraphEditor(model)
-        inputs = {
-            value.name for value in model.graph.input if value.type.tensor_type.elem_type == TensorProto.FLOAT
-        }
-        constants = {
-            constant.name for constant in model.graph.initializer if constant.data_type == TensorProto.FLOAT
-        }
-        self.floats = inputs | constants | _values_of_type(model, TensorProto.FLOAT)
+        # float32, but for constants: inputs, where a conversion skips constants, and what nodes compute
+        self.floats = _of_type(model.graph.input, TensorProto.FLOAT)
+        self.floats |= _values_of_type(model, TensorProto.FLOAT)
         self.largest = largest
         self.half: set[str] = set()
         self.outputs = {output.name for output in model.graph.output}
@@ -144,14 +140,14 @@ class _Float16:
         float16 must hold what it handles."""
         if node.op_type == "Cast" and node.input[0].startswith("attention_mask"):
             return node.output[0] in self.floats  # 0 and 1
-        read = [name for name in node.input if name in self.floats]
-        constants = [name for name in read if self.editor.array(name) is not None]
-        computed = [name for name in read if name not in constants]
-        if node.op_type not in IN_FLOAT16 or not read or not all(map(self._fits, [*read, *node.output])):
+        constants = [name for name in node.input if self.editor.array(name) is not None]
+        computed = [name for name in node.input if name in self.floats]
+        handled = [*constants, *computed, *node.output]
+        if node.op_type not in IN_FLOAT16 or not constants + computed or not all(map(self._fits, handled)):
             return False
         if is_product(node, self.editor.constants):
             return True
-        return all(name in self.half for name in computed) and bool(computed or node.op_type in MOVING)
+        return self.half.issuperset(computed) and bool(computed or node.op_type in MOVING)
 
     def _fits(self, name: str) -> bool:
         array = self.editor.array(name)
@@ -166,15 +162,12 @@ class _Float16:
         if node.op_type == "Cast":
             node.attribute[0].i = TensorProto.FLOAT16
         self.nodes.append(node)
+        outputs = self.outputs & self.floats
+        self.half |= self.floats.intersection(node.output) - outputs
         for at, name in enumerate(node.output):
-            if name not in self.floats:
-                continue
-            if name not in self.outputs:
-                self.half.add(name)
-                continue
-            node.output[at] = half = f"{name}_half"
-            cast = helper.make_node("Cast", [half], [name], name=f"{name}_cast", to=TensorProto.FLOAT)
-            self.nodes.append(cast)
+            if name in outputs:
+                node.output[at] = half = f"{name}_half"
+                self.nodes.append(new_node("Cast", [half], name, f"{name}_cast", to=TensorProto.FLOAT))
 
     def _as_half(self, name: str) -> str:
         array = self.editor.array(name)
@@ -210,5 +203,8 @@ def _values_of_type(model: ModelProto, kind: int) -> set[str]:
     """The names of all values that nodes compute in a type of TensorProto."""
     computed = {name for node in model.graph.node for name in node.output}
     graph = onnx.shape_inference.infer_shapes(model).graph
-    typed = [*graph.value_info, *graph.output]
-    return computed & {value.name for value in typed if value.type.tensor_type.elem_type == kind}
+    return computed & _of_type([*graph.value_info, *graph.output], kind)
+
+
+def _of_type(values: Iterable[ValueInfoProto], kind: int) -> set[str]:
+    return {value.name for value in values if value.type.tensor_type.elem_type == kind}

@@ -129,18 +129,19 @@ class GraphEditor:
         return self.model
 
 
-def new_node(operator: str, inputs: list[str], output: str, **attributes: Any) -> NodeProto:
-    """A node of one output, by whose name it is called."""
-    return helper.make_node(operator, inputs, [output], name=output, **attributes)
+def new_node(
+    operator: str, inputs: list[str], output: str, name: str | None = None, **attributes: Any
+) -> NodeProto:
+    """A node of one output, by whose name it is called unless it has another."""
+    return helper.make_node(operator, inputs, [output], name=name or output, **attributes)
 
 
 def product_in_blocks(node: NodeProto, names: list[str], weight: np.ndarray, bits: int) -> NodeProto:
     """x · W as a MatMulNBits: symmetric, in blocks of 32 along the input. accuracy_level 4 quantizes
     activations per row and block. `names` are those of x, of the packed weights and of their scales."""
-    shape = {"K": weight.shape[0], "N": weight.shape[1], "bits": bits, "block_size": 32, "accuracy_level": 4}
-    return helper.make_node(
-        "MatMulNBits", names, list(node.output), name=node.name, domain=MICROSOFT, **shape
-    )
+    inputs, outputs = weight.shape
+    sizes = {"K": inputs, "N": outputs, "bits": bits, "block_size": 32, "accuracy_level": 4}
+    return new_node("MatMulNBits", names, node.output[0], node.name, domain=MICROSOFT, **sizes)
 
 
 def left_in_float32(fp32: ModelProto, quantized: ModelProto) -> tuple[dict[str, str], float]:
@@ -150,28 +151,28 @@ def left_in_float32(fp32: ModelProto, quantized: ModelProto) -> tuple[dict[str, 
     Products are all operators whose weights a precision should convert, not only those that the converters
     know. The share is 1 where there are none, and no constant was converted either.
     """
-    before, after = (
-        {constant.name: constant for constant in model.graph.initializer} for model in (fp32, quantized)
-    )
-    operators = {
-        name: node.op_type
-        for node in fp32.graph.node
-        if node.op_type in PRODUCTS
-        for name in node.input[:3]  # what follows are biases
-        if name in before and before[name].data_type == TensorProto.FLOAT and len(before[name].dims) > 1
+    sizes = {
+        constant.name: math.prod(constant.dims)
+        for constant in fp32.graph.initializer
+        if constant.data_type == TensorProto.FLOAT and len(constant.dims) > 1
     }
+    operators = {name: operator for name, operator in _multiplied(fp32) if name in sizes}
     if not operators:
-        return {}, float(before.keys() == after.keys())
+        names, others = ({constant.name for constant in m.graph.initializer} for m in (fp32, quantized))
+        return {}, float(names == others)
     # a matrix may be restored before it is multiplied with; those of a recurrence always are
     read = {
-        name.removesuffix("" if node.op_type in RECURRENT else "_float")
-        for node in quantized.graph.node
-        if node.op_type in PRODUCTS
-        for name in node.input[:3]
+        name.removesuffix("" if operator in RECURRENT else "_float")
+        for name, operator in _multiplied(quantized)
     }
     left = {name: operator for name, operator in operators.items() if name in read}
-    sizes = {name: math.prod(before[name].dims) for name in operators}
-    return left, sum(sizes[name] for name in left) / sum(sizes.values())
+    return left, sum(sizes[name] for name in left) / sum(sizes[name] for name in operators)
+
+
+def _multiplied(model: ModelProto) -> list[tuple[str, str]]:
+    """(what a product reads but for its biases, its operator)."""
+    products = [node for node in model.graph.node if node.op_type in PRODUCTS]
+    return [(name, node.op_type) for node in products for name in node.input[:3]]
 
 
 def not_finite(model: ModelProto) -> str | None:

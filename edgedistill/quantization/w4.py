@@ -18,6 +18,7 @@ from edgedistill.quantization.graph_editor import (
     Converter,
     GraphEditor,
     GraphFacts,
+    new_node,
     product_in_blocks,
 )
 from edgedistill.quantization.sample_texts import TokenIds, activations
@@ -80,7 +81,7 @@ def _gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     array = eight_bits.large_table(editor, node, "Gather")
     if array is None:
         return None
-    name, ids, out = node.input[0], node.input[1], node.output[0]
+    (name, ids), (out,) = node.input, node.output
     bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[NodeProto]()
     if bits not in editor.constants:
         check_range(array, name)
@@ -89,21 +90,15 @@ def _gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
         editor.constants[bits] = helper.make_tensor(bits, TensorProto.INT4, values.shape, rows, raw=True)
         nodes.append(_scale(editor, scale, scales))
     options = {"gather_axis": 0, "quantize_axis": 1, "block_size": GROUP}
-    names = [bits, ids, f"{scales}_float"]
-    return [
-        *nodes,
-        helper.make_node(
-            "GatherBlockQuantized", names, [out], name=f"{out}_rows", domain=MICROSOFT, **options
-        ),
-    ]
+    read, rows = [bits, ids, f"{scales}_float"], f"{out}_rows"
+    return [*nodes, new_node("GatherBlockQuantized", read, out, rows, domain=MICROSOFT, **options)]
 
 
 def _scale(editor: GraphEditor, scale: np.ndarray, name: str) -> NodeProto:
     """Scales, float16 in the file, float32 as `{name}_float`: onnxruntime folds this Cast when the graph is
     opened."""
-    return helper.make_node(
-        "Cast", [editor.constant(scale, name)], [f"{name}_float"], name=f"{name}_cast", to=TensorProto.FLOAT
-    )
+    stored = editor.constant(scale, name)
+    return new_node("Cast", [stored], f"{name}_float", f"{name}_cast", to=TensorProto.FLOAT)
 
 
 def _matmul_n_bits(editor: GraphEditor, node: NodeProto, moments: Moments) -> list[NodeProto] | None:
@@ -131,36 +126,34 @@ def _halve_floats(editor: GraphEditor) -> None:
     casts = []
     for name in dict.fromkeys(name for node in graph.node for name in node.input):
         array = editor.array(name)
-        largest = 0.0 if array is None else float(np.abs(array).max(initial=0))
-        exact = largest == 0 or SMALLEST_NORMAL <= largest <= LARGEST
-        if array is None or array.size < SMALLEST_HALVED or not exact:
+        if array is None or array.size < SMALLEST_HALVED:
             continue
-        del editor.constants[name]
-        half = editor.constant(array.astype(np.float16), f"{name}_fp16")
-        casts.append(helper.make_node("Cast", [half], [name], name=f"{name}_cast", to=TensorProto.FLOAT))
-    nodes = [*casts, *graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
+        largest = float(np.abs(array).max())
+        if largest == 0 or SMALLEST_NORMAL <= largest <= LARGEST:
+            del editor.constants[name]
+            half = editor.constant(array.astype(np.float16), f"{name}_fp16")
+            casts.append(new_node("Cast", [half], name, f"{name}_cast", to=TensorProto.FLOAT))
+    for cast in reversed(casts):
+        graph.node.insert(0, cast)
 
 
-def second_moments(model: ModelProto, ids: TokenIds) -> dict[str, np.ndarray]:
+def second_moments(model: ModelProto, ids: TokenIds) -> Moments:
     """E[x xᵀ] (K, K) float32 of the inputs x of every product with a constant matrix, by the matrix's name.
 
     `ids` are the token ids of texts that this graph may meet; the rest of the moments comes from random
     tokens up to the largest of these ids, in texts of the same lengths.
     """
-    products = [(node.input[0], node.input[1]) for node in GraphFacts(model).products]
+    products = [tuple(node.input) for node in GraphFacts(model).products]
     if not products:
         return {}
-    random = np.random.default_rng(0)
-    highest = max(max(row) for row in ids if len(row))
+    random, highest = np.random.default_rng(0), max(max(row) for row in ids if len(row))
     drawn: list[list[int]] = [random.integers(0, highest + 1, len(row)).tolist() for row in ids]
     names = list(dict.fromkeys(name for name, _ in products))
     moments = _moments(model, names, ids)
     for name, extra in _moments(model, names, drawn).items():
         scale = np.trace(moments[name]) / max(np.trace(extra), 1e-30)
         moments[name] = (1 - RANDOM_SHARE) * moments[name] + RANDOM_SHARE * scale * extra
-    by_weight: dict[str, np.ndarray] = {}
+    by_weight: Moments = {}
     for name, matrix in products:  # the matrices of a shared layer are multiplied with several inputs
         by_weight[matrix] = by_weight.get(matrix, 0) + moments[name]
     return by_weight
@@ -171,23 +164,21 @@ def quantize_with_feedback(weight: np.ndarray, moments: np.ndarray) -> tuple[np.
     `quantize_groups(W.T)`."""
     inputs, outputs = weight.shape
     rest = weight.astype(np.float64)  # with the errors of the inputs that are rounded already
-    values = np.zeros((inputs, outputs), np.int8)
-    scales = np.zeros((outputs, -(-inputs // GROUP)), np.float16)
+    values = np.zeros(weight.shape, np.int8)
+    scales = list[np.ndarray]()
     factor = _factor(moments.astype(np.float64))
     for start in range(0, inputs, GROUP):
         end = min(start + GROUP, inputs)
-        groups = np.zeros((outputs, GROUP), np.float32)
-        groups[:, : end - start] = rest[start:end].T
-        scale = best_scale(groups)[:, 0]
-        scales[:, start // GROUP] = scale
+        scale = best_scale(in_groups(rest[start:end].T.astype(np.float32)))[:, 0, 0]
+        scales.append(scale.astype(np.float16))
         errors = np.zeros((end - start, outputs))
         for k in range(start, end):
-            values[k] = np.clip(np.rint(rest[k] / scale), LOWEST, HIGHEST)
+            values[k] = rounded(rest[k], scale)
             error = (rest[k] - values[k] * scale) / factor[k, k]
             rest[k + 1 : end] -= np.outer(factor[k, k + 1 : end], error)
             errors[k - start] = error
         rest[end:] -= factor[start:end, end:].T @ errors
-    return np.ascontiguousarray(values.T), scales
+    return np.ascontiguousarray(values.T), np.stack(scales, 1)
 
 
 def _factor(moments: np.ndarray) -> np.ndarray:
@@ -197,11 +188,10 @@ def _factor(moments: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.linalg.cholesky((inverse + inverse.T) / 2).T)
 
 
-def _moments(model: ModelProto, names: Sequence[str], ids: TokenIds) -> dict[str, np.ndarray]:
+def _moments(model: ModelProto, names: Sequence[str], ids: TokenIds) -> Moments:
     """E[x xᵀ] of the values of those names over all tokens, or over all texts where a value has one row a
     text."""
-    sums: dict[str, np.ndarray] = {}
-    rows = dict.fromkeys(names, 0)
+    sums, rows = Moments(), dict.fromkeys(names, 0)
     for values in activations(model, names, ids):
         for name, x in values.items():
             sums[name] = sums.get(name, 0) + x.T @ x

@@ -78,6 +78,12 @@ class BertStudent(Headed):
             return self.through_head(pooler[0], input_ids, attention_mask)
         return self.through_head(pool(tokens, attention_mask, self.pooling), input_ids, attention_mask)
 
+    def counts(self) -> dict[str, int]:
+        """Counted as in the papers: all embedding tables and their LayerNorm; the layers; the head with
+        BERT's own pooler."""
+        pooler = self.model.pooler if self.pooling == "cls_pooler" else None
+        return head.counts(self, head.count(self.model.embeddings), self.head, pooler)
+
 
 class BertSizes(Fields):
     """The keys of a BertConfig that our graphs read; other keys are ignored."""
@@ -294,11 +300,4 @@ def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any
     return student, student_shape
 
 
-def parameters(student: BertStudent) -> dict[str, int]:
-    """Counted as in the papers: all embedding tables and their LayerNorm; the layers; the head with BERT's
-    own pooler."""
-    pooler = student.model.pooler if student.pooling == "cls_pooler" else None
-    return head.counts(student, head.count(student.model.embeddings), student.head, pooler)
-
-
-KIND = Kind(BertStudent, BertShape, initial, build, parameters, restore=bert_layers.restore)
+KIND = Kind(BertShape, initial, build, bert_layers.restore)

@@ -11,6 +11,9 @@ All operators are ONNX's own. onnxruntime is as fast on attention's parts as on 
 
 from __future__ import annotations
 
+import copy
+import io
+import warnings
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -18,9 +21,10 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from onnx import ModelProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
+from onnxruntime.quantization.onnx_model import ONNXModel
 from torch import Tensor, nn
 
 from edgedistill.errors import CheckFailed, UserError, first_line
@@ -28,9 +32,10 @@ from edgedistill.runtime.manifest import INPUTS
 from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.similarity import COSINE, unit_rows
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import bert_layers, kinds, traced
+from edgedistill.students import bert_layers, kinds
 from edgedistill.students.bert_layers import FOLDED
-from edgedistill.students.graph_writer import pools_to_embedding
+from edgedistill.students.graph_writer import OPSET, head_on_tokens, is_encoder, pools_to_embedding
+from edgedistill.students.model_folder import TEACH, opening
 
 LARGEST_BYTES = 1_800_000_000  # protobuf ends at 2 GiB; a graph stays one file below this
 MIN_COSINE = 0.9999  # to torch, on random ids; float32 differs in the seventh digit
@@ -56,13 +61,79 @@ NOT_TRACED = (
 
 
 def _written(student: Any) -> ModelProto:
-    kind = kinds.of(student)
-    if kind is not None and kind.write is not None:
-        return kind.write(student)
+    if hasattr(student, "write"):
+        written: ModelProto = student.write()
+        return written
     layers = bert_layers.layers_of(student)
-    if layers is not None:
-        return bert_layers.write(student, layers)
-    return traced.write(student)
+    return _traced(student) if layers is None else bert_layers.write(student, layers)
+
+
+class _Traced(nn.Module):
+    """The student with both outputs: unit-length embeddings, and its last layer's token embeddings, behind a
+    linear head if it has one."""
+
+    def __init__(self, student: Any) -> None:
+        super().__init__()
+        self.student = student
+        self.token_embeddings: list[Tensor] = []
+        if is_encoder(student):
+            student.model.register_forward_hook(
+                lambda module, inputs, output: self.token_embeddings.append(output[0])
+            )
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        pooled = self.student(input_ids, attention_mask)
+        if not self.token_embeddings:
+            return (torch.nn.functional.normalize(pooled, dim=-1),)
+        tokens = self.token_embeddings.pop()
+        for layer in self.student.layers_after_pooling if head_on_tokens(self.student) else []:
+            tokens = layer(tokens)
+        return torch.nn.functional.normalize(pooled, dim=-1), tokens
+
+
+def _traced(student: Any) -> ModelProto:
+    """Trace with torch's TorchScript exporter; an encoder on eager attention. onnxruntime fuses what it can
+    when it opens the graph.
+
+    The newer exporter is not used: the quantizer does not find the LSTM weights of its graphs.
+    """
+    copied = copy.deepcopy(student)
+    encoder = is_encoder(student)
+    if encoder:
+        copied.model.set_attn_implementation("eager")
+    outputs = ["sentence_embedding", "last_hidden_state"][: 1 + encoder]
+    dynamic = {name: {0: "batch", 1: "sequence"} for name in (*INPUTS[:2], *outputs)}
+    dynamic["sentence_embedding"] = {0: "batch"}
+    example: Tensor = torch.ones((2, 5), dtype=torch.long)
+    file: Any = io.BytesIO()  # the exporter takes a file object, though its type hints do not allow one
+    options: dict[str, Any] = {"opset_version": OPSET, "dynamo": False, "dynamic_axes": dynamic}
+    options |= {"input_names": list(INPUTS[:2]), "output_names": outputs}
+    name = type(getattr(student, "model", student)).__name__
+    refused = opening(name, "an architecture that cannot be written as a graph", TEACH)
+    with refused, warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("ignore")  # about the old exporter, and one for each shape it traces
+        torch.onnx.export(_Traced(copied).eval(), (example, example), file, **options)
+    model = onnx.load_from_string(file.getvalue())
+    ONNXModel(model).replace_gemm_with_matmul()  # the quantizers look for MatMul
+    _share_matrices(model.graph)
+    model.producer_name = "edgedistill"
+    return model
+
+
+def _share_matrices(graph: GraphProto) -> None:
+    """Keep one of several equal matrices, in place: the weight of a head that is applied to every token and
+    to their mean."""
+    first: dict[object, str] = {}
+    renamed: dict[str, str] = {}
+    for constant in list(graph.initializer):
+        array = numpy_helper.to_array(constant)
+        if array.ndim == 2:
+            content = array.dtype.str, array.shape, array.tobytes()
+            renamed[constant.name] = first.setdefault(content, constant.name)
+            if renamed[constant.name] != constant.name:
+                graph.initializer.remove(constant)
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
 
 
 def build(student: nn.Module) -> ModelProto:

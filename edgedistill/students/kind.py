@@ -9,7 +9,6 @@ from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
@@ -124,28 +123,20 @@ class Start:
         return self.tokenizer.pad_token_id or 0
 
 
-def parameters(student: Any) -> dict[str, int]:
-    """Parameters {embedding, encoder, head, total} of a student with one `embedding`."""
-    return head.counts(student, head.count(student.embedding), student.head)
-
-
 class Kind(NamedTuple):
     """What a file of this folder says of its kind of student.
 
     `fields` is what a shape (student.json) may hold. `initial` makes the student of a recipe's section, with
-    its shape; `build` makes it again from the shape alone. `parameters` counts {embedding, encoder, head,
-    total}. `write` writes its graph node by node; without it an encoder of known layers is written from
-    those, and anything else is traced. `restore` undoes in place what the graph does to parameters, see
-    `graph.read_back`.
+    its shape; `build` makes it again from the shape alone. `restore` undoes in place what the graph does to
+    parameters, see `graph.read_back`. Its module counts its parameters (`counts`), and may write its graph
+    node by node (`write`): without that an encoder of known layers is written from those, and anything else
+    is traced.
     """
 
-    module: type[nn.Module]
     fields: type[StudentShape]
     initial: Callable[[Any, Start], tuple[nn.Module, dict[str, Any]]]
     build: Callable[[dict[str, Any]], nn.Module]
-    parameters: Callable[[Any], dict[str, int]] = parameters
-    write: Callable[[Any], ModelProto] | None = None
-    restore: Callable[[dict[str, np.ndarray]], None] = lambda found: None
+    restore: Callable[[dict[str, np.ndarray]], None] = lambda weights: None
 
 
 def build_to_train(

@@ -289,8 +289,8 @@ def _modules(folder: Path) -> list[Module]:
     order = " ".join(kind for kind in kinds if kind != "Dropout")
     if not re.fullmatch("Transformer( Pooling( Dense)*( Normalize)*)?", order):
         raise UserError(
-            f"{place}: the modules {', '.join(kinds[1:])} in this order; supported is one Pooling, then Dense, "
-            f"then Normalize; {ELSEWHERE}"
+            f"{place}: the modules {', '.join(kinds[1:])} in this order; supported is one Pooling, then "
+            f"Dense, then Normalize; {ELSEWHERE}"
         )
     # the settings of the transformer stand in other files
     return modules[:1] + [module._replace(config=_module_settings(module)) for module in modules[1:]]

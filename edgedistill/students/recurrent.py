@@ -49,6 +49,14 @@ class RecurrentStudent(bert.BertStudent):
         self.model.encoder = RepeatedEncoder(self.model.config, times)
         self.pad, self.lexical_channel = plain.pad, plain.lexical_channel
 
+    def counts(self) -> dict[str, int]:
+        """Counted as a BERT's, each weight once however often it is applied. `words` counts the token
+        embedding table with its projection.
+
+        The paper's embedding column is `embedding` for its XLM-R students and `words` for its MiniLM
+        students."""
+        return {**super().counts(), "words": head.count(self.model.embeddings.word_embeddings)}
+
 
 class RecurrentShape(bert.BertShape):
     """A recurrent student's shape."""
@@ -157,13 +165,4 @@ def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dic
     return student, student_shape
 
 
-def parameters(student: RecurrentStudent) -> dict[str, int]:
-    """Counted as a BERT's, each weight once however often it is applied. `words` counts the token embedding
-    table with its projection.
-
-    The paper's embedding column is `embedding` for its XLM-R students and `words` for its MiniLM students.
-    """
-    return {**bert.parameters(student), "words": head.count(student.model.embeddings.word_embeddings)}
-
-
-KIND = Kind(RecurrentStudent, RecurrentShape, initial, build, parameters, restore=bert_layers.restore)
+KIND = Kind(RecurrentShape, initial, build, bert_layers.restore)

@@ -100,6 +100,14 @@ class PretrainedEncoder(nn.Module):
             embeddings = layer(embeddings)
         return embeddings
 
+    def counts(self) -> dict[str, int]:
+        """Parameters: all embedding tables; the dense layers as the head; the rest is the encoder."""
+        model: Any = self.model
+        name, fact = type(model).__name__, "an architecture without one embedding table"
+        with opening(name, fact, model_folder.ELSEWHERE):
+            embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
+        return head.counts(self, head.count(embeddings), self.dense)
+
 
 def read(opened: ModelFolder, pooling: str | None, trust_remote_code: bool = False) -> PretrainedEncoder:
     """Open the weights of a model folder. `pooling` is for plain AutoModels and must be None for
@@ -146,8 +154,8 @@ def load_model(opened: ModelFolder, pooler: bool, trust_remote_code: bool = Fals
     if missing:
         some = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
         raise UserError(
-            f"{opened.folder}: {len(missing)} of the tensors that config.json asks for are not in its weights "
-            f"({some}); {DOWNLOAD}, or correct config.json"
+            f"{opened.folder}: {len(missing)} of the tensors that config.json asks for are not in its "
+            f"weights ({some}); {DOWNLOAD}, or correct config.json"
         )
     return finite_weights.checked(model, opened.folder)
 
@@ -202,11 +210,3 @@ def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequ
         setattr(linear, name, nn.Parameter(parameter.detach()[:kept].clone()))
     linear.out_features = kept
     return [*others, last]
-
-
-def parameters(encoder: PretrainedEncoder) -> dict[str, int]:
-    """All embedding tables; the dense layers as the head; the rest is the encoder."""
-    model: Any = encoder.model
-    with opening(type(model).__name__, "an architecture without one embedding table", model_folder.ELSEWHERE):
-        embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
-    return head.counts(encoder, head.count(embeddings), encoder.dense)

@@ -38,21 +38,20 @@ class PrecomputedEmbeddings:
     """
 
     def __init__(self, spec: recipe.Teacher, data: Path | None) -> None:
-        self.spec = spec
+        self.spec, self.session = spec, QUIET
         self.paths = _existing(str(spec.embeddings), data, "teacher.embeddings")
-        self.path, self.session = self.paths[0], QUIET
-        suffixes = sorted({path.suffix.lower() for path in self.paths})
-        for suffix in suffixes:
-            if suffix not in (".npy", ".parquet"):
-                fact = unknown_name("file type of embeddings", suffix, (".npy", ".parquet"))
-                raise UserError(f"teacher.embeddings: {fact}")
-        if len(self.paths) > 1 and ".npy" in suffixes:
-            raise UserError(
-                f"teacher.embeddings: {len(self.paths)} files match {spec.embeddings!r}, and only .parquet "
-                "files may be several; name one .npy"
-            )
-        self.is_parquet, self.texts = suffixes == [".parquet"], self.path
+        self.path = self.texts = self.paths[0]
+        suffixes = {path.suffix.lower() for path in self.paths}
+        for suffix in sorted(suffixes - {".npy", ".parquet"}):
+            fact = unknown_name("file type of embeddings", suffix, (".npy", ".parquet"))
+            raise UserError(f"teacher.embeddings: {fact}")
+        self.is_parquet = suffixes == {".parquet"}
         if not self.is_parquet:
+            if len(self.paths) > 1:
+                raise UserError(
+                    f"teacher.embeddings: {len(self.paths)} files match {spec.embeddings!r}, and only "
+                    ".parquet files may be several; name one .npy"
+                )
             texts = spec.texts or str(Path(str(spec.embeddings)).with_suffix(".txt"))
             self.texts = _existing(texts, data, "teacher.texts")[0]
         first = next(self.blocks(self.path, 1), None)
@@ -92,8 +91,7 @@ class PrecomputedEmbeddings:
         if len(missing):
             raise UserError(
                 f"{self.texts}: {len(missing):,} of {len(texts):,} texts that were looked up are not in it, "
-                f'the first is "{texts[missing[0]][:60]}"; embed them too, or use the file\'s texts as the '
-                "corpus"
+                f"the first is {quote(texts[missing[0]])}; embed them too, or use the file's texts as the corpus"
             )
         if self._model is not None:
             sample = np.unique(np.linspace(0, len(texts) - 1, SAMPLE).astype(int))
@@ -103,21 +101,21 @@ class PrecomputedEmbeddings:
 
     def _compare(self, texts: list[str], expected: np.ndarray, rows: np.ndarray) -> None:
         """Raise CheckFailed where embeddings (n, d) are not those that the model gives; once."""
+        model = self.spec.model
         if expected.shape != rows.shape:
             raise UserError(
-                f"teacher.embeddings: {self.dims} dimensions, and {self.spec.model} has {expected.shape[1]}; "
-                "name the model that they are of"
+                f"teacher.embeddings: {self.dims} dimensions, and {model} has {expected.shape[1]}; name the "
+                "model that they are of"
             )
         cosines = (expected * rows).sum(1)
         at = int(cosines.argmin())
         if cosines[at] < LEAST_COSINE:
             raise CheckFailed(
-                f"{self.path}: the cosine of its embedding of {quote(texts[at])} to that of "
-                f"{self.spec.model} is {cosines[at]:.4f} (the mean of {len(texts)} texts "
-                f"{cosines.mean():.4f}, wanted {LEAST_COSINE}); correct pooling, prompt or max_tokens, or "
-                "embed them again"
+                f"{self.path}: the cosine of its embedding of {quote(texts[at])} to that of {model} is "
+                f"{cosines[at]:.4f} (the mean of {len(texts)} texts {cosines.mean():.4f}, wanted "
+                f"{LEAST_COSINE}); correct pooling, prompt or max_tokens, or embed them again"
             )
-        self.session.log(f"teacher: {len(texts)} texts agree with {self.spec.model} to {cosines[at]:.5f}")
+        self.session.log(f"teacher: {len(texts)} texts agree with {model} to {cosines[at]:.5f}")
         self._model = None
 
     @cached_property
@@ -154,13 +152,11 @@ class PrecomputedEmbeddings:
                             "give embeddings of one model"
                         )
                     norms = np.linalg.norm(block.astype(np.float64), axis=1, keepdims=True)
-                    finite = np.isfinite(norms)
-                    for good, what in ((finite, "a value that is not finite"), (norms != 0, "only zeros")):
-                        if not good.all():
-                            raise UserError(
-                                f"{path}: row {done + 1 + int(np.argmin(good))} holds {what}; embed that "
-                                "text again"
-                            )
+                    if not (good := np.isfinite(norms) & (norms != 0)).all():
+                        raise UserError(
+                            f"{path}: row {done + 1 + int(np.argmin(good))} holds only zeros, or a value "
+                            "that is not finite; embed that text again"
+                        )
                     file.write((block / norms).astype(np.float16).tobytes())
                     done += len(block)
                 total += done
@@ -234,7 +230,6 @@ def _float32(values: np.ndarray) -> np.ndarray:
 
 def _existing(name: str, data: Path | None, place: str) -> list[Path]:
     path = in_data(name, data, place)
-    paths = expanded(path)
-    if not paths:
+    if not (paths := expanded(path)):
         raise UserError(f"{place}: no file {path}; check the name and --data")
     return paths
