@@ -18,6 +18,7 @@ from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity
 from edgedistill.precisions import PRECISIONS, known_precisions
 from edgedistill.quantization import fp16, graph_editor, sample_texts
+from edgedistill.quantization.sample_texts import sentences
 from edgedistill.run import Run
 from edgedistill.runtime import bundle, golden_file
 from edgedistill.runtime.compact import measured
@@ -49,12 +50,9 @@ def export(
         written, failed = writer.write(precisions)
         if failed:
             reasons = "; ".join(f"without {precision}: {error}" for precision, error in failed.items())
-            raise CheckFailed(
-                f"{out} was written with {', '.join(written)}, {reasons}",
-                {"precisions": written} | _details(failed),
-            )
-        dims = {"dims": [run.dims, *run.matryoshka_dims]}
-        about = writer.about if run.labels else dims
+            fact = f"{out} was written with {', '.join(written)}, {reasons}"
+            raise CheckFailed(fact, {"precisions": written} | _details(failed))
+        about = writer.about if run.labels else {"dims": [run.dims, *run.matryoshka_dims]}
         return {"name": run.recipe.name, "parameters": run.parameters, "precisions": written, **about}
 
 
@@ -116,11 +114,6 @@ class Writer:
             hashed.update(tensor.detach().cpu().double().numpy().tobytes())
         return hashed.hexdigest()[:16]
 
-    def calibration(self, opened: bundle.Bundle) -> dict[str, Any]:
-        """What its embeddings in fewer bytes are made with, measured on the sample sentences."""
-        calibration = {} if self.run.labels else measured(opened.encode_document(sample_texts.sentences()))
-        return {"calibration": calibration} if calibration else {}
-
     def card(self, final: dict[str, Any]) -> str:
         """The model card of the final manifest."""
         names = library_files.libraries(self.module, list(final["precisions"]))
@@ -140,16 +133,18 @@ class Writer:
                     failed[precision] = error
                     (folder / PRECISIONS[precision].file).unlink(missing_ok=True)
             if not written:
-                reasons = "; ".join(dict.fromkeys(map(str, failed.values())))
-                details = next(iter(failed.values())).details | _details(failed)
-                raise CheckFailed(f"{self.out} was not written: {reasons}", details)
+                first, *_ = errors = list(failed.values())
+                reasons = "; ".join(dict.fromkeys(map(str, errors)))
+                raise CheckFailed(f"{self.out} was not written: {reasons}", first.details | _details(failed))
             required = self.golden.measure.required
             limits = {name: required(PRECISIONS[name]) for name in written}
             texts = golden_file.content(self.golden, self.about, self.run.max_tokens, limits)
             files.write_json(folder / "parity.json", texts, compact=True)
-            final = manifest(folder, self.run, written) | self.entries
-            files.write_json(folder / "manifest.json", final)
-            final |= self.calibration(bundle.load(folder, next(iter(written))))
+            final = self._write_manifest(folder, written)
+            opened: Any = bundle.load(folder, next(iter(written)))
+            # what embeddings in fewer bytes are made with
+            calibration = None if self.run.labels else measured(opened.encode_document(sentences()))
+            final |= {"calibration": calibration} if calibration else {}
             files.write_text(folder / "README.md", self.card(final))
             seal(folder, final)
             if self.out.exists():
@@ -172,6 +167,12 @@ class Writer:
         self.log(parity.summary(precision, entry, self.golden))
         return entry
 
+    def _write_manifest(self, folder: Path, precisions: dict[str, Any]) -> dict[str, Any]:
+        """Write the manifest of these precisions; returns it."""
+        content = manifest(folder, self.run, precisions) | self.entries
+        files.write_json(folder / "manifest.json", content)
+        return content
+
     def _on_random_ids(self, module: Any, model: ModelProto) -> float:
         """The smallest cosine of a graph's embeddings to torch's."""
         return graph.compare(module, model, self.run.max_tokens, library_files.vocabulary_size(module))
@@ -192,9 +193,7 @@ class Writer:
             "weights": row.description,
             "operators": _operators(model),
         }
-        files.write_json(
-            folder / "manifest.json", manifest(folder, self.run, {precision: entry}) | self.entries
-        )
+        self._write_manifest(folder, {precision: entry})
         return entry | parity.compare(bundle.load(folder, precision=precision), self.golden)
 
     def _left_in_float32(self, converted: ModelProto, precision: str) -> str:
@@ -204,12 +203,12 @@ class Writer:
         if precision == "fp32" or (share <= MOST_IN_FLOAT32 and not left):
             return ""
         names = [f"{layer} ({operator})" for layer, operator in left.items()]
-        shown = ", ".join([*names[:3], "…"] if len(names) > 3 else names)
+        shown = ", ".join(names[:3]) + (", …" if names[3:] else "")
         fact = f"{len(left)} products with {share:.0%} of their weights stay in float32: {shown}"
         if share > MOST_IN_FLOAT32:
-            reason = fact if left else "it converts nothing"
             raise CheckFailed(
-                f"the graph would be {precision} in name only, since {reason}; leave {precision} out"
+                f"the graph would be {precision} in name only, since "
+                f"{fact if left else 'it converts nothing'}; leave {precision} out"
             )
         self.log(f"{precision}: {fact}")
         return f"; {len(left)} products in float32"
@@ -220,9 +219,8 @@ class ClassifierWriter(Writer):
     the golden items, alone and in one padded batch, whose texts have all lengths."""
 
     def opened(self) -> tuple[Any, golden_file.Golden, ModelProto]:
-        classifier, pad_id = self.run.classifier(), parity.reader(self.run).tokenizer.pad_token_id
-        golden = parity.logits_by_torch(self.run, classifier)
-        return classifier, golden, write_classifier(classifier, pad_id or 0)
+        classifier = self.run.classifier()
+        return classifier, parity.logits_by_torch(self.run, classifier), write_classifier(classifier)
 
     def converted(self, precision: str) -> tuple[ModelProto, list[str]]:
         return quantization.convert(self.fp32, precision, self.samples), []
@@ -232,12 +230,10 @@ class ClassifierWriter(Writer):
         directly."""
         run = self.run
         library_files.write_tokenizer(folder, run)
-        labels = {
-            "id2label": {str(at): label for at, label in enumerate(run.labels)},
-            "label2id": {name: at for at, name in enumerate(run.labels)},
-        }
-        config = {"model_type": f"edgedistill-{run.kind}-classifier", **run.shape, **labels}
-        files.write_json(folder / "config.json", config)
+        labels = dict(enumerate(run.labels))  # JSON's keys are texts
+        ids = {label: at for at, label in labels.items()}
+        config = {"model_type": f"edgedistill-{run.kind}-classifier", **run.shape}
+        files.write_json(folder / "config.json", {**config, "id2label": labels, "label2id": ids})
 
     @property
     def about(self) -> dict[str, Any]:
@@ -276,15 +272,12 @@ def _log_similarity(run: Run, log: Log) -> None:
 def _operators(model: ModelProto) -> list[str]:
     """The operators that a runtime needs for a graph, sorted; those outside ONNX's own set with their
     domain."""
-    return sorted(
-        {f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in model.graph.node}
-    )
+    return sorted({operators.full_name(node.domain, node.op_type) for node in model.graph.node})
 
 
 def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
-    return {
-        "failed": {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}
-    }
+    reasons = {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}
+    return {"failed": reasons}
 
 
 def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, Any]:
@@ -315,9 +308,8 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
 
 def made_at() -> str:
     """The time of an export, UTC, in ISO 8601."""
-    return time.strftime(
-        "%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
-    )
+    seconds = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def seal(folder: Path, manifest: dict[str, Any]) -> None:
@@ -327,6 +319,9 @@ def seal(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    own = folder / "manifest.json"
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != own)
-    return {path.relative_to(folder).as_posix(): files.sha256_file(path) for path in paths}
+    hashes = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if name != "manifest.json":
+            hashes[name] = files.sha256_file(path)
+    return hashes

@@ -53,7 +53,10 @@ def constant_in_8_bits(editor: GraphEditor, name: str) -> list[NodeProto]:
     `{name}_float`.
 
     onnxruntime folds both nodes once, when the graph is opened. It would run DequantizeLinear every time.
+    There are none for a constant that another node has read before.
     """
+    if f"{name}_int8" in editor.constants:
+        return []
     array = numpy_helper.to_array(editor.constants[name])
     values, scale = quantize_rows(array.reshape(-1, array.shape[-1]))
     parts = values.reshape(array.shape), scale.reshape(*array.shape[:-1], 1)
@@ -74,7 +77,7 @@ def table(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     if large_table(editor, node, "Slice", "Reshape") is None:
         return None
     nodes = constant_in_8_bits(editor, node.input[0])
-    node.input[0] = nodes[-1].output[0]
+    node.input[0] += "_float"
     return [*nodes, node]
 
 
@@ -87,5 +90,5 @@ def lstm(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     nodes = []
     for at in (1, 2):
         nodes += constant_in_8_bits(editor, node.input[at])
-        node.input[at] = nodes[-1].output[0]
+        node.input[at] += "_float"
     return [*nodes, node]

@@ -91,7 +91,7 @@ class PrecomputedEmbeddings:
         if len(missing):
             raise UserError(
                 f"{self.texts}: {len(missing):,} of {len(texts):,} texts that were looked up are not in it, "
-                f"the first is {quote(texts[missing[0]])}; embed them too, or use the file's texts as the corpus"
+                f"the first is {quote(texts[missing[0]])}; embed them too, or use the file's texts"
             )
         if self._model is not None:
             sample = np.unique(np.linspace(0, len(texts) - 1, SAMPLE).astype(int))

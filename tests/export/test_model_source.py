@@ -88,7 +88,7 @@ def unknown_module(folder: Path) -> None:
     [
         (
             lambda folder: edit(folder / "config.json", model_type="gpt2", architectures=["GPT2LMHeadModel"]),
-            "a decoder, GPT2LMHeadModel (model_type gpt2), and only encoders can be exported; "
+            "a decoder, GPT2LMHeadModel (model_type gpt2), which cannot be exported; "
             "give a sentence encoder such as packaged:all-MiniLM-L6-v2",
         ),
         (
@@ -103,13 +103,13 @@ def unknown_module(folder: Path) -> None:
         ),
         (
             lambda folder: edit(folder / "config.json", model_type="t5", architectures=["T5EncoderModel"]),
-            "an encoder of an architecture that is not supported yet (T5EncoderModel (model_type t5))",
+            "an encoder of an architecture that is not supported yet, T5EncoderModel (model_type t5)",
         ),
         (
             lambda folder: edit(
                 folder / "config.json", model_type="gemma3_text", use_bidirectional_attention=True
             ),
-            "an encoder of an architecture that is not supported yet (",
+            "an encoder of an architecture that is not supported yet, ",
         ),
         (without_tokenizer, "a model without a tokenizer (none of tokenizer.json, "),
         (
