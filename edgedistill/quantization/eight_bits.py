@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy import ndarray
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from edgedistill.quantization.graph_editor import GraphEditor, new_node
@@ -10,7 +11,7 @@ from edgedistill.quantization.graph_editor import GraphEditor, new_node
 SMALLEST = 1024  # elements; quantizing a smaller table adds more bytes in scales and nodes than it saves
 
 
-def quantize_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize_rows(table: ndarray) -> tuple[ndarray, ndarray]:
     """(V, r) -> int8 (V, r) and the scale of each row (V, 1): table ≈ values · scale, with an error of at
     most half a scale."""
     scale = np.maximum(np.abs(table).max(1, keepdims=True), 1e-12) / 127
@@ -23,7 +24,7 @@ def store(editor: GraphEditor) -> None:
         editor.rewrite(rule)
 
 
-def large_table(editor: GraphEditor, node: NodeProto, *operators: str) -> np.ndarray | None:
+def large_table(editor: GraphEditor, node: NodeProto, *operators: str) -> ndarray | None:
     """The values of a large table that a node with one of these operators reads; None for other nodes, and
     where it looks up columns."""
     if node.op_type not in operators or any(a.name == "axis" and a.i != 0 for a in node.attribute):
@@ -67,7 +68,7 @@ def constant_in_8_bits(editor: GraphEditor, name: str) -> list[NodeProto]:
     ]
 
 
-def _stored(editor: GraphEditor, name: str, values: np.ndarray, scale: np.ndarray) -> tuple[str, str]:
+def _stored(editor: GraphEditor, name: str, values: ndarray, scale: ndarray) -> tuple[str, str]:
     """Write what a constant is stored as; returns the names of both."""
     return editor.constant(values, f"{name}_int8"), editor.constant(scale, f"{name}_scale")
 

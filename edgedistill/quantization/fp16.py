@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import onnx
+from numpy import ndarray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from edgedistill.quantization.eight_bits import SMALLEST
@@ -87,14 +88,14 @@ def simulated(model: ModelProto) -> ModelProto:
     return editor.finish()
 
 
-def flushed(array: np.ndarray) -> np.ndarray:
+def flushed(array: ndarray) -> ndarray:
     """float32 -> the nearest numbers of float16, those below its smallest normal number zero; float32
     again."""
     half = array.astype(np.float16).astype(np.float32)
     return np.where(np.abs(half) < SMALLEST_NORMAL, np.float32(0), half)
 
 
-def holds(array: np.ndarray, axis: int | None = None) -> bool:
+def holds(array: ndarray, axis: int | None = None) -> bool:
     """Whether float16 holds the numbers of an array: none is beyond its end, and few of those that matter are
     below its start.
 
@@ -189,7 +190,7 @@ class _Float16:
             return self._cast(self._constant(name, array), f"{name}_float", TensorProto.FLOAT)
         return self._cast(name, f"{name}_float", TensorProto.FLOAT) if name in self.half else name
 
-    def _constant(self, name: str, array: np.ndarray) -> str:
+    def _constant(self, name: str, array: ndarray) -> str:
         return self.editor.constant(array.astype(np.float16), f"{name}_fp16")
 
     def _cast(self, name: str, out: str, to: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+from numpy import ndarray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from edgedistill.runtime import similarity
@@ -77,18 +78,18 @@ class GraphEditor:
         self.model = copy.deepcopy(model)
         self.constants = {constant.name: constant for constant in self.model.graph.initializer}
 
-    def array(self, name: str) -> np.ndarray | None:
+    def array(self, name: str) -> ndarray | None:
         """The values of a float constant; None for anything else."""
         constant = self.constants.get(name)
         if constant is None or constant.data_type != TensorProto.FLOAT:
             return None
         return numpy_helper.to_array(constant)
 
-    def weight(self, node: NodeProto) -> np.ndarray | None:
+    def weight(self, node: NodeProto) -> ndarray | None:
         """The constant matrix (K, N) that a node multiplies by; None for anything else."""
         return self.array(node.input[1]) if is_product(node, self.constants) else None
 
-    def constant(self, array: np.ndarray, name: str) -> str:
+    def constant(self, array: ndarray, name: str) -> str:
         """Write a constant; returns its name, another than this where the graph has other values under it.
 
         Writers number their constants, width_24, and quantizers name theirs after sizes.
@@ -98,7 +99,7 @@ class GraphEditor:
             new.name += "_"
         return new.name
 
-    def replace(self, name: str, array: np.ndarray) -> None:
+    def replace(self, name: str, array: ndarray) -> None:
         """Give a constant other values."""
         self.constants[name] = numpy_helper.from_array(array, name)
 
@@ -136,7 +137,7 @@ def new_node(
     return helper.make_node(operator, inputs, [output], name=name or output, **attributes)
 
 
-def product_in_blocks(node: NodeProto, names: list[str], weight: np.ndarray, bits: int) -> NodeProto:
+def product_in_blocks(node: NodeProto, names: list[str], weight: ndarray, bits: int) -> NodeProto:
     """x · W as a MatMulNBits: symmetric, in blocks of 32 along the input. accuracy_level 4 quantizes
     activations per row and block. `names` are those of x, of the packed weights and of their scales."""
     inputs, outputs = weight.shape

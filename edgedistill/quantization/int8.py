@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from edgedistill.quantization import eight_bits
@@ -47,10 +48,10 @@ PAIR = 127  # 255 · (w₀ + w₁) < 2¹⁵ where weights of one sign add up to 
 TINY = 1e-12
 
 # the largest absolute value (K,) of each channel of an activation, by its name
-Largest = dict[str, np.ndarray]
+Largest = dict[str, ndarray]
 
 
-def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize_weights(weight: ndarray) -> tuple[ndarray, ndarray]:
     """(K, N) -> int8 (K, N) and the scale of each column (N,): no pair of rows 2k, 2k + 1 can saturate 16
     bits."""
     even = weight[0::2]
@@ -104,7 +105,7 @@ def product_errors(model: ModelProto, largest: Largest, ids: TokenIds) -> dict[s
     return lost
 
 
-def _emulated(x: np.ndarray, weight: np.ndarray, channels: _Channels | None) -> np.ndarray:
+def _emulated(x: ndarray, weight: ndarray, channels: _Channels | None) -> ndarray:
     """x·W (n, N) with both rounded as in the graph, but for the zero points behind GELU."""
     rows = np.maximum(np.abs(x).max(1, keepdims=True), TINY) / 127
     factors, step = channels or (np.ones(len(weight), np.float32), rows)
@@ -116,7 +117,7 @@ def _emulated(x: np.ndarray, weight: np.ndarray, channels: _Channels | None) -> 
 class _Channels(NamedTuple):
     """How the channels of a product's input are scaled: divided by `factors` (K,), then by `step`."""
 
-    factors: np.ndarray
+    factors: ndarray
     step: float
 
 
@@ -248,7 +249,7 @@ class Products:
     def number(self, value: float) -> str:
         return self.constant(np.float32(value), f"number_{value:.9g}")
 
-    def constant(self, value: np.ndarray | np.generic, name: str) -> str:
+    def constant(self, value: ndarray | np.generic, name: str) -> str:
         return self.editor.constant(np.asarray(value), name)
 
     def add(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> str:
@@ -256,7 +257,7 @@ class Products:
         return output
 
 
-def channel_factors(largest: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
+def channel_factors(largest: ndarray, weights: Sequence[ndarray]) -> ndarray:
     """What to divide each channel by (K,), from the largest activations (K,) and from all weights that read
     them, each (K, N).
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+from numpy import ndarray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from threadpoolctl import threadpool_limits
 
@@ -40,7 +41,7 @@ SMALLEST_HALVED = 128  # elements; halving fewer saves less than the Cast takes
 ZERO = 8  # the zero point: MatMulNBits stores weights as 0 … 15
 
 # E[x xᵀ] (K, K) of what a product's weight is multiplied with, by the weight's name
-Moments = dict[str, np.ndarray]
+Moments = dict[str, ndarray]
 
 
 def converter(model: ModelProto, samples: TokenIds) -> Converter:
@@ -94,7 +95,7 @@ def _gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     return [*nodes, new_node("GatherBlockQuantized", read, out, rows, domain=MICROSOFT, **options)]
 
 
-def _scale(editor: GraphEditor, scale: np.ndarray, name: str) -> NodeProto:
+def _scale(editor: GraphEditor, scale: ndarray, name: str) -> NodeProto:
     """Scales, float16 in the file, float32 as `{name}_float`: onnxruntime folds this Cast when the graph is
     opened."""
     stored = editor.constant(scale, name)
@@ -159,13 +160,13 @@ def second_moments(model: ModelProto, ids: TokenIds) -> Moments:
     return by_weight
 
 
-def quantize_with_feedback(weight: np.ndarray, moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize_with_feedback(weight: ndarray, moments: ndarray) -> tuple[ndarray, ndarray]:
     """W (K, N) and E[x xᵀ] (K, K) -> values (N, K) int8 and scales (N, ⌈K / 32⌉) float16, as
     `quantize_groups(W.T)`."""
     inputs, outputs = weight.shape
     rest = weight.astype(np.float64)  # with the errors of the inputs that are rounded already
     values = np.zeros(weight.shape, np.int8)
-    scales = list[np.ndarray]()
+    scales = list[ndarray]()
     factor = _factor(moments.astype(np.float64))
     for start in range(0, inputs, GROUP):
         end = min(start + GROUP, inputs)
@@ -181,7 +182,7 @@ def quantize_with_feedback(weight: np.ndarray, moments: np.ndarray) -> tuple[np.
     return np.ascontiguousarray(values.T), np.stack(scales, 1)
 
 
-def _factor(moments: np.ndarray) -> np.ndarray:
+def _factor(moments: ndarray) -> ndarray:
     """The upper triangle U with Uᵀ·U = (E[x xᵀ] + damping)⁻¹."""
     variance = max(float(np.trace(moments)) / len(moments), 1e-30)
     inverse = np.linalg.inv(moments + DAMPING * variance * np.eye(len(moments)))
@@ -199,7 +200,7 @@ def _moments(model: ModelProto, names: Sequence[str], ids: TokenIds) -> Moments:
     return {name: total / np.float32(max(rows[name], 1)) for name, total in sums.items()}
 
 
-def check_range(array: np.ndarray, name: str) -> None:
+def check_range(array: ndarray, name: str) -> None:
     """Raise CheckFailed where the scales of an array, its largest number over 8, leave the float16 that
     stores them."""
     largest = float(np.abs(array).max(initial=0))
@@ -210,7 +211,7 @@ def check_range(array: np.ndarray, name: str) -> None:
         )
 
 
-def quantize_groups(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize_groups(array: ndarray) -> tuple[ndarray, ndarray]:
     """(…, n) -> int8 (…, n) of values −8 … 7, and the scale of each group along the last axis (…, ⌈n / 32⌉)
     float16.
 
@@ -223,14 +224,14 @@ def quantize_groups(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values.reshape(*array.shape[:-1], -1)[..., : array.shape[-1]], scale[..., 0].astype(np.float16)
 
 
-def in_groups(array: np.ndarray) -> np.ndarray:
+def in_groups(array: ndarray) -> ndarray:
     """(…, n) -> (…, ⌈n / 32⌉, 32), filled with zeros."""
     rest = -array.shape[-1] % GROUP
     padded = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, rest)])
     return padded.reshape(*array.shape[:-1], -1, GROUP)
 
 
-def best_scale(groups: np.ndarray) -> np.ndarray:
+def best_scale(groups: ndarray) -> ndarray:
     """(…, 32) -> (…, 1) float32 that float16 holds exactly: the scale of least squared error among the
     candidates."""
     extreme = np.take_along_axis(groups, np.abs(groups).argmax(-1, keepdims=True), -1)
@@ -245,12 +246,12 @@ def best_scale(groups: np.ndarray) -> np.ndarray:
     return best
 
 
-def rounded(groups: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def rounded(groups: ndarray, scale: ndarray) -> ndarray:
     """The nearest values of 4 bits, int8."""
     return np.clip(np.rint(groups / scale), LOWEST, HIGHEST).astype(np.int8)
 
 
-def packed(values: np.ndarray, zero: int = 0) -> np.ndarray:
+def packed(values: ndarray, zero: int = 0) -> ndarray:
     """(…, n) int8 -> uint8 (…, ⌈n / 2⌉): the first of each two in the lower 4 bits. `zero` is added to each
     value."""
     bits = (values + zero).astype(np.uint8) & 15
@@ -258,7 +259,7 @@ def packed(values: np.ndarray, zero: int = 0) -> np.ndarray:
     return bits[..., 0::2] | (bits[..., 1::2] << 4)
 
 
-def _float16(scale: np.ndarray) -> np.ndarray:
+def _float16(scale: ndarray) -> ndarray:
     """Rounded to float16, never zero."""
     half = np.clip(scale, -LARGEST, LARGEST).astype(np.float16).astype(np.float32)
     return np.where(half == 0, np.float32(SMALLEST_SCALE), half)

@@ -184,18 +184,16 @@ def layers_shape(
 
 
 def _random_config(spec: recipe.Bert, vocabulary: dict[str, int]) -> BertConfig:
-    assert isinstance(spec.layers, int) and spec.width is not None  # validated by the recipe
-    heads = spec.heads or max(2, spec.width // 64)
-    if spec.width % heads:
-        raise UserError(
-            f"student.heads: width {spec.width} is not a multiple of {heads} heads; set student.heads"
-        )
+    width: Any = spec.width  # a number, and so are the layers, as the recipe says
+    heads = spec.heads or max(2, width // 64)
+    if width % heads:
+        raise UserError(f"student.heads: width {width} is not a multiple of {heads} heads; set student.heads")
     return BertConfig(
         **vocabulary,
-        hidden_size=spec.width,
+        hidden_size=width,
         num_hidden_layers=spec.layers,
         num_attention_heads=heads,
-        intermediate_size=spec.intermediate or 4 * spec.width,
+        intermediate_size=spec.intermediate or 4 * width,
         max_position_embeddings=spec.max_positions or POSITIONS,
         hidden_dropout_prob=spec.dropout,
         attention_probs_dropout_prob=spec.dropout,
@@ -204,14 +202,14 @@ def _random_config(spec: recipe.Bert, vocabulary: dict[str, int]) -> BertConfig:
 
 def _source_config(spec: recipe.Bert, source: PretrainedConfig, replaced: dict[str, int]) -> BertConfig:
     """The source's config with the student's own values."""
-    positions = spec.max_positions or source.max_position_embeddings
-    if positions > source.max_position_embeddings:
-        most = source.max_position_embeddings
+    most = source.max_position_embeddings
+    positions = spec.max_positions or most
+    if positions > most:
         raise UserError(
             f"student.max_positions: {positions} from weights that have {most}; ask for as many or fewer"
         )
     changed = {"num_hidden_layers": len(source_layers(spec, source)), "max_position_embeddings": positions}
-    config = BertConfig(**{**source.to_dict(), **changed, **replaced})
+    config = BertConfig(**source.to_dict() | changed | replaced)
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
     return config
 

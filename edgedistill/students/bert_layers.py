@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy import ndarray
 from onnx import ModelProto, TensorProto
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
@@ -220,9 +221,7 @@ def _encoded(writer: GraphWriter, layers: EncoderLayers, output: str) -> str:
     return writer.add("Reshape", rows, writer.add("Shape", tokens), outputs=[output])
 
 
-def _embeddings(
-    writer: GraphWriter, embeddings: Any, config: Any, pad: int | None, carried: np.ndarray
-) -> str:
+def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | None, carried: ndarray) -> str:
     """Token, position and segment embeddings -> (B, T, H). All text is segment 0: its row is added to the
     position table here.
 
@@ -258,7 +257,7 @@ def _position_ids(writer: GraphWriter, pad: int) -> str:
     return writer.add("Add", counted, pad_id)
 
 
-def _array(value: Tensor) -> np.ndarray:
+def _array(value: Tensor) -> ndarray:
     return np.asarray(value.detach().cpu().numpy(), np.float32)
 
 
@@ -291,7 +290,7 @@ def _layer(writer: GraphWriter, layer: Any) -> dict[str, list[str]]:
     }
 
 
-def restore(weights: dict[str, np.ndarray]) -> None:
+def restore(weights: dict[str, ndarray]) -> None:
     """Undo in place what `write` does to the parameters of a student with these layers; a traced graph has
     none of the endings.
 

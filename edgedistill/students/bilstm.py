@@ -135,7 +135,7 @@ class BiLSTMShape(TableShape):
 
 def shape(spec: recipe.BiLSTM, vocabulary_size: int, pad: int, teacher_dims: int) -> dict[str, Any]:
     """Everything needed to build the module again, as data."""
-    layers = {"hidden": spec.hidden, "layers": spec.layers, "readout": spec.readout, "dropout": spec.dropout}
+    layers = spec.model_dump(include={"hidden", "layers", "readout", "dropout"})
     return {**table_shape(spec, vocabulary_size, pad, teacher_dims), **layers}
 
 
@@ -184,7 +184,7 @@ def _lstm_weights(writer: GraphWriter, lstm: nn.LSTM, layer: int) -> list[str]:
 def restore(weights: dict[str, np.ndarray]) -> None:
     """Give the LSTM's parameters their own names and torch's order of gates, in place: `_lstm_weights`
     undone."""
-    for name in [each for each in weights if each.endswith("[onnx]")]:
+    for name in [name for name in weights if name.endswith("[onnx]")]:
         both, plain = weights.pop(name), name.removesuffix("[onnx]")
         kinds = {plain: both}
         if both.ndim == 2:

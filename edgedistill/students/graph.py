@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from numpy import ndarray
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
@@ -215,25 +216,25 @@ def compare(module: nn.Module, model: ModelProto, max_tokens: int, vocabulary_si
     return float(worst.min())  # NaN is the worst of all
 
 
-def _pooled(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _pooled(tokens: ndarray, mask: ndarray) -> ndarray:
     """The mean of each text's token embeddings (B, T, d), at unit length: (B, d)."""
     return unit_rows((tokens * mask[:, :, None]).sum(1))
 
 
-def _run(session: InferenceSession, output: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+def _run(session: InferenceSession, output: str, inputs: dict[str, ndarray]) -> ndarray:
     try:
-        rows: np.ndarray = session.run([output], inputs)[0]
+        rows: ndarray = session.run([output], inputs)[0]
     except ORT_ERRORS as error:
         raise CheckFailed(f"the graph does not run at {_shape(inputs)}: {error}") from None
     return rows
 
 
-def _shape(inputs: dict[str, np.ndarray]) -> str:
+def _shape(inputs: dict[str, ndarray]) -> str:
     batch, tokens = inputs["input_ids"].shape
     return f"batch {batch}, {tokens} tokens"
 
 
-def read_back(constants: Mapping[str, np.ndarray], shape: dict[str, Any], place: str) -> dict[str, Tensor]:
+def read_back(constants: Mapping[str, ndarray], shape: dict[str, Any], place: str) -> dict[str, Tensor]:
     """The state dict of the student that `shape` (student.json) describes, from the constants of its graph,
     which carry its own names of parameters: {name: float32}.
 

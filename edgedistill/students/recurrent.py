@@ -149,8 +149,7 @@ def initialize(
 
 def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dict[str, Any]]:
     """The recipe's student with its initial weights, and its shape."""
-    source = start.layers
-    assert source is not None  # a recurrent student always has a source
+    source: Any = start.layers  # a recurrent student always has one
     student_shape = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source)
     if student_shape["position_ids"] == "pad" and start.tokenizer.pad_token_id is None:
         raise UserError(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy import ndarray
 from safetensors.numpy import load_file as load_numpy
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file
@@ -31,10 +32,10 @@ WITH_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "ernie", 
 class Affine(NamedTuple):
     """x -> x W + b: weight (e, d), bias (d,)."""
 
-    weight: np.ndarray
-    bias: np.ndarray
+    weight: ndarray
+    bias: ndarray
 
-    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+    def __call__(self, vectors: ndarray) -> ndarray:
         return vectors @ self.weight + self.bias
 
     def write(self, folder: Path) -> None:

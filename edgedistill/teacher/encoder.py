@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
+from numpy import ndarray
 from onnxruntime import InferenceSession
 
 from edgedistill import files, machine, quantization, recipe
@@ -37,7 +38,7 @@ NOT_ON_CUDA = "int8 is for processors, and this device is cuda; set it to auto, 
 NOT_IN_INT8 = "set it to auto, bf16 or fp32"
 
 # (ids, mask), each (B, T) int64, right-padded -> embeddings (B, d) before they are scaled to unit length
-Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Forward = Callable[[ndarray, ndarray], ndarray]
 
 
 class TeacherEncoder:
@@ -177,13 +178,13 @@ class TeacherEncoder:
         elif self.dtype == torch.float32 and session.device == "cpu":
             self._opened.append(self._fp32_graph(session))
 
-    def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
+    def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> ndarray:
         """Embed texts: (n, d) float32 in the order of the texts, of unit length or unnormalized; batches are
         of similar length."""
         prompted = [self.prompt + text for text in texts]
         return self.embed_ids(encode_ids(self.tokenizer, prompted, self.max_tokens), device, unit)
 
-    def embed_ids(self, ids: list[np.ndarray], device: str = "cpu", unit: bool = True) -> np.ndarray:
+    def embed_ids(self, ids: list[ndarray], device: str = "cpu", unit: bool = True) -> ndarray:
         """Embed token ids (n_i,) of n texts, special tokens included: (n, d) float32. Raises UserError as
         `prepare`."""
         tokens = TOKENS_PER_BATCH if device == "cpu" else 32 * TOKENS_PER_BATCH
@@ -305,7 +306,7 @@ def torch_forward(module: torch.nn.Module, device: torch.device, half: bool = Fa
     autocast."""
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=half)
 
-    def forward(input_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    def forward(input_ids: ndarray, mask: ndarray) -> ndarray:
         with torch.inference_mode(), autocast:
             inputs = (torch.from_numpy(array).to(device) for array in (input_ids, mask))
             return module(*inputs).float().cpu().numpy()
@@ -314,8 +315,8 @@ def torch_forward(module: torch.nn.Module, device: torch.device, half: bool = Fa
 
 
 def embed_in_batches(
-    forward: Forward, ids: list[np.ndarray], pad_id: int, dims: int, tokens: int, unit: bool = True
-) -> np.ndarray:
+    forward: Forward, ids: list[ndarray], pad_id: int, dims: int, tokens: int, unit: bool = True
+) -> ndarray:
     """Embeddings (n, dims) float32 in the order of `ids`, computed in batches of similar length and at most
     `tokens` padded tokens.
 

@@ -11,6 +11,7 @@ from tokenize import TokenError
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
@@ -82,7 +83,7 @@ class PrecomputedEmbeddings:
         self.session = session
         session.log(f"teacher: {self.path.name}, {len(self._rows):,} {self.dims}-dimensional embeddings")
 
-    def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
+    def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> ndarray:
         """The embeddings (n, d) float16 of texts, of unit length whatever is asked for; of equal texts in the
         file the first counts. Raises UserError as `prepare`, and for a text that is not in the file; and
         CheckFailed where they are not those of the recipe's model."""
@@ -99,7 +100,7 @@ class PrecomputedEmbeddings:
             self._compare(chosen, self._model.embed(chosen, device), self._rows[rows[sample]])
         return self._rows[rows]
 
-    def _compare(self, texts: list[str], expected: np.ndarray, rows: np.ndarray) -> None:
+    def _compare(self, texts: list[str], expected: ndarray, rows: ndarray) -> None:
         """Raise CheckFailed where embeddings (n, d) are not those that the model gives; once."""
         model = self.spec.model
         if expected.shape != rows.shape:
@@ -138,7 +139,7 @@ class PrecomputedEmbeddings:
         return HashIndex(hashes)
 
     @cached_property
-    def _rows(self) -> np.ndarray:
+    def _rows(self) -> ndarray:
         """(n, d) float16: the embeddings in the file's order, of unit length; a memory map of a temporary
         file, so that any number of them can be looked up."""
         total = 0
@@ -163,7 +164,7 @@ class PrecomputedEmbeddings:
             file.flush()
             return np.memmap(file, np.float16, "r", shape=(total, self.dims))
 
-    def blocks(self, path: Path, size: int = BLOCK) -> Iterator[np.ndarray]:
+    def blocks(self, path: Path, size: int = BLOCK) -> Iterator[ndarray]:
         """The embeddings of a file in its order, up to `size` rows (m, d) float32 at a time."""
         if self.is_parquet:
             yield from _parquet(path, self.spec.embedding_column, size)
@@ -185,7 +186,7 @@ class PrecomputedEmbeddings:
             yield _float32(rows[start : start + size])
 
 
-def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
+def _parquet(path: Path, column: str, size: int) -> Iterator[ndarray]:
     done = dims = 0
     for batch in readers.parquet_batches(path, [column], "teacher.embedding_column", size):
         values = batch.column(0)
@@ -207,10 +208,10 @@ def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
         done += len(lengths)
 
 
-def _hashes(path: Path, column: str) -> np.ndarray:
+def _hashes(path: Path, column: str) -> ndarray:
     """The hashes (n,) of a file's texts: computed, or read where the column of a .parquet has them."""
     if path.suffix.lower() == ".parquet":
-        hashes = list[np.ndarray]()
+        hashes = list[ndarray]()
         for batch in readers.parquet_batches(path, [column], "teacher.text_column", BLOCK):
             if str(batch.column(0).type) not in ("uint64", "int64"):
                 break
@@ -222,7 +223,7 @@ def _hashes(path: Path, column: str) -> np.ndarray:
     return text_hashes(map(readers.normalize, readers.texts_in(path, column)))
 
 
-def _float32(values: np.ndarray) -> np.ndarray:
+def _float32(values: ndarray) -> ndarray:
     """Values too large become infinite, and their row is refused where embeddings are matched to texts."""
     with np.errstate(over="ignore"):
         return np.asarray(values, np.float32)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import scipy.linalg
+from numpy import ndarray
 from scipy.optimize import linear_sum_assignment
 
 from edgedistill import recipe
@@ -34,7 +35,7 @@ class EmbeddingRows(Protocol):
     @property
     def dims(self) -> int: ...
 
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
+    def __getitem__(self, rows: ndarray) -> ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class FittingData:
 
     embeddings: EmbeddingRows
     rows: int
-    student: Callable[[np.ndarray], np.ndarray]
+    student: Callable[[ndarray], ndarray]
     seed: int
 
 
@@ -62,7 +63,7 @@ class StudentTargets:
     def dims(self) -> int:
         return len(self.affine.bias)
 
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+    def __getitem__(self, rows: ndarray) -> ndarray:
         projected = self.affine(self.embeddings[rows])
         return unit_rows(projected) if self.normalize else projected
 
@@ -98,7 +99,7 @@ def _fit_on_sample(spec: recipe.Targets, data: FittingData) -> Affine:
     return fit(spec, data.embeddings[rows].astype(np.float64), student)
 
 
-def pca(embeddings: np.ndarray, dims: int, centre: bool = True, variance_exponent: float = 0.0) -> Affine:
+def pca(embeddings: ndarray, dims: int, centre: bool = True, variance_exponent: float = 0.0) -> Affine:
     """Principal component analysis: the `dims` orthonormal directions of largest variance.
 
     embeddings (n, e). Returns the map (e, dims), largest variance first. Without `centre` the second moments
@@ -115,7 +116,7 @@ def pca(embeddings: np.ndarray, dims: int, centre: bool = True, variance_exponen
     return Affine(weight, -mean @ weight)
 
 
-def ridge(embeddings: np.ndarray, student: np.ndarray, regularization: float) -> Affine:
+def ridge(embeddings: ndarray, student: ndarray, regularization: float) -> Affine:
     """Ridge regression onto the student's embeddings: min ‖T W + b − S‖² + λ‖W‖², with b not penalised.
 
     embeddings T (n, e), student S (n, d). Returns the map (e, d).
@@ -127,14 +128,14 @@ def ridge(embeddings: np.ndarray, student: np.ndarray, regularization: float) ->
     return Affine(weight, student_mean - mean @ weight)
 
 
-def fix_signs(directions: np.ndarray) -> np.ndarray:
+def fix_signs(directions: ndarray) -> ndarray:
     """Flip each column (e, k) so that its largest entry is positive: solvers on different machines differ
     only in these signs."""
     largest = np.abs(directions).argmax(0)
     return directions * np.where(directions[largest, np.arange(directions.shape[1])] < 0, -1.0, 1.0)
 
 
-def procrustes(targets: np.ndarray, student: np.ndarray) -> np.ndarray:
+def procrustes(targets: ndarray, student: ndarray) -> ndarray:
     """The orthogonal Q (d, d) that rotates (or reflects) the targets closest to the student: min ‖T Q − S‖,
     QᵀQ = 1; both (n, d).
 
@@ -144,7 +145,7 @@ def procrustes(targets: np.ndarray, student: np.ndarray) -> np.ndarray:
     return np.asarray(rotation)
 
 
-def signed_permutation(targets: np.ndarray, student: np.ndarray) -> np.ndarray:
+def signed_permutation(targets: ndarray, student: ndarray) -> ndarray:
     """The signed permutation Q (d, d) of the targets' dimensions that correlates most with the student's
     dimensions; both (n, d).
 
@@ -160,7 +161,7 @@ def signed_permutation(targets: np.ndarray, student: np.ndarray) -> np.ndarray:
     return permutation
 
 
-def _pca(reduction: recipe.Pca, embeddings: np.ndarray, student: np.ndarray) -> Affine:
+def _pca(reduction: recipe.Pca, embeddings: ndarray, student: ndarray) -> Affine:
     rank, exponent = reduction.rank, reduction.variance_exponent
     if rank is None:
         return pca(embeddings, student.shape[1], reduction.centre, exponent)
@@ -168,18 +169,18 @@ def _pca(reduction: recipe.Pca, embeddings: np.ndarray, student: np.ndarray) -> 
     return Affine(narrow.weight @ narrow.weight.T, narrow.bias @ narrow.weight.T)
 
 
-def _unreduced(reduction: recipe.Unreduced, embeddings: np.ndarray, student: np.ndarray) -> Affine:
+def _unreduced(reduction: recipe.Unreduced, embeddings: ndarray, student: ndarray) -> Affine:
     dims = embeddings.shape[1]
     return Affine(np.eye(dims), np.zeros(dims))
 
 
-def _ridge(reduction: recipe.Ridge, embeddings: np.ndarray, student: np.ndarray) -> Affine:
+def _ridge(reduction: recipe.Ridge, embeddings: ndarray, student: ndarray) -> Affine:
     return ridge(embeddings, student, RIDGE)
 
 
 # A section of `reduce`, embeddings (n, e), the student's (n, d) -> the map (e, d). Where nothing is fitted to
 # the student, only the number of its dimensions is right.
-REDUCTIONS: dict[str, Callable[[Any, np.ndarray, np.ndarray], Affine]] = {
+REDUCTIONS: dict[str, Callable[[Any, ndarray, ndarray], Affine]] = {
     "none": _unreduced,
     "pca": _pca,
     "ridge": _ridge,
@@ -187,7 +188,7 @@ REDUCTIONS: dict[str, Callable[[Any, np.ndarray, np.ndarray], Affine]] = {
 ALIGNMENTS = {"procrustes": procrustes, "signed_permutation": signed_permutation}
 
 
-def fit(spec: recipe.Targets, embeddings: np.ndarray, student: np.ndarray) -> Affine:
+def fit(spec: recipe.Targets, embeddings: ndarray, student: ndarray) -> Affine:
     """Fit the map (e, d): its dimension reduction, then its alignment; embeddings (n, e), student (n, d) are
     float64.
 
