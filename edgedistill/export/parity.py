@@ -91,11 +91,11 @@ def _golden(
         truncated.append(any(map(reader.is_truncated, texts)))
     with fails, torch.inference_mode():
         for item in ids:
-            rows = map(torch.tensor, [[row] for row in item])
-            outputs.append(module(*(column for row in rows for column in (row, torch.ones_like(row)))))
-    texts, roles = [list(column) for column in zip(*items, strict=True)]
+            columns = [torch.tensor([row]) for row in item]
+            outputs.append(module(*(part for row in columns for part in (row, torch.ones_like(row)))))
+    roles = [role for _, role in items] if run.prompts.own else []
     rows = torch.cat(outputs).numpy()
-    golden = Golden(measure, texts, ids, truncated, rows, roles if run.prompts.own else [])
+    golden = Golden(measure, [texts for texts, _ in items], ids, truncated, rows, roles)
     if (at := not_finite(golden.rows)) is not None:
         raise CheckFailed(
             f"{golden.name(at)} has no finite embedding in torch either, in float32: "

@@ -87,8 +87,8 @@ def _gather(editor: GraphEditor, node: NodeProto) -> list[NodeProto] | None:
     if bits not in editor.constants:
         check_range(array, name)
         values, scale = quantize_groups(array)
-        rows = packed(values.reshape(-1)).tobytes()
-        editor.constants[bits] = helper.make_tensor(bits, TensorProto.INT4, values.shape, rows, raw=True)
+        data = packed(values.reshape(-1)).tobytes()
+        editor.constants[bits] = helper.make_tensor(bits, TensorProto.INT4, values.shape, data, raw=True)
         nodes.append(_scale(editor, scale, scales))
     options = {"gather_axis": 0, "quantize_axis": 1, "block_size": GROUP}
     read, rows = [bits, ids, f"{scales}_float"], f"{out}_rows"

@@ -36,13 +36,10 @@ def problem(module: nn.Module) -> str | None:
     """
     for most, tensors in ((LARGEST, module.named_parameters()), (math.inf, module.named_buffers())):
         for name, tensor in tensors:
+            if not tensor.is_floating_point() or not tensor.numel():
+                continue
             values = tensor.detach()
-            # NaN where any value is
-            if (
-                values.is_floating_point()
-                and values.numel()
-                and not float(vector_norm(values, math.inf)) <= most
-            ):
+            if not float(vector_norm(values, math.inf)) <= most:  # NaN where any value is
                 at = tuple((~(values.abs() <= most)).nonzero()[0].tolist())
                 row = f" in row {at[0]}" if len(at) > 1 else ""
                 return f"{name} holds {float(values[at]):.3g}{row}"

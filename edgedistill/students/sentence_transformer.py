@@ -203,10 +203,10 @@ def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequ
     The last layer's other rows are left out; without a layer, one that selects the dimensions is added:
     graphs and bundles have it then.
     """
-    last = nn.Sequential(nn.Linear(dims, dims, bias=False), nn.Identity())
-    nn.init.eye_(last[0].weight)
-    *others, last = dense or [last]
-    linear: Any = last[0]
+    linear: Any = nn.Linear(dims, dims, bias=False)
+    nn.init.eye_(linear.weight)
+    *others, last = dense or [nn.Sequential(linear, nn.Identity())]
+    linear = last[0]
     for name, parameter in list(linear.named_parameters()):
         setattr(linear, name, nn.Parameter(parameter.detach()[:kept].clone()))
     linear.out_features = kept
