@@ -81,7 +81,8 @@ def simulated(model: ModelProto) -> ModelProto:
             if name in half:
                 node.output[at] = exact = f"{name}_exact"
                 nodes.append(new_node("Cast", [exact], f"{name}_rounded", to=TensorProto.FLOAT16))
-                nodes.append(new_node("Cast", [f"{name}_rounded"], name, to=TensorProto.FLOAT))
+                restored = f"{name}_restored"
+                nodes.append(new_node("Cast", [f"{name}_rounded"], name, restored, to=TensorProto.FLOAT))
         return nodes
 
     editor.rewrite(rounded)
