@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PretrainedConfig
@@ -29,7 +30,7 @@ class BertStudent(Headed):
     """`forward(input_ids, attention_mask) -> (B, d)`: a BERT, pooling, and a head where the recipe has one.
 
     `pad` is the padding id where positions are counted from pad + 1, as in RoBERTa; None where they are
-    counted from 0, as in BERT.
+    counted from 0, as in BERT. `relative` is the table of relative positions, as in MPNet, where it has one.
     """
 
     def __init__(self, model: Any, pooling: str, head: nn.Linear | None, tanh: bool) -> None:
@@ -38,6 +39,7 @@ class BertStudent(Headed):
         self.pooling = pooling
         self.head, self.tanh, self.pooled_dims = head, tanh, int(model.config.hidden_size)
         self.pad: int | None = None
+        self.relative: nn.Embedding | None = None
 
     @property
     def poolings(self) -> list[str]:
@@ -48,6 +50,8 @@ class BertStudent(Headed):
     ) -> Any:
         """BERT's output: token embeddings (B, T, H), then the pooler's output (B, H) where there is a
         pooler."""
+        if self.relative is not None:
+            attention_mask = bert_layers.scores_mask(self.relative.weight, attention_mask)
         return self.model(attention_mask=attention_mask, **self._inputs(input_ids, token_embeddings))
 
     def embedded(
@@ -123,6 +127,7 @@ class BertShape(StudentShape):
     pooling: Literal["mean", "cls", "cls_pooler", "max", "last"]
     position_ids: Literal["pad", "zero"] = "zero"
     pad: Annotated[int, Field(ge=0, lt=2**24)] = 0
+    relative_positions: bool = False
 
     @model_validator(mode="after")
     def _in_tables(self) -> BertShape:
@@ -153,6 +158,7 @@ def shape(
         reduced = narrow_bert.shape(spec, source.model.config) if spec.reduced else {}
         config = _source_config(spec, source.model.config, {**vocabulary, **reduced})
         positions = {} if source.pad is None else {"position_ids": "pad", "pad": pad}
+        positions |= {} if source.relative is None else {"relative_positions": True}
     first = first_position(positions.get("pad"))
     if config.max_position_embeddings - first < 3:
         raise UserError(
@@ -252,9 +258,12 @@ def build(shape: dict[str, Any]) -> BertStudent:
     student = BertStudent(model, shape["pooling"], head.build(shape, config.hidden_size), shape["tanh"])
     if shape.get("position_ids") == "pad":
         student.pad = shape["pad"]
+    if shape.get("relative_positions"):
+        student.relative = nn.Embedding(bert_layers.BUCKETS, config.num_attention_heads)
     return head.with_lexical_channel(student, shape, config.vocab_size)
 
 
+@torch.no_grad()
 def copy_layers(student: BertStudent, layers: list[int], source: EncoderLayers) -> None:
     """Copy all of a source but its token embeddings; a student with fewer segments takes the first."""
     mine, theirs = student.model, source.model
@@ -262,6 +271,8 @@ def copy_layers(student: BertStudent, layers: list[int], source: EncoderLayers) 
         mine.encoder.layer[at].load_state_dict(theirs.encoder.layer[number].state_dict())
     mine.embeddings.LayerNorm.load_state_dict(theirs.embeddings.LayerNorm.state_dict())
     bert_layers.copy_tables(student, source)
+    if student.relative is not None and source.relative is not None:
+        student.relative.weight.copy_(source.relative)
     if student.pooling == "cls_pooler" and theirs.pooler is not None:
         mine.pooler.load_state_dict(theirs.pooler.state_dict())
 

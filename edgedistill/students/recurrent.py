@@ -47,7 +47,7 @@ class RecurrentStudent(bert.BertStudent):
     def __init__(self, plain: bert.BertStudent, times: int) -> None:
         super().__init__(plain.model, plain.pooling, plain.head, plain.tanh)
         self.model.encoder = RepeatedEncoder(self.model.config, times)
-        self.pad, self.lexical_channel = plain.pad, plain.lexical_channel
+        self.pad, self.relative, self.lexical_channel = plain.pad, plain.relative, plain.lexical_channel
 
     def counts(self) -> dict[str, int]:
         """Counted as a BERT's, each weight once however often it is applied. `words` counts the token
@@ -96,7 +96,8 @@ def shape(
         attention_probs_dropout_prob=spec.dropout,
     )
     config.pad_token_id = pad
-    positions = {"position_ids": counted_from, "pad": pad}
+    positions: dict[str, Any] = {"position_ids": counted_from, "pad": pad}
+    positions |= {} if source.relative is None else {"relative_positions": True}
     times = spec.repeats or source.repeats * config_of_source.num_hidden_layers // layers
     return {**bert.layers_shape(spec, config, positions, most, teacher_dims), "repeats": times}
 

@@ -72,16 +72,14 @@ def find(
 def _of_model(student: recipe.Transformer, opened: teachers.TeacherEncoder) -> WeightSource:
     """The encoder of the teacher, of the assistant or of a finished run."""
     module: Any = opened.module
-    name = str(opened.spec.name)
     finished = opened.run if isinstance(opened, assistants.RunTeacher) else None
     if not isinstance(module, bert.BertStudent):
-        layers = _layers(student, getattr(module, "model", module), name)
+        layers = _layers(student, getattr(module, "model", module), str(opened.spec.name))
         return WeightSource(layers, opened.tokenizer, finished=finished)
     if isinstance(module, recurrent.RecurrentStudent) and student.kind == "bert":
         fact = "is a recurrent student, whose repeated layers a BERT cannot take"
         raise UserError(f"student.weights: {opened.spec.model} {fact}; use `kind: recurrent`")
-    layers = _layers(student, module.model, name)._replace(pad=module.pad)
-    return WeightSource(layers, opened.tokenizer, module.head, finished)
+    return WeightSource(bert_layers.of_student(module), opened.tokenizer, module.head, finished)
 
 
 def _of_folder(
