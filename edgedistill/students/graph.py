@@ -66,7 +66,7 @@ def _written(student: Any) -> ModelProto:
         written: ModelProto = student.write()
         return written
     layers = bert_layers.layers_of(student)
-    return _traced(student) if layers is None else bert_layers.write(student, layers)
+    return traced(student) if layers is None else bert_layers.write(student, layers)
 
 
 class _Traced(nn.Module):
@@ -92,7 +92,7 @@ class _Traced(nn.Module):
         return torch.nn.functional.normalize(pooled, dim=-1), tokens
 
 
-def _traced(student: Any) -> ModelProto:
+def traced(student: Any) -> ModelProto:
     """Trace with torch's TorchScript exporter; an encoder on eager attention. onnxruntime fuses what it can
     when it opens the graph.
 

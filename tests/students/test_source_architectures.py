@@ -37,6 +37,7 @@ from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram, wordpiece
 KINDS = {
     "bert": wordpiece,
     "distilbert": wordpiece,
+    "mpnet": unigram,
     "roberta": byte_bpe,
     "xlm-roberta": unigram,
 }
