@@ -183,6 +183,19 @@ def test_codes_and_a_trimmed_vocabulary(world: World, sources: Any, kind: str) -
     assert least_cosine(factorized.embed(), pooled(model, tokenizer)) > 0.9999
 
 
+def test_a_narrow_start_keeps_relative_positions(world: World, sources: Any, tmp_path: Path) -> None:
+    """Three of MPNet's four heads, the same ones in all layers, with what they add by distance."""
+    model, tokenizer = opened(sources("mpnet"))
+    model.encoder.relative_attention_bias.weight.data *= 30
+    model.save_pretrained(tmp_path / "near")
+    tokenizer.save_pretrained(tmp_path / "near")
+    started, expected = Started(world, tmp_path / "near", width=30), pooled(model, tokenizer)
+    near = (started.embed() * expected).sum(1)
+    started.module.relative.weight.data.zero_()
+    far = (started.embed() * expected).sum(1)
+    assert near.min() > 0.8 and near.mean() > far.mean() + 0.01, (near, far)
+
+
 def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp_path: Path) -> None:
     """Two layers of an XLM-R, 40 wide and with its own trimmed tokenizer, learn from a BERT of 32; then its
     run is a source itself."""
