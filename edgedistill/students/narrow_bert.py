@@ -99,8 +99,8 @@ def initialize(
     fit = _Fit(space, mask, scores_mask(student.relative and student.relative.weight, mask))
     for layer, theirs, power, step in zip(student.model.encoder.layer, wide, powers, steps, strict=True):
         context, between, after = step
-        kept, states = _largest(power, count), (state, before, context, between)
-        state = _set_attention(layer.attention, theirs.attention, kept, fit, states)
+        kept, wide_states = _largest(power, count), (before, context, between)
+        state = _set_attention(layer.attention, theirs.attention, kept, fit, (state, *wide_states))
         state = _set_feed_forward(layer, theirs, fit, (state, between, after))
         before = after
     if student.head is not None and student.head.out_features == len(space) and not student.tanh:
