@@ -21,7 +21,7 @@ from edgedistill import files, object_store
 from edgedistill.data import file_patterns
 from edgedistill.data.input_file import KINDS
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
-from edgedistill.precisions import DEFAULT, PRECISIONS
+from edgedistill.precisions import DEFAULT, PRECISIONS, STANDARD
 from edgedistill.runtime.arguments import MOST_THREADS
 from edgedistill.session import Session, check_one_process, process, wrapped
 
@@ -565,6 +565,12 @@ def export(
     ),
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006
     out: Path | None = _value(None, "DIR", "Folder of the bundle. Default: bundles/NAME."),
+    shape: str | None = _value(
+        None,
+        "1xTOKENS",
+        "One fixed shape, such as 1x128, for engines that need one: texts are padded, and cut at so many "
+        f"tokens. Of {', '.join(STANDARD)}; default: fp32,qdq.",
+    ),
     core: Path | None = _value(
         None,
         "DIR",
@@ -591,7 +597,8 @@ def export(
     precisions = listed(precision)
     if (folder := core or web) is not None:
         option = "--core" if core else "--web"
-        others = {"--out": out, "--documents": documents, "--pooling": pooling, "--web": core and web}
+        others = {"--out": out, "--documents": documents, "--pooling": pooling, "--shape": shape}
+        others |= {"--web": core and web}
         if unused := [option for option, value in others.items() if value]:
             raise UserError(f"{option} {folder}: writes no bundle; leave {' and '.join(unused)} out")
         from edgedistill import device
@@ -611,6 +618,8 @@ def export(
         raise UserError(
             f"--documents {documents}: writes a pair of encoders; add --out, the folder of the pair"
         )
+    if documents is not None and shape:
+        raise UserError(f"--shape {shape}: not of a pair; export each encoder alone")
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
     _require_torch(
@@ -620,7 +629,8 @@ def export(
 
     exported = model_source.Source(source, pooling, revision, remote_code)
     if documents is None:
-        result = bundle_writer.export(exported, precisions, out, log)
+        precisions = ["fp32", "qdq"] if shape and precisions == DEFAULT else precisions
+        result = bundle_writer.export(exported, precisions, out, log, shape)
     else:
         document_encoder = model_source.Source(documents, remote_code=remote_code)
         result = pair_bundle.export(exported, document_encoder, precisions, out, log, mean)
@@ -648,6 +658,12 @@ def bench(
         "RUNNER",
         "What is timed: python, node, web (WASM in Chromium), or a command that answers as "
         "bench/README.md says. Repeatable. Default: python.",
+    ),
+    on: list[str] | None = _value(
+        None,
+        "PLACE",
+        "Time it on another machine too, which needs nothing installed: ssh://USER@HOST, adb or "
+        "adb://SERIAL. Repeatable.",
     ),
     quick: bool = typer.Option(False, "--quick", help="Fewer and shorter measurements."),
     hybrid: bool = typer.Option(False, "--hybrid", help="Measure retrieval suites beside BM25 too."),
@@ -708,7 +724,7 @@ def bench(
     search = scoring.Search(hybrid_weight, texts_of, precisions=precisions)
     plan = speed.QUICK if quick else speed.PLAN
     outputs = benchmark.Outputs(out, html)
-    runners = runner or [speed.OWN]
+    runners = [*(runner or [speed.OWN]), *(on or [])]
     result = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runners, show)
     return print_result(result, as_json, tables.markdown(result["reports"]) if markdown else "")
 
@@ -780,9 +796,8 @@ def search(
     question: str = _positional(..., "QUESTION", "What to look for, in quotes. It may also come last."),
     places: list[str] | None = _positional(
         None,
-        "[PATH]... [STUDENT]",
-        "Folders, files, or globs; by default this folder. And the student, a bundle's name or folder; by "
-        "default nano.",
+        "PATH|STUDENT",
+        "Folders, files or globs, by default this folder; and a bundle's name or folder, by default nano.",
         show_default=False,
     ),
     top: int = _value(5, "N", "How many texts to show.", min=1),
@@ -862,6 +877,9 @@ def serve(
     api_key: str | None = _value(
         None, "KEY", "Requests must bear it. Better in the environment.", envvar="EDGEDISTILL_API_KEY"
     ),
+    model_name: list[str] | None = _value(
+        None, "NAME", "Another name that clients may ask for, such as text-embedding-3-small. Repeatable."
+    ),
     workers: int = _value(
         1, "N", "Batches embedded at the same time, a copy of the bundle each.", min=1, max=MOST_THREADS
     ),
@@ -892,6 +910,7 @@ def serve(
     limits = server.Limits(
         *(max_body_mb * 1_000_000, max_texts, max_chars, queue_seconds, batch_tokens),
         *(timeout, header_timeout, stop_timeout, tuple(cors or ()), api_key),
+        names=tuple(model_name or ()),
     )
     session = Session(device=device, log=typer.echo, threads=threads)
     server.serve(name, host, port, limits, workers, session)

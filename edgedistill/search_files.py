@@ -162,7 +162,7 @@ def _kept_embeddings(
 ) -> tuple[np.ndarray, int]:
     """The embeddings of distinct texts as documents, (n, d) int8, and how many of them were computed now: an
     earlier call with the same bundle and paths left the others in the cache, with the hashes of their
-    texts."""
+    texts. The bundle's digest stands for more than its space, which a stranger's manifest may claim."""
     bundle = [manifest.digest(opened.manifest), *(encoder.precision for encoder in opened.encoders)]
     paths = [os.path.abspath(each) for each in request.paths]
     key = files.cache_key(format=FORMAT, paths=paths, column=request.column, bundle=bundle)
