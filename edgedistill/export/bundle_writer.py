@@ -83,7 +83,7 @@ class Writer:
         self.ids = [row for item in self.golden.ids for row in item]
         self.samples = sample_texts.samples(parity.reader(run), self.ids)
         opened: Any = run.tokenizer()
-        self.space = space(run.shape, self.module, opened.backend_tokenizer)
+        self.space = run.space or space(run.shape, self.module, opened.backend_tokenizer)
 
     def opened(self) -> tuple[Any, golden_file.Golden, ModelProto]:
         """Module, golden texts and graph. Raises CheckFailed where that gives other embeddings than torch on

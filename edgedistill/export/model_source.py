@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 from torch import nn
 from transformers.models.auto import modeling_auto as auto
 
-from edgedistill import recipe, resolve, run
+from edgedistill import bundle_run, recipe, resolve, run
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
@@ -49,8 +49,8 @@ class ModelRun(run.Run):
 
 
 class Source(NamedTuple):
-    """The name of a run's folder, or of a model: a folder (sentence-transformers, or plain transformers),
-    packaged:NAME, or a hub id.
+    """The name of a run's folder, a student's bundle, or a model: a folder (sentence-transformers, or plain
+    transformers), packaged:NAME, or a hub id.
 
     A plain transformers model does not name its own `pooling`; a hub id needs a `revision`. `remote_code`
     lets Python code that comes with the model run.
@@ -64,17 +64,15 @@ class Source(NamedTuple):
 
 @contextmanager
 def opened(given: str | Path | Source) -> Iterator[run.Run]:
-    """The run of a source. Raises UserError: neither a run nor a model, a bundle or its name, a decoder, no
-    tokenizer, no weights, an unknown module or pooling."""
+    """The run of a source. Raises UserError: neither a run nor a model, the bundle of a classifier, a pair or
+    a teacher, a decoder, no tokenizer, no weights, an unknown module or pooling."""
     source, pooling, revision, remote_code = given if isinstance(given, Source) else Source(str(given))
     if pooling is not None and pooling not in get_args(recipe.Pooling):
         raise UserError(f"--pooling: {unknown_name('pooling', pooling, get_args(recipe.Pooling))}")
     resolved = resolve.resolve(source)
     if isinstance(resolved, resolve.BundleFolder):
-        raise UserError(
-            f"{source}: a bundle already, which has no weights to export; give the run or the model that it "
-            "was made from"
-        )
+        yield bundle_run.open_finished(source, "export")
+        return
     if not _is_model(resolved):
         if isinstance(resolved, resolve.ModelFolder):
             raise UserError(
