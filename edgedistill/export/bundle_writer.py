@@ -22,7 +22,7 @@ from edgedistill.run import Run
 from edgedistill.runtime import bundle, golden_file
 from edgedistill.runtime.compact import measured
 from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
-from edgedistill.runtime.trust import operators
+from edgedistill.runtime.trust import graph_check
 from edgedistill.session import Log
 from edgedistill.students import graph, model_folder
 from edgedistill.students.classifier import write as write_classifier
@@ -254,7 +254,7 @@ class ClassifierWriter(Writer):
 
 def _check_operators(model: onnx.ModelProto, student: Any) -> None:
     """Raise UserError for a traced graph with operators that bundles may not use."""
-    allowed = {operators.full_name(*operator) for operator in operators.ALLOWED}
+    allowed = {graph_check.full_name(*operator) for operator in graph_check.ALLOWED}
     if unknown := [name for name in _operators(model) if name not in allowed]:
         fact = f"an architecture whose graph has operators that a bundle may not use ({', '.join(unknown)})"
         raise UserError(f"{type(getattr(student, 'model', student)).__name__}: {fact}; {model_folder.TEACH}")

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.objectives.classification import CrossEntropyLoss
-from edgedistill.objectives.contrastive import CkdLoss, info_nce
-from edgedistill.objectives.queue import Queue
+from edgedistill.objectives.contrastive import CkdLoss, Queue, info_nce
 from edgedistill.objectives.ranking import listwise, margin_mse
 from edgedistill.objectives.regression import cosine, mse, softcos
 from edgedistill.objectives.relational import CongenLoss, mcl

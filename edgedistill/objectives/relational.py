@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from edgedistill.objectives.queue import Queue, probabilities, soft_targets
+from edgedistill.objectives.contrastive import Queue, probabilities, soft_targets
 from edgedistill.objectives.ranking import cosines
 from edgedistill.objectives.targets import Targets
 

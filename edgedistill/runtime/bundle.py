@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -19,18 +19,34 @@ from edgedistill.runtime import prompts as prompts_
 from edgedistill.runtime.arguments import MOST_THREADS, given_texts, listed, our_names, positive
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
-from edgedistill.runtime.classification import PROBABILITY, Classification, Item, softmax
 from edgedistill.runtime.compact import Calibration, compact, layout
 from edgedistill.runtime.onnx_session import BundleSession
 from edgedistill.runtime.prompts import Prompts
 from edgedistill.runtime.sentences import divided
-from edgedistill.runtime.similarity import COSINE, Measure, search, similarity, unit_rows
+from edgedistill.runtime.similarity import (
+    COSINE,
+    PROBABILITY,
+    Measure,
+    search,
+    similarity,
+    softmax,
+    unit_rows,
+)
 from edgedistill.runtime.trust import GET_AGAIN, graph_check, tokenizer_check
 from edgedistill.session import progress_bar
 
 BATCH_TOKENS = {"cpu": 384, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
 WINDOW = 32_768  # texts tokenized and sorted at a time, which bounds memory too
 SIDES = ("query", "document")  # of a pair: the folders of its encoders, which are bundles of their own
+Item = str | Sequence[str]  # what a classifier labels: a text, or a pair of texts
+
+
+class Classification(NamedTuple):
+    """The predicted labels of n items: the most probable label of each, and the probabilities of all labels,
+    (n, C) float32, in the order of `Bundle.labels`. The rows of these sum to 1."""
+
+    labels: list[str]
+    probabilities: np.ndarray
 
 
 def open_tokenizer(folder: Path, max_tokens: int) -> Tokenizer:

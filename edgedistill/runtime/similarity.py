@@ -166,3 +166,34 @@ COSINE = Measure(
     required=lambda precision: precision.single_cosine,
     required_drift=lambda precision: precision.batch_cosine,
 )
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """(n, C) logits -> (n, C) probabilities, rows summing to 1."""
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return np.asarray(powers / powers.sum(1, keepdims=True))
+
+
+def probability_difference(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """(n, C) and (n, C) logits -> (n,): the largest absolute difference between the probabilities of a label,
+    for each item."""
+    return np.asarray(np.abs(softmax(logits.astype(np.float64)) - softmax(others.astype(np.float64))).max(1))
+
+
+PROBABILITY = Measure(
+    rows="logits",
+    limits="probability_within",
+    item="item",
+    name="apart",
+    worst="max",
+    explained="item i (a text, or a pair) -> ids i of each of its texts (unpadded, truncated to {} tokens) "
+    "-> logits i by torch in float32",
+    about="difference of probabilities",
+    fact="has a probability that differs by {value:.{digits}f} from torch's{where}, {precision} must stay "
+    "within {threshold}",
+    best=0,
+    sign=-1,
+    between=probability_difference,
+    required=lambda precision: precision.probability_difference,
+    required_drift=lambda precision: 0,
+)

@@ -19,7 +19,7 @@ from edgedistill import files, recipe, run
 from edgedistill.data import labelled_tasks, transfer_set
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, scoring, speed
-from edgedistill.evaluation.suites import labelled_task, pair_classification
+from edgedistill.evaluation.suites import labelled_task, sts
 from edgedistill.export import bundle_writer
 from edgedistill.objectives import classification
 from edgedistill.objectives.classification import pair_features
@@ -741,4 +741,4 @@ def test_the_threshold_comes_from_dev_by_hand(tmp_path: Path) -> None:
     assert found["accuracy"] == 0.75  # the second pair is taken, and does not match
     cosine, same = np.array([0.9, 0.9, 0.1]), np.array([True, False, False])
     # equals fall together: taking both is no better than none
-    assert pair_classification.threshold(cosine, same) > 0.9
+    assert sts.threshold(cosine, same) > 0.9
