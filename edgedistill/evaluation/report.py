@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files
-from edgedistill.errors import UserError, raise_failed
+from edgedistill.errors import Problems, UserError, raise_failed
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.speed import OWN, titled
 from edgedistill.evaluation.suites.cosines import Measures
@@ -20,6 +20,7 @@ SCHEMA = 1
 NOISY = 0.10  # tables mark a p50 that differed by more than this between rounds of the same bundle
 SIZE = "size_mb"  # the only requirement that is an upper bound
 STOLEN = 0.01  # seconds of a processor per second, from which others disturb a measurement
+AGAIN = "write it again with edgedistill bench"
 Report = dict[str, Any]
 KEYS: dict[str, tuple[str, ...]] = {  # every report has at least these
     "schema": (),
@@ -42,7 +43,7 @@ def read(path: Path) -> list[Report]:
     has a newer schema or lacks a key."""
     if not path.exists():
         raise UserError(f"{path}: no such file; make one with edgedistill bench … --out {path.name}")
-    value = files.read_json(path, "write it again with edgedistill bench")
+    value = files.read_json(path, AGAIN)
     reports = value.get("reports", [value]) if isinstance(value, dict) else [value]
     for part in [value, *reports]:
         schema = part.get("schema") if isinstance(part, dict) else None
@@ -51,19 +52,18 @@ def read(path: Path) -> list[Report]:
         if schema > SCHEMA:
             fact = f"schema {schema}, this edgedistill reads up to {SCHEMA}"
             raise UserError(f"{path}: {fact}; upgrade edgedistill")
-    lost = [(number, key) for number, report in enumerate(reports) for key in missing_keys(report)]
-    way_out = "write it again with edgedistill bench"
-    if lost:
-        raise UserError(*(f"{path}: reports[{number}]: no `{key}`; {way_out}" for number, key in lost))
+    problems = Problems()
+    for number, report in enumerate(reports):
+        problems.found += [f"{path}: reports[{number}]: no `{key}`; {AGAIN}" for key in missing_keys(report)]
+    problems.raise_any()
     return reports
 
 
 def missing_keys(report: Report) -> list[str]:
     """Return the required KEYS that a report lacks, dotted."""
     lost = [key for key in KEYS if key not in report]
-    for key in KEYS:
-        if key in report:
-            lost += [f"{key}.{part}" for part in KEYS[key] if part not in report[key]]
+    for key, parts in KEYS.items():
+        lost += [f"{key}.{part}" for part in parts if part not in report.get(key, parts)]
     return lost
 
 
@@ -77,10 +77,8 @@ def dumps(reports: list[Report]) -> str:
     infinity."""
     value = reports[0] if len(reports) == 1 else {"schema": SCHEMA, "reports": reports}
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    on_one_line = re.sub(
-        r"\[\n\s+([-+.\deE,\s]+?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text
-    )
-    return on_one_line + "\n"
+    numbers = r"\[\n\s+([-+.\deE,\s]+?)\s+\]"
+    return re.sub(numbers, lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"
 
 
 def title(report: Report) -> str:
@@ -141,7 +139,7 @@ def without_samples(part: Any) -> Any:
     return {key: without_samples(value) for key, value in part.items() if "samples" not in key}
 
 
-def check_requirements(manifest: dict[str, Any], report: Report) -> list[Measures]:
+def check_requirements(manifest: Report, report: Report) -> list[Measures]:
     """Compare a report with the `requirements` of the manifest's recipe.
 
     `sts` and `sts_kept` apply to the named suite, else to every measured suite of kind sts; `size_mb` to the
@@ -162,16 +160,17 @@ def check_requirements(manifest: dict[str, Any], report: Report) -> list[Measure
     checks = []
     for what, required, value in rows:
         if required is not None:
-            met = value is not None and (value <= required if what.startswith(SIZE) else value >= required)
+            sign = -1 if what.startswith(SIZE) else 1
+            met = None if value is None else sign * value >= sign * required
             check = {"bundle": title(report), "requirement": what, "required": required, "found": value}
-            checks.append({**check, "met": None if value is None else met})
+            checks.append({**check, "met": met})
     return checks
 
 
-def conclude(checks: list[Measures], result: Measures, log: Log) -> None:
+def conclude(result: Measures, log: Log) -> None:
     """Log the requirements that were not checked. Raises CheckFailed with `result` when one is not met."""
     failed = list[str]()
-    for check in checks:
+    for check in result["requirements"]:
         what = "{bundle}: {requirement}".format(**check)
         if check["met"] is None:
             why_not = "its suite or its teacher was not measured; add --suite, the teacher's bundle"

@@ -17,12 +17,10 @@ from pydantic import Field
 from edgedistill import files, recipe
 from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, labelled_task
-from edgedistill.evaluation.suites.cosines import Encode, Encoder, Measures, Remembered, unit
+from edgedistill.evaluation.suites.cosines import Encode, Encoder, Measures, Remembered
 from edgedistill.evaluation.suites.mteb_task import MtebTask
-from edgedistill.evaluation.suites.retrieval import Documents, Search, rankings
-from edgedistill.evaluation.suites.suite_files import Task, TaskData, locate
+from edgedistill.evaluation.suites.suite_files import Documents, Search, Task, TaskData, locate
 from edgedistill.recipe import Section, yaml_file
-from edgedistill.runtime.compact import compact, expanded
 from edgedistill.runtime.similarity import not_finite
 
 __all__ = [
@@ -33,9 +31,9 @@ __all__ = [
     "Suite",
     "describe",
     "evaluate",
-    "evaluate_search",
     "finite",
     "languages",
+    "rankings",
     "suite",
     "task_suite",
     "title",
@@ -127,53 +125,39 @@ def evaluate(suite: Suite, encode: Any, precisions: Sequence[str] = (), samples:
     single items, are left out where not asked for. Raises CheckFailed for
     embeddings that are not finite, whose cosines would count as 0.
     """
-    encoder = finite(encode, f"suite {suite.name}")
+    quality = rankings(suite, encode, Search(precisions=tuple(precisions)))[suite.name]
+    for measures in quality["tasks"].values() if not samples else ():
+        measures.pop("samples", None)
+    return quality
+
+
+def rankings(suite: Suite, encode: Any, search: Search) -> dict[str, Measures]:
+    """Score an encoder on a suite, of kind retrieval also beside what `search` names. Returns, by the suite's
+    name and that with the title of each further ranking, what `evaluate` returns; of a ranking with BM25 also
+    its `weight` and the average of `bm25` alone."""
+    encoder, by_title = finite(encode, f"suite {suite.name}"), dict[str, dict[str, Measures]]()
     if suite.kind not in FLOAT32_ALONE:
         encoder = encoder._replace(text=Remembered(encoder.text))  # tasks share texts
-    tasks = {name: task.score(encoder) for name, task in suite.tasks.items()}
-    for precision in precisions:
-        stored = encoder._replace(text=partial(_in_precision, encoder, precision))
-        for name, task in suite.tasks.items():
-            score = task.score(stored)[FAMILIES[suite.kind].averaged]
-            tasks[name]["embeddings"] = {**tasks[name].get("embeddings", {}), precision: score}
-    for measures in tasks.values() if not samples else ():
-        measures.pop("samples", None)
-    return _averaged(suite, tasks)
-
-
-def _in_precision(encoder: Encoder, precision: str, texts: list[str]) -> Any:
-    """Embeddings as they come back from a precision of fewer bytes."""
-    return expanded(compact(unit(encoder.text(texts)), precision, encoder.calibration))
-
-
-def evaluate_search(suite: Suite, encode: Any, search: Search) -> dict[str, Measures]:
-    """Score an encoder, as `evaluate` takes it, on a suite of kind retrieval, alone and beside what `search`
-    names. Returns, by the suite's name and the title of each ranking, what `evaluate` returns; of one with
-    BM25 also its `weight` and the average of `bm25` alone."""
-    encoder, by_title = finite(encode, f"suite {suite.name}"), dict[str, Measures]()
-    collections: dict[str, Any] = suite.tasks
-    for name, task in collections.items():
-        for title, measures in rankings(task, encoder, search).items():
+    for name, task in suite.tasks.items():
+        for title, measures in task.rankings(encoder, search).items():
             by_title.setdefault(f"{suite.name}{title}", {})[name] = measures
-    qualities = {title: _averaged(suite, tasks) for title, tasks in by_title.items()}
-    for quality in qualities.values():
-        alone = [
-            measures["bm25"]["ndcg_at_10"] for measures in quality["tasks"].values() if "bm25" in measures
-        ]
-        if alone:
-            quality |= {"weight": search.weight, "bm25": float(np.mean(alone))}
+    qualities = dict[str, Measures]()
+    averaged = FAMILIES[suite.kind].averaged
+    for title, tasks in by_title.items():
+        measured = list(tasks.values())
+        quality = {"kind": suite.kind, "average": _mean(measured, averaged), "tasks": tasks}
+        if "embeddings" in measured[0]:
+            compacted = [measures["embeddings"] for measures in measured]
+            quality["embeddings"] = {name: _mean(compacted, name) for name in compacted[0]}
+        if "bm25" in measured[0]:
+            alone = _mean([measures["bm25"] for measures in measured], averaged)
+            quality |= {"weight": search.weight, "bm25": alone}
+        qualities[title] = quality
     return qualities
 
 
-def _averaged(suite: Suite, tasks: dict[str, Measures]) -> Measures:
-    measure = FAMILIES[suite.kind].averaged
-    average = float(np.mean([measures[measure] for measures in tasks.values()]))
-    quality = {"kind": suite.kind, "average": average, "tasks": tasks}
-    compacted = [measures["embeddings"] for measures in tasks.values() if "embeddings" in measures]
-    if compacted:
-        averages = {name: np.mean([scores[name] for scores in compacted]) for name in compacted[0]}
-        quality["embeddings"] = {name: float(average) for name, average in averages.items()}
-    return quality
+def _mean(measures: list[Measures], name: str) -> float:
+    return float(np.mean([scores[name] for scores in measures]))
 
 
 def finite(encode: Any, place: str) -> Encoder:
@@ -188,8 +172,8 @@ def finite(encode: Any, place: str) -> Encoder:
             raise CheckFailed(f"{place}: {fact}; export or train the model again")
         return embeddings
 
-    text, query, document, calibration = Encoder.of(encode)
-    return Encoder(partial(checked, text), partial(checked, query), partial(checked, document), calibration)
+    *roles, calibration = Encoder.of(encode)
+    return Encoder(*(partial(checked, role) for role in roles), calibration)
 
 
 def describe(path: Path) -> Description[Any]:

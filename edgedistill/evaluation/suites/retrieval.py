@@ -4,11 +4,11 @@ text's nearest neighbour among all translations its own? (Artetxe and Schwenk 20
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -19,6 +19,8 @@ from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Encode, Encoder, Floats, Ints, Measures, encoded, unit
 from edgedistill.evaluation.suites.suite_files import (
     Find,
+    Index,
+    Search,
     Task,
     TaskData,
     columns,
@@ -106,39 +108,30 @@ class Collection(TaskData):
 
     def score(self, encoder: Encoder) -> Measures:
         """`ndcg_at_10`, and the number of `queries` and `texts`."""
-        return rankings(self, encoder, Search())[""]
+        return self.rankings(encoder, Search())[""]
 
-
-class Index(NamedTuple):
-    """The ids of a collection's n texts, and their unit embeddings (n, d)."""
-
-    names: list[str]
-    embeddings: Floats
-
-
-@dataclass(frozen=True)
-class Documents:
-    """The encoder of the texts where that of the queries is another: its name, and the indexes that it has
-    made."""
-
-    name: str
-    encoder: Encoder
-    indexes: dict[Path, Index] = field(default_factory=dict)
-
-    def index(self, collection: Collection) -> Index:
-        """Embed the texts of a collection, once."""
-        if collection.corpus not in self.indexes:
-            self.indexes[collection.corpus] = indexed(collection, self.encoder.document)
-        return self.indexes[collection.corpus]
-
-
-class Search(NamedTuple):
-    """What is measured beside the ranking by cosine: BM25 with this weight, the texts of another encoder, and
-    the texts' embeddings in fewer bytes."""
-
-    weight: float | None = None
-    documents: Documents | None = None
-    precisions: tuple[str, ...] = ()
+    def rankings(self, encoder: Encoder, search: Search, averaged: str = "") -> dict[str, Measures]:
+        """By title: of "" by cosine, of ", documents of NAME" by the cosines with that encoder's texts and,
+        with a weight, of each " + BM25" by both, which also has the measures of `bm25` alone. `samples` has
+        the nDCG@10 of every query."""
+        queries = unit(encoded(encoder.query, self.queries))
+        indexes = {"": indexed(self, encoder.document)}
+        if (other := search.documents) is not None:
+            if self.corpus not in other.indexes:
+                other.indexes[self.corpus] = indexed(self, other.encoder.document)
+            indexes[f"{DOCUMENTS}{other.name}"] = other.indexes[self.corpus]
+        by_title = dict[str, Measures]()
+        counts = {"queries": len(queries), "texts": len(indexes[""].names)}
+        for title, index in indexes.items():
+            by_title[title] = measures(ranked(self, queries, index), self) | counts
+            if search.weight is not None:
+                alone = measures(ranked_by_bm25(self, index), self)
+                del alone["samples"]
+                both = measures(ranked(self, queries, index, search.weight), self)
+                by_title[f"{title}{BESIDE}"] = {**both, **counts, "bm25": alone}
+        if search.precisions:
+            by_title[""]["embeddings"] = _in_fewer_bytes(self, queries, indexes[""], search, encoder)
+        return by_title
 
 
 def ndcg(grades: list[int], relevant: list[int]) -> float:
@@ -152,27 +145,6 @@ def _gain(grades: list[int]) -> float:
     """The discounted gain of the first ten."""
     gains = np.maximum(grades[:10], 0)
     return float(gains @ (1 / np.log2(np.arange(2, 2 + len(gains)))))
-
-
-def rankings(collection: Collection, encoder: Encoder, search: Search) -> dict[str, Measures]:
-    """Return the measures of each ranking by its title: of "" by cosine, of ", documents of NAME" by the
-    cosines with that encoder's texts and, with a weight, of each " + BM25" by both, which also has those of
-    `bm25` alone. `samples` has the nDCG@10 of every query."""
-    queries = unit(encoded(encoder.query, collection.queries))
-    indexes = {"": indexed(collection, encoder.document)}
-    if search.documents is not None:
-        indexes[f"{DOCUMENTS}{search.documents.name}"] = search.documents.index(collection)
-    by_title = dict[str, Measures]()
-    counts = {"queries": len(queries), "texts": len(indexes[""].names)}
-    for title, index in indexes.items():
-        by_title[title] = {**measures(ranked(collection, queries, index), collection), **counts}
-        if search.weight is not None:
-            alone = measures(ranked_by_bm25(collection, index), collection)["ndcg_at_10"]
-            both = measures(ranked(collection, queries, index, search.weight), collection)
-            by_title[f"{title}{BESIDE}"] = {**both, **counts, "bm25": {"ndcg_at_10": alone}}
-    if search.precisions:
-        by_title[""]["embeddings"] = _in_fewer_bytes(collection, queries, indexes[""], search, encoder)
-    return by_title
 
 
 def _in_fewer_bytes(
