@@ -24,6 +24,7 @@ from edgedistill.errors import (
     user_error,
 )
 
+Json = dict[str, Any]  # an object of a JSON file, or one that becomes it
 PACKAGE = Path(__file__).resolve().parent
 # of Python's documentation, made by bench/general_corpus.py
 GENERAL_CORPUS = PACKAGE / "shipped/general_corpus/sentences.txt.gz"

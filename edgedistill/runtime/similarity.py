@@ -53,9 +53,8 @@ def search(
     binary = documents.dtype == np.uint8
     again = documents if rescore is None else rescore
     if len(again) != len(documents):
-        raise UserError(
-            f"search: rescore has {len(again)} embeddings, documents has {len(documents)}; give the same"
-        )
+        counts = f"rescore has {len(again)} embeddings, documents has {len(documents)}"
+        raise UserError(f"search: {counts}; give the same")
     first = compact(asked, "binary", calibration) if binary else asked
     kept, best = np.zeros((len(asked), 0), np.int64), np.zeros((len(asked), 0), np.float32)
     for start in range(0, len(documents), BLOCK):
@@ -76,20 +75,17 @@ def _best(numbers: np.ndarray, scores: np.ndarray, most: int) -> tuple[np.ndarra
 
 
 def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
+    fact = "not an array of numbers"
     try:
         array = np.asarray(embeddings)
         rows = np.atleast_2d(array if array.dtype == np.uint8 else array.astype(np.float32))
-        if array.ndim == 0 or not np.isfinite(rows).all():
-            raise ValueError
+        if rows.ndim == 2 and array.ndim and np.isfinite(rows).all():
+            return expanded(rows)
+        if rows.ndim > 2:
+            fact = f"an array of shape {rows.shape}, not (n, d) or (d,)"
     except (TypeError, ValueError, OverflowError):
-        raise UserError(
-            f"{name}: not an array of numbers; give embeddings, as encode returns them (texts: Bundle.search)"
-        ) from None
-    if rows.ndim != 2:
-        raise UserError(
-            f"{name}: an array of shape {rows.shape}; give embeddings of shape (n, d), or one of shape (d,)"
-        )
-    return expanded(rows)
+        pass
+    raise UserError(f"{name}: {fact}; give embeddings, as encode returns them (texts: Bundle.search)")
 
 
 def not_finite(rows: np.ndarray) -> int | None:
@@ -177,7 +173,8 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def probability_difference(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
     """(n, C) and (n, C) logits -> (n,): the largest absolute difference between the probabilities of a label,
     for each item."""
-    return np.asarray(np.abs(softmax(logits.astype(np.float64)) - softmax(others.astype(np.float64))).max(1))
+    one, other = (softmax(rows.astype(np.float64)) for rows in (logits, others))
+    return np.asarray(np.abs(one - other).max(1))
 
 
 PROBABILITY = Measure(

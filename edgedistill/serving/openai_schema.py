@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from starlette.responses import Response
 
 from edgedistill.errors import UserError, shown
 from edgedistill.runtime.bundle import Bundle
@@ -45,13 +46,17 @@ class Refusal(Exception):
     code: str | None = None
     headers: Mapping[str, str] | None = None
 
-    def body(self) -> bytes:
+    def response(self) -> Response:
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         if self.status == 429:
             kind = "rate_limit_error"
-        return orjson.dumps(
-            {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
-        )
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return json_response({"error": error}, self.status, self.headers)
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(content, status, headers, media_type="application/json")
 
 
 class EmbeddingRequest(BaseModel):
@@ -99,11 +104,10 @@ class RequestReader:
         """Raises Refusal for what is not JSON in UTF-8, and for keys and values that are not understood."""
         try:
             value = orjson.loads(body)
+            request = self.kind.model_validate(value)
         except orjson.JSONDecodeError as error:
             message = f"body: not JSON ({error}); send JSON in UTF-8"
             raise Refusal(400, message, None, "invalid_json") from None
-        try:
-            request = self.kind.model_validate(value)
         except ValidationError as error:
             raise _refusal(error.errors(include_url=False)[0]) from None
         self.check_model(request.model)
@@ -149,7 +153,7 @@ def _refused(param: str, error: UserError) -> Refusal:
     return Refusal(400, f"{param}: {fact}", param)
 
 
-def response(bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
+def response(bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> Response:
     """OpenAI's answer: (n, d) float32 embeddings, in the type asked for, as lists of numbers; float32 also
     as base64 of their little-endian bytes. Raises Refusal where int8 would clip them."""
     dim = bundle.embedding_dim(request.dimensions)
@@ -165,7 +169,4 @@ def response(bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, 
         rows = [base64.b64encode(row).decode() for row in rows.astype("<f4")]
     data = [{"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(rows)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return orjson.dumps(
-        {"object": "list", "data": data, "model": bundle.manifest["name"], "usage": usage},
-        option=orjson.OPT_SERIALIZE_NUMPY,
-    )
+    return json_response({"object": "list", "data": data, "model": bundle.manifest["name"], "usage": usage})

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import orjson
 import prometheus_client
 import uvicorn
 from starlette.applications import Starlette
@@ -34,10 +33,11 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from edgedistill import machine
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.runtime import bundle
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.serving import openai_schema
-from edgedistill.serving.openai_schema import EmbeddingRequest, Refusal, RequestReader
+from edgedistill.serving.openai_schema import EmbeddingRequest, Refusal, RequestReader, json_response
 from edgedistill.serving.request_queue import QueueFull, RequestQueue
 from edgedistill.session import Session
 
@@ -124,20 +124,16 @@ class EmbeddingServer:
             Route("/health", self.health),
             Route("/metrics", self.exposition),
         ]
-        cors: dict[str, Any] = {
-            "allow_origins": limits.origins,
-            "allow_methods": ["GET", "POST"],
-            "allow_headers": ["authorization", "content-type"],
-        }
-        by_origin = partial(origin_problem, limits.origins)
-        checks = [Middleware(Refusing, check=by_origin), Middleware(CORSMiddleware, **cors)]
+        methods, headers = ["GET", "POST"], ["authorization", "content-type"]
+        cors = Middleware(
+            CORSMiddleware, allow_origins=limits.origins, allow_methods=methods, allow_headers=headers
+        )
+        checks = [Middleware(Refusing, check=partial(origin_problem, limits.origins)), cors]
         if limits.api_key is not None:  # behind CORS: a browser asks first whether it may, without a key
             checks.append(Middleware(Refusing, check=partial(key_problem, limits.api_key)))
+        handlers: Any = {HTTPException: http_error, Exception: our_error, Refusal: refused}
         self.app = Starlette(
-            routes=routes,
-            lifespan=self.lifespan,
-            exception_handlers={HTTPException: http_error, Exception: our_error},
-            middleware=checks,
+            routes=routes, lifespan=self.lifespan, exception_handlers=handlers, middleware=checks
         )
 
     @contextlib.asynccontextmanager
@@ -148,23 +144,20 @@ class EmbeddingServer:
 
     async def health(self, request: Request) -> Response:
         state = "stopping" if self.stopping else "ready"
-        return json_response(orjson.dumps({"status": state}), 503 if self.stopping else 200)
+        return json_response({"status": state}, 503 if self.stopping else 200)
 
     @property
-    def model_entry(self) -> dict[str, Any]:
+    def model_entry(self) -> Json:
         entry = {"id": self.name, "object": "model", "created": 0, "owned_by": "edgedistill"}
         space = self.reader.bundle.space
         return entry | ({"space": space} if space else {})
 
     async def models(self, request: Request) -> Response:
-        return json_response(orjson.dumps({"object": "list", "data": [self.model_entry]}))
+        return json_response({"object": "list", "data": [self.model_entry]})
 
     async def model(self, request: Request) -> Response:
-        try:
-            self.reader.check_model(request.path_params["name"])
-        except Refusal as refusal:
-            return refused(refusal)
-        return json_response(orjson.dumps(self.model_entry))
+        self.reader.check_model(request.path_params["name"])
+        return json_response(self.model_entry)
 
     async def exposition(self, request: Request) -> Response:
         return Response(
@@ -177,25 +170,24 @@ class EmbeddingServer:
         started, status = time.perf_counter(), 500
         try:
             async with asyncio.timeout(self.limits.timeout_s):
-                content = await self._answer(request)
+                answer = await self._answer(request)
             status = 200
             self.metrics.request_seconds.observe(time.perf_counter() - started)
-            return json_response(content)
-        except Refusal as refusal:
-            status = refusal.status
-            return refused(refusal)
+            return answer
         except TimeoutError:
             status = 503
-            way_out = "send fewer texts, or try again"
-            message = f"server: no answer within {self.limits.timeout_s:g} s; {way_out}"
-            return refused(Refusal(503, message, code="timeout"))
+            fact = f"no answer within {self.limits.timeout_s:g} s"
+            raise Refusal(503, f"server: {fact}; send fewer texts, or try again", code="timeout") from None
+        except Refusal as refusal:
+            status = refusal.status
+            raise
         except ClientDisconnect:
             status = CLIENT_LEFT
             return Response(status_code=204)  # nobody reads it
         finally:
             self.metrics.requests.labels(str(status)).inc()
 
-    async def _answer(self, request: Request) -> bytes:
+    async def _answer(self, request: Request) -> Response:
         try:
             self.queue.check_room()  # a full queue refuses before it reads a body
             async with self._body(request) as body:
@@ -212,15 +204,12 @@ class EmbeddingServer:
         too large."""
         if int(request.headers.get("content-length", 0)) > self.limits.body_bytes:
             raise too_large(self.limits.body_bytes)
-        kind = request.headers.get("content-type", "none")
+        kind, encoding = (request.headers.get(f"content-{name}") for name in ("type", "encoding"))
         # a web page may send any other without asking first
-        if kind.split(";")[0].strip().lower() != "application/json":
-            raise Refusal(415, f"Content-Type: {kind[:80]}; send application/json")
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refusal(
-                415,
-                f"Content-Encoding: {request.headers['content-encoding']}; send the body without compression",
-            )
+        if (kind or "").split(";")[0].strip().lower() != "application/json":
+            raise Refusal(415, f"Content-Type: {(kind or 'none')[:80]}; send application/json")
+        if encoding not in (None, "identity"):
+            raise Refusal(415, f"Content-Encoding: {encoding}; send the body without compression")
         body, held = bytearray(), 0
         try:
             async for chunk in request.stream():
@@ -264,7 +253,7 @@ class Refusing:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         problem = self.check(scope) if scope["type"] == "http" else None
-        await (refused(problem) if problem else self.app)(scope, receive, send)
+        await (problem.response() if problem else self.app)(scope, receive, send)
 
 
 def origin_problem(origins: Sequence[str], scope: Scope) -> Refusal | None:
@@ -319,12 +308,8 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self.loop.call_later(self.headers_s, self._expire, self.cycle)
 
 
-def json_response(content: bytes, status: int = 200) -> Response:
-    return Response(content, status, media_type="application/json")
-
-
-def refused(refusal: Refusal) -> Response:
-    return Response(refusal.body(), refusal.status, refusal.headers, media_type="application/json")
+async def refused(request: Request, refusal: Refusal) -> Response:
+    return refusal.response()
 
 
 def busy(fact: str, retry_after_s: int) -> Refusal:
@@ -337,18 +322,17 @@ def too_large(limit_bytes: int) -> Refusal:
     return Refusal(413, message, code="body_too_large")
 
 
-async def http_error(request: Request, error: Exception) -> Response:
+async def http_error(request: Request, error: HTTPException) -> Response:
     """Unknown paths and methods, in the shape of OpenAI's errors."""
-    assert isinstance(error, HTTPException)
     paths = "POST /v1/embeddings, GET /v1/models, /health or /metrics"
     fact = "no such path" if error.status_code == 404 else "not with this method"
     message = f"{request.method} {request.url.path[:80]}: {fact}; ask for {paths}"
-    return refused(Refusal(error.status_code, message, headers=error.headers))
+    return Refusal(error.status_code, message, headers=error.headers).response()
 
 
 async def our_error(request: Request, error: Exception) -> Response:
     """A fault of ours; its traceback is logged."""
-    return refused(Refusal(500, "server: internal error; its log has the details"))
+    return Refusal(500, "server: internal error; its log has the details").response()
 
 
 class GracefulServer(uvicorn.Server):
@@ -381,8 +365,9 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
     if first.labels:
         fact = f"a classifier ({', '.join(first.labels)}), which has no embeddings"
         raise UserError(f"{name}: {fact}; serve an encoder")
-    for encoder in (encoder for opened in bundles for encoder in opened.encoders):
-        encoder.encode("warm")  # before it listens: what fails here ends the start
+    for opened in bundles:
+        for encoder in opened.encoders:
+            encoder.encode("warm")  # before it listens: what fails here ends the start
     listener = listen(host, port)
     server = EmbeddingServer(bundles, limits)
     sys.setswitchinterval(SWITCH_S)
@@ -401,11 +386,11 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
         backlog=BACKLOG,
     )
     address, free = listener.getsockname()[:2]
+    title, host = f"{server.name}:{first.precision}", f"[{address}]" if ":" in address else address
     about = f"{first.dims[0]} dimensions, up to {first.max_tokens} tokens"
-    place = f"http://{f'[{address}]' if ':' in address else address}:{free}/v1"
     if first.fallback:
-        session.log(f"{server.name}:{first.precision}: {first.fallback}")
-    session.log(f"{server.name}:{first.precision}, {about}, on {place}")
+        session.log(f"{title}: {first.fallback}")
+    session.log(f"{title}, {about}, on http://{host}:{free}/v1")
     GracefulServer(config, server).run(sockets=[listener])
 
 
