@@ -130,7 +130,8 @@ def targets(name: str, device: str = "cpu") -> list[Measured]:
     query, *others = opened.encoders
     documents = None
     for encoder in others:
-        graph, names = encoder.manifest["precisions"][encoder.precision], [encoder.manifest["name"]]
+        graph = encoder.manifest["precisions"][encoder.precision]
+        names = [encoder.manifest["name"]]
         if "documents" in opened.manifest:  # by both, as the mean
             names.append(query.manifest["name"])
         documents = {"name": " + ".join(names), "precision": encoder.precision}
@@ -165,8 +166,10 @@ def assemble(
 
     `suite_of_texts` is the suite whose texts were timed, `described` the machine.
     """
-    manifest, graph = target.manifest, target.manifest["precisions"][target.precision]
-    teacher, kept = reference(measured), dict[str, float | None]()
+    manifest = target.manifest
+    graph = target.manifest["precisions"][target.precision]
+    teacher = reference(measured)
+    kept = dict[str, float | None]()
     for name, quality in target.quality.items():
         best = teacher.quality.get(name, {}).get("average", 0) if teacher else 0
         kept[name] = quality["average"] / best if best > 0 else None
@@ -208,7 +211,8 @@ def _check_outputs(outputs: Outputs) -> None:
 def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> None:
     """Compare the embeddings that another's runner returned with edgedistill's own. Raises CheckFailed where
     they are of another model, so that no report has its times."""
-    runner, place = target.speed["runner"], f"--runner {target.runner.name}"
+    runner = target.speed["runner"]
+    place = f"--runner {target.runner.name}"
     rows = runner.pop("embeddings", None)
     runner["name"] = target.runner.name
     if not rows:
@@ -244,7 +248,8 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
     Raises UserError where suites and bundles do not fit, because one needs or returns labels and the other
     embeddings.
     """
-    manifest, suites = measured[0].manifest, list[scoring.Suite]()
+    manifest = measured[0].manifest
+    suites = list[scoring.Suite]()
     labels = manifest.get("labels", [])
     if any(target.manifest.get("labels", []) != labels for target in measured):
         raise UserError(
@@ -252,7 +257,8 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
         )
     pair = next((target for target in measured if target.documents is not None), None)
     for name in names or ["task" if labels else DEFAULT_SUITE]:
-        place, task = f"--suite {name}", name.partition(":")
+        place = f"--suite {name}"
+        task = name.partition(":")
         if labels and task[0] != "task":
             fact = f"needs embeddings, {measured[0].name} returns labels; use --suite task for labels"
             raise UserError(f"{place}: {fact}")
@@ -272,7 +278,8 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
 def documents(name: str, session: Session) -> scoring.Documents:
     """Open a bundle to embed the texts of retrieval suites with. Raises UserError as `targets`, and for a
     classifier."""
-    opened, place = bundles_.load(name, None, session.threads, session.device), f"--documents {name}"
+    opened = bundles_.load(name, None, session.threads, session.device)
+    place = f"--documents {name}"
     if opened.labels:
         raise UserError(f"{place}: returns labels, and embeddings are needed; name an encoder")
     title = speed.Target(opened.folder, opened.precision).title
@@ -306,7 +313,8 @@ def _check_search(
             _ = [task.bm25 for task in suite.tasks.values() if isinstance(task, Collection)]
     if search.documents is None:
         return
-    queries, problems = retrieval[0].texts[:SPACE_TEXTS], list[str]()
+    queries = retrieval[0].texts[:SPACE_TEXTS]
+    problems = list[str]()
     expected = search.documents.encoder.query(queries)
     for target in measured:
         _, fact = teacher_agreement.space(target.open(session).encode_query(queries), expected)
@@ -354,7 +362,8 @@ def _accuracy(
         for suite in suites:
             progress(f"{target.title} on {suite.name}")
             target.quality |= _scores(opened, suite, search)
-            unknown, whole = target.quality[suite.name]["unknown"], len(suite.texts)
+            unknown = target.quality[suite.name]["unknown"]
+            whole = len(suite.texts)
             if unknown["texts"] > UNKNOWN_SHARE * whole:
                 session.log(
                     f"{target.title} on {suite.name}: {unknown['texts']:,} of {whole:,} texts have tokens "
@@ -385,7 +394,8 @@ def _compare_scores(
     """Give each suite and task its `interval95` and its `difference` to the teacher in the same ranking, by
     the bootstrap over pairs or queries, and each student's suites the items on which it is `furthest` from
     the teacher."""
-    teacher, expected = reference(measured), dict[tuple[str, str], tuple[bootstrap.Floats, float]]()
+    teacher = reference(measured)
+    expected = dict[tuple[str, str], tuple[bootstrap.Floats, float]]()
     for target in sorted(measured, key=lambda target: target is not teacher):  # the teacher first
         for suite, quality in target.quality.items():
             resampled = bootstrap.of_suite(quality["tasks"], plan.resamples, plan.seed)
@@ -406,7 +416,8 @@ def _compare_scores(
 
 def _progress(steps: int, log: Log) -> Log:
     """Return a log of the steps, with the share that is done. Nothing is drawn while one is measured."""
-    numbers, throttled = count(), at_intervals(log)
+    numbers = count()
+    throttled = at_intervals(log)
 
     def advance(line: str) -> None:
         at = next(numbers)

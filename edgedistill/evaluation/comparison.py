@@ -14,7 +14,9 @@ from edgedistill.session import Log
 TOLERANCE = (
     0.005  # relative; of a size, where below it lie names inside the graph, and of a score without samples
 )
-WORSE, BETTER, NOISE = "worse", "better", "within noise"
+WORSE = "worse"
+BETTER = "better"
+NOISE = "within noise"
 LESS_IS_BETTER = ("graph MB", "p50 ms")
 HEADS = ("bundle", "measure", "before", "after", "change", "95% interval", "")
 
@@ -62,7 +64,8 @@ def compare(
     {before, after, changes, only_before, only_after}. Raises UserError where a file is no report or the two
     have no bundle in common; CheckFailed with the result where accuracy, size or speed fell.
     """
-    old, new = read(before), read(after)
+    old = read(before)
+    new = read(after)
     olds, news = ({title(report): report for report in reports} for reports in (old, new))
     if len(olds) == len(news) == 1:
         news = dict(zip(olds, news.values(), strict=True))

@@ -28,7 +28,8 @@ from edgedistill.precisions import PRECISIONS
 TEMPLATES = Path(__file__).with_name("html")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")  # on the path, unless $CHROMIUM names one
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
-PICTURE_WIDTH, PATIENCE_S = 1200, 120  # pixels; for the browser to draw
+PICTURE_WIDTH = 1200
+PATIENCE_S = 120  # pixels; for the browser to draw
 SHOWN_SAMPLES = 1000  # of each bundle's latencies, for its distribution
 PARTS = {  # a mark in a template: the file that takes its place
     "/*CSS*/": "page.css",
@@ -72,7 +73,9 @@ def picture(path: Path, reports: list[Report], changes: list[list[str]] | None =
     """Write the whole page as a PNG, in light colours. Raises UserError where there is no browser, or it does
     not draw."""
     with files.new_file(path.absolute()) as new:  # a browser takes no other
-        page, shot, height = new.with_name("page.html"), new.with_name("page.png"), PICTURE_WIDTH
+        page = new.with_name("page.html")
+        shot = new.with_name("page.png")
+        height = PICTURE_WIDTH
         profile = f"--user-data-dir={new.with_name('profile')}"  # a profile in use would take the page over
         write(page, reports, changes)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -92,7 +95,8 @@ def data(reports: list[Report], changes: list[list[str]] | None = None) -> Measu
     `suites` holds each suite's name and kind, the measure of a task that it averages, and the title of that;
     `embeddings` the rows of embeddings in fewer bytes, `precisions` what each is.
     """
-    names, noise = suites(reports), disturbances(reports)
+    names = suites(reports)
+    noise = disturbances(reports)
     kinds = {name: quality["kind"] for report in reports for name, quality in report["quality"].items()}
     return {
         "suites": [

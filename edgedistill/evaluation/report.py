@@ -83,7 +83,8 @@ def dumps(reports: list[Report]) -> str:
 
 def title(report: Report) -> str:
     """Return how the report's bundle and runner are named, see `speed.titled`."""
-    bundle, runner = report["bundle"], report.get("runner") or {}
+    bundle = report["bundle"]
+    runner = report.get("runner") or {}
     return titled(bundle["name"], bundle["precision"], runner.get("name", OWN))
 
 
@@ -155,7 +156,8 @@ def check_requirements(manifest: Report, report: Report) -> list[Measures]:
         average = report["quality"].get(name, {}).get("average")
         rows.append((f"sts on {name}", requirements.get("sts"), average))
         rows.append((f"sts_kept on {name}", requirements.get("sts_kept"), report["kept"].get(name)))
-    precision, size = report["bundle"]["precision"], report["size_bytes"]["graph"] / 1e6
+    precision = report["bundle"]["precision"]
+    size = report["size_bytes"]["graph"] / 1e6
     rows.append((f"{SIZE} in {precision}", (requirements.get(SIZE) or {}).get(precision), size))
     checks = []
     for what, required, value in rows:

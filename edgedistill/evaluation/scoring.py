@@ -70,7 +70,8 @@ class Suite:
         """
         texts = [text for task in self.tasks.values() for text in task.timed if text]
         distinct = texts if self.kind == "task" else list(dict.fromkeys(texts))
-        random, order = np.random.default_rng(seed), list[int]()
+        random = np.random.default_rng(seed)
+        order = list[int]()
         while len(order) < count:
             order += random.permutation(len(distinct)).tolist()
         return [distinct[at] for at in order[:count]]
@@ -135,7 +136,8 @@ def rankings(suite: Suite, encode: Any, search: Search) -> dict[str, Measures]:
     """Score an encoder on a suite, of kind retrieval also beside what `search` names. Returns, by the suite's
     name and that with the title of each further ranking, what `evaluate` returns; of a ranking with BM25 also
     its `weight` and the average of `bm25` alone."""
-    encoder, by_title = finite(encode, f"suite {suite.name}"), dict[str, dict[str, Measures]]()
+    encoder = finite(encode, f"suite {suite.name}")
+    by_title = dict[str, dict[str, Measures]]()
     if suite.kind not in FLOAT32_ALONE:
         encoder = encoder._replace(text=Remembered(encoder.text))  # tasks share texts
     for name, task in suite.tasks.items():
@@ -182,7 +184,8 @@ def describe(path: Path) -> Description[Any]:
     if not isinstance(data, dict):
         fact = f"a suite is a mapping, this is a {type(data).__name__}"
         raise UserError(f"{path}: {fact}; see bench/suites/sts7/suite.yaml")
-    kind, known = data.get("kind", ""), [name for name in FAMILIES if name != "task"]
+    kind = data.get("kind", "")
+    known = [name for name in FAMILIES if name != "task"]
     if kind not in known:
         raise UserError(f"{path}: kind: {unknown_name('kind of suite', kind, known)}")
     task: Any = FAMILIES[kind]
@@ -202,7 +205,8 @@ def _described(name: str | Path) -> tuple[str, Path, Description[Any]]:
         tasks = [MtebTask(name=task) for task in chosen.split(",")]
         return str(name), Path("mteb"), Description(kind="mteb", tasks=tasks)
     if Path(name).is_file():
-        whole, chosen = str(name), ""
+        whole = str(name)
+        chosen = ""
     path = files.find("suite", whole)
     description = describe(path)
     title = description.name or (path.parent.name if path.name == "suite.yaml" else path.stem)

@@ -179,7 +179,8 @@ def measure(
                 "seconds": plan.seconds,
             }
             rounds.append(ask(target.runner, request))
-            first, answer = rounds[0].answer, rounds[-1].answer
+            first = rounds[0].answer
+            answer = rounds[-1].answer
             if {*answer.texts_s, *answer.by_length} != {*first.texts_s, *first.by_length}:
                 fact = f"round {number} has other batch sizes or lengths than round 1"
                 raise UserError(f"--runner {target.runner.name}: {fact}; {FORM_IS_IN}")
@@ -219,7 +220,8 @@ def ask(runner: Runner, request: Measures, timeout_s: float = TIMEOUT_S) -> Roun
     answers anything but a line of the agreed form."""
     place = f"--runner {runner.name}"
     paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    before, started = machine.pressure(), time.perf_counter_ns()
+    before = machine.pressure()
+    started = time.perf_counter_ns()
     try:
         done = subprocess.run(
             runner.command,
@@ -235,7 +237,8 @@ def ask(runner: Runner, request: Measures, timeout_s: float = TIMEOUT_S) -> Roun
         raise UserError(
             f"{place}: no answer within {timeout_s:g} s; run it by itself, or leave it out"
         ) from None
-    seconds, after = (time.perf_counter_ns() - started) / 1e9, machine.pressure()
+    seconds = (time.perf_counter_ns() - started) / 1e9
+    after = machine.pressure()
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1]
         raise UserError(f"{place}: ended with {done.returncode}: {reason[:300]}; run it by itself")
@@ -255,7 +258,8 @@ def ask(runner: Runner, request: Measures, timeout_s: float = TIMEOUT_S) -> Roun
 def summary(rounds: list[Round], plan: MeasurementPlan) -> Measures:
     """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts
     per second; null for what its runner does not tell."""
-    answers, single = [one.answer for one in rounds], [one.single_ms for one in rounds]
+    answers = [one.answer for one in rounds]
+    single = [one.single_ms for one in rounds]
     first = answers[0]
     points, intervals = bootstrap.quantiles(single, plan.resamples, plan.seed)
     batches = {size: [answer.texts_s[size] for answer in answers] for size in first.texts_s}

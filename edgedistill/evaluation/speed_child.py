@@ -44,7 +44,9 @@ def answer(request: Request) -> Request:
         calls = Calls(opened.tokenize_items, opened.item_rows, opened.logits)  # type: ignore[attr-defined]
     calls.run([["a first text", "another"] if opened.pair else "a first text"])
     start_ms = (time.perf_counter_ns() - request["started_ns"]) / 1e6
-    loaded, texts, seconds = machine.peak_rss_bytes(), request["texts"], request["seconds"]
+    loaded = machine.peak_rss_bytes()
+    texts = request["texts"]
+    seconds = request["seconds"]
     times, tokens = _single(calls, request)
     sizes = {**{str(size): size for size in BATCH_SIZES}, "budget": len(texts)}
     rates = {name: _rate(calls.run, texts, size, seconds) for name, size in sizes.items()}
@@ -72,7 +74,9 @@ def _single(calls: Calls, request: Request) -> tuple[list[float], int]:
     singles = [[request["texts"][at]] for at in request["queries"]]
     for single in itertools.islice(itertools.cycle(singles), request["warmups"]):
         calls.run_graph(calls.tokenize(single))
-    times, tokens, began = list[float](), 0, time.perf_counter()
+    times = list[float]()
+    tokens = 0
+    began = time.perf_counter()
     gc.collect()
     for single in itertools.cycle(singles):
         if len(times) >= len(singles) and time.perf_counter() - began >= request["query_seconds"]:
@@ -93,7 +97,8 @@ def _by_length(opened: Any, request: Request) -> dict[str, dict[str, float]]:
 
     session = onnx_session.open_session(opened.graph_file, opened.threads, request["device"])
     outputs = sorted((output.name for output in session.get_outputs()), reverse=True)  # the embedding first
-    words, medians = _words(request["texts"], LENGTHS[-1]), dict[str, dict[str, float]]()
+    words = _words(request["texts"], LENGTHS[-1])
+    medians = dict[str, dict[str, float]]()
     for length in (length for length in LENGTHS if length <= opened.max_tokens):
         text = " ".join(words[:length])
         while len(opened.tokenize([text])[0]) > length and " " in text:
@@ -111,7 +116,8 @@ def _by_length(opened: Any, request: Request) -> dict[str, dict[str, float]]:
 
 def _medians_ms(calls: list[Callable[[], Any]], seconds: float) -> list[float]:
     """The median milliseconds of each call, which are made in turns for so many seconds."""
-    rounds, began = list[list[int]](), time.perf_counter()
+    rounds = list[list[int]]()
+    began = time.perf_counter()
     while len(rounds) < LEAST_CALLS or time.perf_counter() - began < seconds:
         times = [time.perf_counter_ns()]
         for call in calls:
@@ -125,7 +131,8 @@ def _rate(call: Callable[[list[str]], Any], texts: list[str], size: int, seconds
     """Texts per second in batches of `size`, over at least `seconds` and one call; the first call is not
     counted."""
     call(texts[:size])
-    done, began = 0, time.perf_counter()
+    done = 0
+    began = time.perf_counter()
     for start in itertools.cycle(range(0, len(texts), size)):
         batch = texts[start : start + size]
         call(batch)

@@ -51,7 +51,8 @@ def cells(report: Report, names: list[str], shares: bool, noise: list[str]) -> l
     Where `shares`, each score is followed by the share of the teacher's score that is retained; where
     there was `noise`, each time is marked and has two digits.
     """
-    parameters, graph = report["parameters"]["total"], report["size_bytes"]["graph"]
+    parameters = report["parameters"]["total"]
+    graph = report["size_bytes"]["graph"]
     times = [Cell(f"{name} ms", "", report["single"][f"{name}_ms"]) for name in ("p50", "p99")]
     times.append(Cell("texts/s", "", report["offline"]["texts_s"]))
     about, digits = ("~", 2) if noise else ("", 3)
@@ -126,7 +127,8 @@ def shorten(text: str, width: int) -> str:
 
 def conditions(report: Report) -> str:
     """What a latency depends on: GPU, processor, threads, relevant instruction sets, runtime and day."""
-    machine, threads = report["machine"], report.get("threads")
+    machine = report["machine"]
+    threads = report.get("threads")
     runtime = report["versions"].get("onnxruntime")
     flags = [flag for flag in TELLING_FLAGS if flag in (machine.get("flags") or [])]
     gpu = (machine.get("gpu") or {}).get("name") or "cuda"
@@ -144,7 +146,9 @@ def conditions(report: Report) -> str:
 def terminal(reports: list[Report]) -> str:
     """Plain text that fits the terminal: a table of costs, one row per report, with the scores of a single
     suite in it; each of several suites has a table."""
-    names, shares, noise = suites(reports), compared(reports), disturbances(reports)
+    names = suites(reports)
+    shares = compared(reports)
+    noise = disturbances(reports)
     single_suite = names if len(names) == 1 else []
     tables = [[(report, cells(report, single_suite, shares, noise)) for report in reports]]
     for name in names if not single_suite else ():
@@ -161,7 +165,9 @@ def terminal(reports: list[Report]) -> str:
 def markdown(reports: list[Report]) -> str:
     """The README's table, one row per report, and below it the conditions; it has `retained` columns only
     where a teacher was measured."""
-    names, shares, rows = suites(reports), compared(reports), list[list[str]]()
+    names = suites(reports)
+    shares = compared(reports)
+    rows = list[list[str]]()
     for report in reports:
         row = cells(report, names, shares, disturbances([report]))
         name = f"**{title(report)}**" if is_teacher(report) else title(report)

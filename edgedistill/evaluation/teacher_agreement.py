@@ -72,7 +72,8 @@ def beside(name: str | Path, other: str | Path) -> Measures:
     of both embeddings of a text, and `neighbours_kept` the share of its NEAREST others in the index of one
     that the other finds there; None where dimensions differ.
     """
-    asked, index = bundle.load(other), bundle.load(name)
+    asked = bundle.load(other)
+    index = bundle.load(name)
     spaces = {asked.space, index.space}
     known = "unknown" if None in spaces else "same" if len(spaces) == 1 else "different"
     texts = scoring.suite(SENTENCES).texts

@@ -59,7 +59,8 @@ class WeightedSum(nn.Module):
 
     def __init__(self, weights: list[float], parts: list[nn.Module]) -> None:
         super().__init__()
-        self.weights, self.parts = weights, nn.ModuleList(parts)
+        self.weights = weights
+        self.parts = nn.ModuleList(parts)
 
     def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
         losses = zip(self.weights, self.parts, strict=True)
@@ -76,7 +77,9 @@ class Part(nn.Module):
         read: Callable[[Targets], Targets],
     ) -> None:
         super().__init__()
-        self.part, self.view, self.read = part, view, read
+        self.part = part
+        self.view = view
+        self.read = read
 
     def forward(self, views: list[Tensor], targets: Targets) -> Tensor:
         return self.part(self.view(views), self.read(targets))
@@ -130,7 +133,8 @@ def _info_nce(spec: recipe.InfoNce, targets: LossTargets) -> nn.Module:
 
 
 def _listwise(spec: recipe.Listwise, targets: LossTargets) -> nn.Module:
-    scale, teacher_scale = 1 / spec.temperature, 1 / spec.teacher_temperature
+    scale = 1 / spec.temperature
+    teacher_scale = 1 / spec.teacher_temperature
     return of_documents(partial(listwise, scale=scale, teacher_scale=teacher_scale, own=spec.positive))
 
 
@@ -177,7 +181,8 @@ def build(spec: recipe.Loss, dims: int, unit_length: bool = False) -> nn.Module:
 
 
 def _build(spec: recipe.Loss, targets: LossTargets) -> nn.Module:
-    make, cut = KINDS[spec.kind], targets.cut
+    make = KINDS[spec.kind]
+    cut = targets.cut
     if cut is None or spec.parts:
         return make(spec, targets)
     # relations among texts follow the whole teacher, wherever the student is cut

@@ -25,7 +25,8 @@ def ckd(student: Tensor, teacher: Tensor, queue: Tensor, scale: Tensor | float) 
     teacher.
     Relation: `congen` replaces the single positive by the teacher's own similarities.
     """
-    student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
+    student = normalize(student, dim=-1)
+    teacher = normalize(teacher, dim=-1)
     return one_positive(scale * student, queue, teacher.detach())
 
 

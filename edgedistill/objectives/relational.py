@@ -44,7 +44,8 @@ class CongenLoss(nn.Module):
     def __init__(self, dims: int, queue: int, tau_student: float, tau_teacher: float, alpha: float) -> None:
         super().__init__()
         self.queue = Queue(queue, dims)
-        self.tau_student, self.tau_teacher = tau_student, tau_teacher
+        self.tau_student = tau_student
+        self.tau_teacher = tau_teacher
         self.read = slice(int(alpha == 0), 2 - int(alpha == 1))
         self.weights = [alpha, 1 - alpha] if 0 < alpha < 1 else [1.0]
 

@@ -39,7 +39,8 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[Cost]:
     time is given. Raises one UserError with the problems of all recipes before anything is measured; see
     `open_recipe`.
     """
-    problems, whole = Problems(), list[Opened]()
+    problems = Problems()
+    whole = list[Opened]()
     names = [f"{spec.name}: " if len(specs) > 1 else "" for spec in specs]
     for spec, name in zip(specs, names, strict=True):
         with problems.collect(name):
@@ -53,7 +54,9 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[Cost]:
 
 def _cost(opened: Opened, session: Session) -> Cost:
     """The cost of one recipe."""
-    student, corpus, labelled = opened.student.module, opened.texts, opened.labelled
+    student = opened.student.module
+    corpus = opened.texts
+    labelled = opened.labelled
     missing = teacher_cache.passes(opened, session)
     samples = training_time.training_samples(opened)
     cost: Cost = {
@@ -63,7 +66,8 @@ def _cost(opened: Opened, session: Session) -> Cost:
         **_of_graphs(opened),
     }
     if labelled is not None:
-        head, task = labelled.new_classifier(student), labelled.task
+        head = labelled.new_classifier(student)
+        task = labelled.task
         samples += labelled.samples
         cost["parameters"] = classifier.parameters(cost["parameters"], head)
         cost["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
@@ -81,7 +85,8 @@ def _cost(opened: Opened, session: Session) -> Cost:
 
 def _of_graphs(opened: Opened) -> Cost:
     """Size and latency of the initial student's graphs; of a large or deep one only a computed size."""
-    student, tokens = opened.student.module, len(opened.student.tokenizer)
+    student = opened.student.module
+    tokens = len(opened.student.tokenizer)
     if not training_time.is_measured(student):
         total = kinds.parameters(student)["total"]
         sizes = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
@@ -109,7 +114,9 @@ def size_and_latency(
     Activations are measured on `samples`, `queries` are timed; both are token ids. `threads` and `limit` are
     as in `graph_medians_ms`.
     """
-    fp32, sizes, rounds = graph.build(student.eval()), dict[str, int](), dict[str, list[float]]()
+    fp32 = graph.build(student.eval())
+    sizes = dict[str, int]()
+    rounds = dict[str, list[float]]()
     for name in precisions:
         # rounding by samples takes long, and changes neither the size nor the latency of w4
         model = quantization.convert(
@@ -167,7 +174,9 @@ def table(costs: Cost) -> str:
 
 def _rows(costs: Cost) -> dict[str, str]:
     """What the table shows, by its label; empty where there is none of it."""
-    parameters, texts, labelled = costs["parameters"], costs.get("texts"), costs.get("labelled")
+    parameters = costs["parameters"]
+    texts = costs.get("texts")
+    labelled = costs.get("labelled")
     shares = " + ".join(f"{parameters[name]:,} {name}" for name in ("embedding", "encoder", "head"))
     latencies = [f"{name} {significant(ms, 2)} ms" for name, ms in costs["p50_ms"].items()]
     p50 = f"{'  '.join(latencies)}  (a single text of {TOKENS} tokens)"

@@ -28,7 +28,8 @@ from edgedistill.training.trained_module import Accelerator
 
 TEACHER_SECONDS = 0.5  # of measuring, at most, but for the last chunk: a check answers at once
 # Of a student that a check measures. Layers count as often as they are applied.
-MOST_PARAMETERS, MOST_LAYERS = 30_000_000, 16
+MOST_PARAMETERS = 30_000_000
+MOST_LAYERS = 16
 TIMED_ROWS = 64  # of a timed batch, at most
 SAMPLE = 2_048  # texts of a corpus that are read
 CHUNK = 128  # texts that the teacher embeds at a time
@@ -37,7 +38,8 @@ CHUNK = 128  # texts that the teacher embeds at a time
 def training_samples(opened: Opened) -> int:
     """How many texts the student embeds in training, over all stages and epochs; every view of a text
     counts."""
-    spec, samples = opened.spec, 0
+    spec = opened.spec
+    samples = 0
     for stage, ahead in zip(spec.distilling, opened.stages, strict=True):
         samples += steps(stage, ahead.training) * stage.batch * stage.views(spec.rows_of(stage))
     return samples
@@ -82,11 +84,14 @@ def seconds_per_text(teacher: Embeds, texts: list[str], device: str, limit: floa
     """Seconds in which a teacher embeds one of these texts, the median over chunks of them: other work on the
     machine delays some. They are measured for at most about `limit` seconds."""
     teacher.embed(texts[:2], device, True)  # builds the graph
-    done, measured = 0, list[float]()
+    done = 0
+    measured = list[float]()
     while done < len(texts) and (done == 0 or limit > 0):
-        chunk, started = texts[done : done + (CHUNK if done else 16)], time.perf_counter()
+        chunk = texts[done : done + (CHUNK if done else 16)]
+        started = time.perf_counter()
         teacher.embed(chunk, device, True)
-        done, seconds = done + len(chunk), time.perf_counter() - started
+        done = done + len(chunk)
+        seconds = time.perf_counter() - started
         measured.append(seconds / len(chunk))
         limit -= seconds
     return float(np.median(measured))
@@ -114,7 +119,8 @@ def is_measured(student: nn.Module) -> bool:
 def _seconds_per_row(opened: Opened, accelerator: Accelerator) -> float:
     """Seconds in which a copy of the student learns from one text: a batch of random tokens, the second of
     two."""
-    device, length = accelerator.device, _mean_tokens(opened)
+    device = accelerator.device
+    length = _mean_tokens(opened)
     module = copy.deepcopy(opened.student.module).to(device).train().requires_grad_(True)
     rows = min(TIMED_ROWS, *(stage.batch for stage in opened.spec.distilling))
     ids = torch.randint(len(opened.student.tokenizer), (rows, length), device=device)

@@ -10,7 +10,8 @@ import numpy as np
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.files import Json
 
-LARGEST_BATCH_TOKENS, MOST_THREADS = 1 << 30, 1024
+LARGEST_BATCH_TOKENS = 1 << 30
+MOST_THREADS = 1024
 # Parameters of sentence-transformers: ours; what always holds; and what to do in place of others.
 SAME = {"show_progress_bar": "progress", "truncate_dim": "dim", "top_k": "k"}
 HOLDS = {"normalize_embeddings": True, "convert_to_numpy": True, "convert_to_tensor": False}
@@ -34,7 +35,8 @@ def positive(value: int, name: str, most: int = LARGEST_BATCH_TOKENS) -> int:
 def listed(items: Iterable[Any], name: str, most_dimensions: int = 1, expected: str = "a list") -> list[Any]:
     """The items of any iterable that has an order and, where it is an array, one dimension, or as many as are
     allowed: what follows counts and reads the same ones."""
-    kind, fact = type(items).__name__, ""
+    kind = type(items).__name__
+    fact = ""
     if isinstance(items, str):
         fact = "one string; put it in a list"
     elif isinstance(items, bytes | bytearray | Mapping) or not isinstance(items, Iterable):
@@ -64,7 +66,8 @@ def our_names(function: str, others: Mapping[str, Any], given: Mapping[str, Any]
 
     Raises UserError, a line for each, for those that work in another way here, or that nobody knows.
     """
-    parameters, problems = dict(given), []
+    parameters = dict(given)
+    problems = []
     for name, value in others.items():
         if (ours := SAME.get(name, "")) in given:
             parameters[ours] = value

@@ -18,7 +18,8 @@ def longest_first(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndar
     least one row.
     """
     sizes = np.array(lengths)
-    order, start = np.argsort(-sizes, kind="stable"), 0
+    order = np.argsort(-sizes, kind="stable")
+    start = 0
     while start < len(order):
         longest = int(sizes[order[start]])
         rows = order[start : start + max(1, batch_tokens // longest)]

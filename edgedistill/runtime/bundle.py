@@ -164,7 +164,8 @@ class Bundle:
             options: Json = {"dim": dim, "batch_tokens": batch_tokens, "progress": progress}
             options |= {"role": role, "precision": precision}
             return self.encode(texts, **our_names("encode", others, options))
-        encoder, dim = self.of(role), self.embedding_dim(dim)
+        encoder = self.of(role)
+        dim = self.embedding_dim(dim)
         layout(precision, dim)
         strings = [texts] if isinstance(texts, str) else given_texts(texts)
         embeddings = np.zeros((len(strings), dim), np.float32)
@@ -209,7 +210,9 @@ class Bundle:
         one = isinstance(query, str)
         if not isinstance(query, str):
             query = given_texts(query, "query", "a string or a list")
-        k, dim, rows = positive(k, "k"), None, documents
+        k = positive(k, "k")
+        dim = None
+        rows = documents
         if isinstance(documents, np.ndarray) and documents.dtype.kind in "fiu":
             width = documents.shape[1] if documents.ndim == 2 else 0
             dim = 8 * width if documents.dtype == np.uint8 else width
@@ -285,7 +288,8 @@ class Bundle:
         none of `dims`."""
         if dim is None or (dim in self.dims and dim is not True):
             return self.dims[0 if dim is None else self.dims.index(dim)]
-        name, known = self.manifest["name"], ", ".join(map(str, self.dims))
+        name = self.manifest["name"]
+        known = ", ".join(map(str, self.dims))
         fact = f"{name} was trained for {known} dimensions; choose one of these"
         if len(self.dims) == 1:
             fact = f"{name} has {known} dimensions and cannot be cut; leave it out"
@@ -349,7 +353,8 @@ class Bundle:
         most = BATCH_TOKENS.get(self._device, BATCH_TOKENS["cpu"])
         if batch_tokens is not None:
             most = positive(batch_tokens, "batch_tokens")
-        lengths, out = [len(row) for row in columns[0]], np.zeros((len(columns[0]), width), np.float32)
+        lengths = [len(row) for row in columns[0]]
+        out = np.zeros((len(columns[0]), width), np.float32)
         if self.pair:
             lengths = [2 * max(map(len, pair)) for pair in zip(*columns, strict=True)]
         for batch in longest_first(lengths, most):
@@ -369,7 +374,8 @@ class MeanBundle(Bundle):
 
     def __init__(self, document: Bundle, query: Bundle) -> None:
         vars(self).update(vars(document))
-        self._both, self._vocabulary = (document, query), document._tokenizer.get_vocab_size()
+        self._both = (document, query)
+        self._vocabulary = document._tokenizer.get_vocab_size()
 
     def passages(self, text: str, role: str = "document") -> list[str]:
         """As of a bundle: the parts are read whole by both encoders."""
@@ -405,11 +411,17 @@ class PairBundle(Bundle):
         if query.dims[0] != document.dims[0]:
             fact = f"{query.dims[0]} dimensions for queries, {document.dims[0]} for documents"
             raise UserError(f"{folder}: {fact}, so they are not of one space; {GET_AGAIN}")
-        self.folder, self.manifest = folder, manifest
+        self.folder = folder
+        self.manifest = manifest
         is_mean = manifest.get("documents") == manifests.MEAN
-        self.query, self.document = query, MeanBundle(document, query) if is_mean else document
-        self.precision, self.threads, self.max_tokens = query.precision, query.threads, query.max_tokens
-        self.labels, self.pair, self._device = [], False, query._device
+        self.query = query
+        self.document = MeanBundle(document, query) if is_mean else document
+        self.precision = query.precision
+        self.threads = query.threads
+        self.max_tokens = query.max_tokens
+        self.labels = []
+        self.pair = False
+        self._device = query._device
         self.prompts = Prompts("", query.prompts.query, document.prompts.document)
         self.dims = [dim for dim in query.dims if dim in document.dims]
         self.calibration = document.calibration

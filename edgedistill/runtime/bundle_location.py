@@ -59,7 +59,8 @@ def choose_precision(manifest: Json, folder: Path, asked: str | None, device: st
     if asked is None:
         processor = "int8_cpu" if INT8_PRODUCTS & set(machine.flags()) else "cpu"
         return fastest_first(available, "cuda" if device == "cuda" else processor)[0]
-    place, fact = str(folder), unknown_name("precision", asked, available)
+    place = str(folder)
+    fact = unknown_name("precision", asked, available)
     if folder.resolve().parent == files.shipped_folder("bundle").resolve():
         place = folder.name
     elif asked in PRECISIONS:
@@ -124,11 +125,13 @@ def shipped() -> list[Json]:
     size_bytes is that of the graph and tokenizer.json, which a device needs. scores are averages of suites,
     0 to 1. licences are those of the teacher and of the texts that the student was trained on.
     """
-    students, paths = list[Json](), files.shipped("bundle")
+    students = list[Json]()
+    paths = files.shipped("bundle")
     for name, scores in files.read_json(SCORES).items():
         folder = paths[name].parent
         manifest = files.read_json(paths[name])
-        rows, graphs = manifest["recipe"]["rows"], manifest["precisions"].values()
+        rows = manifest["recipe"]["rows"]
+        graphs = manifest["precisions"].values()
         licences = [*(teacher["licence"] for teacher in manifest["run"]["teachers"])]
         licences += rows["licences"].values()
         student = {

@@ -51,11 +51,13 @@ class Golden(NamedTuple):
 
 def content(golden: Golden, about: Json, max_tokens: int, limits: dict[str, float]) -> Json:
     """parity.json. about: dims or labels. limits: the threshold of each precision."""
-    measure, rows = golden.measure, golden.rows.astype(np.float64).tolist()
+    measure = golden.measure
+    rows = golden.rows.astype(np.float64).tolist()
     items: list[Any] = golden.items
     ids: list[Any] = golden.ids
     if measure is COSINE:
-        items, ids = [item[0] for item in items], [item[0] for item in ids]
+        items = [item[0] for item in items]
+        ids = [item[0] for item in ids]
     return {
         "about": measure.explained.format(max_tokens),
         **about,
@@ -98,13 +100,16 @@ def read(folder: Path, manifest: Json) -> Golden:
     Raises UserError with all that is wrong: another shape than the manifest's, numbers that are not finite,
     embeddings that are not of unit length, which would make any cosine reach its threshold.
     """
-    path, measure = folder / "parity.json", kind_of(manifest).measure
+    path = folder / "parity.json"
+    measure = kind_of(manifest).measure
     fields = files.read_json_object(path, COPY_AGAIN)
     facts = problems(_GoldenTexts if measure is COSINE else _LabelledTexts, fields)
     if not facts:
-        items, ids = fields["texts"], fields["ids"]
+        items = fields["texts"]
+        ids = fields["ids"]
         if measure is COSINE:
-            items, ids = [[text] for text in items], [[row] for row in ids]
+            items = [[text] for text in items]
+            ids = [[row] for row in ids]
         try:
             rows = np.array(fields.get(measure.rows), np.float64, ndmin=1)
         except (OverflowError, TypeError, ValueError):
@@ -117,8 +122,11 @@ def read(folder: Path, manifest: Json) -> Golden:
 
 
 def _problems(golden: Golden, manifest: Json) -> list[str]:
-    texts, most = len(manifest.get("inputs", INPUTS[:2])) // 2, manifest["max_tokens"]
-    name, rows, shape = golden.measure.rows, golden.rows, (len(golden.items), width(manifest))
+    texts = len(manifest.get("inputs", INPUTS[:2])) // 2
+    most = manifest["max_tokens"]
+    name = golden.measure.rows
+    rows = golden.rows
+    shape = (len(golden.items), width(manifest))
     tokens = [len(row) for item in golden.ids for row in item]
     lengths = np.linalg.norm(rows, axis=-1) if golden.measure is COSINE else np.ones(1)
     facts = {

@@ -27,9 +27,22 @@ PASSED = ("Identity", "Reshape", "Squeeze", "Cast")  # nodes that only change ho
 TYPES = {1: "f4", 2: "u1", 3: "i1", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2"}
 INT4 = 22
 # fields of onnx.proto3
-GRAPH, NODE, TENSOR, INPUT, OUTPUT, OPERATOR, ATTRIBUTE = 7, 1, 5, 1, 2, 4, 5
-DIMS, DATA_TYPE, TENSOR_NAME, RAW_DATA = 1, 2, 8, 9
-NAME, FLOAT, INTEGER, STRING, INTEGERS = 1, 2, 3, 4, 8
+GRAPH = 7
+NODE = 1
+TENSOR = 5
+INPUT = 1
+OUTPUT = 2
+OPERATOR = 4
+ATTRIBUTE = 5
+DIMS = 1
+DATA_TYPE = 2
+TENSOR_NAME = 8
+RAW_DATA = 9
+NAME = 1
+FLOAT = 2
+INTEGER = 3
+STRING = 4
+INTEGERS = 8
 
 Fields = dict[int, list[Any]]  # of a message: numbers, or the bytes of texts, floats and messages
 
@@ -120,7 +133,8 @@ class GraphWeights:
         """
         if name not in self._products:
             return self.stored(name).plain
-        weight, factors = self.weight(name).plain, self.factors(self._products[name])
+        weight = self.weight(name).plain
+        factors = self.factors(self._products[name])
         return np.ascontiguousarray((weight if factors is None else weight * factors).T)
 
     def stored(self, name: str) -> Stored:

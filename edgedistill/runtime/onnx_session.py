@@ -31,8 +31,11 @@ class BundleSession:
     """
 
     def __init__(self, folder: Path, manifest: Json, precision: str, threads: int, device: str) -> None:
-        self._place, self._output, self._device = folder, manifest["output"], device
-        self._unit, self._width = not manifest.get("labels"), width(manifest)
+        self._place = folder
+        self._output = manifest["output"]
+        self._device = device
+        self._unit = not manifest.get("labels")
+        self._width = width(manifest)
         self._session: onnxruntime.InferenceSession | None
         try:
             self._session = open_session(folder / manifest["precisions"][precision]["file"], threads, device)
@@ -89,7 +92,8 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
     check_device(device)
     if device == "cpu":
         return open_in_memory(graph, threads, SERVING)
-    provider, missing = offered()[device], ""
+    provider = offered()[device]
+    missing = ""
     if device == "cuda":  # from pip's nvidia packages, which no other path leads to
         with contextlib.redirect_stdout(io.StringIO()) as printed:  # stdout is for results
             onnxruntime.preload_dlls()

@@ -24,7 +24,8 @@ def similarity(a: npt.ArrayLike, b: npt.ArrayLike) -> np.ndarray:
     as in sentence-transformers. An embedding of zeros has cosine 0 with everything. Raises UserError where an
     argument is not numbers, has another shape, or the dimensions differ.
     """
-    first, second = _rows(a, "a"), _rows(b, "b")
+    first = _rows(a, "a")
+    second = _rows(b, "b")
     if first.shape[1] != second.shape[1]:
         raise UserError(
             f"similarity: a has {first.shape[1]} dimensions, b has {second.shape[1]}; encode both with the "
@@ -49,18 +50,21 @@ def search(
     another precision. calibration: of the bundle that the bits are from. Of equal documents the first comes
     first. Raises UserError as `similarity`, and where `rescore` has another number of documents.
     """
-    asked, documents = _rows(queries, "queries"), np.asarray(documents)
+    asked = _rows(queries, "queries")
+    documents = np.asarray(documents)
     binary = documents.dtype == np.uint8
     again = documents if rescore is None else rescore
     if len(again) != len(documents):
         counts = f"rescore has {len(again)} embeddings, documents has {len(documents)}"
         raise UserError(f"search: {counts}; give the same")
     first = compact(asked, "binary", calibration) if binary else asked
-    kept, best = np.zeros((len(asked), 0), np.int64), np.zeros((len(asked), 0), np.float32)
+    kept = np.zeros((len(asked), 0), np.int64)
+    best = np.zeros((len(asked), 0), np.float32)
     for start in range(0, len(documents), BLOCK):
         scores = similarity(first, documents[start : start + BLOCK])
         numbers = np.broadcast_to(np.arange(start, start + scores.shape[1]), scores.shape)
-        kept, best = np.hstack([kept, numbers]), np.hstack([best, scores])
+        kept = np.hstack([kept, numbers])
+        best = np.hstack([best, scores])
         kept, best = _best(kept, best, max(k, candidates) if binary else k)
     second = calibration.centred(asked) if again.dtype == np.uint8 else asked
     for at, query in enumerate(second if binary else ()):

@@ -33,7 +33,9 @@ def verify(name: str | Path, device: str = "cpu") -> Json:
     """
     folder, _ = locate(name)
     manifest = manifests.read(folder)
-    entries, place, pair = manifest.get("precisions", {}), folder / "manifest.json", manifest["kind"] == PAIR
+    entries = manifest.get("precisions", {})
+    place = folder / "manifest.json"
+    pair = manifest["kind"] == PAIR
     needed = {"parity.json", "tokenizer.json", *(entry["file"] for entry in entries.values())}
     if pair:
         needed = {f"{side}/manifest.json" for side in SIDES}
@@ -78,7 +80,8 @@ def _key(measure: Measure) -> str:
 def summary(name: str, result: Json) -> str:
     """One line for a result of `verify`; a name is followed by the bundle's folder, for runners that take no
     names."""
-    folder, precisions = Path(result["bundle"]), result["precisions"]
+    folder = Path(result["bundle"])
+    precisions = result["precisions"]
     measure = kind_of(manifests.read(folder)).measure
     key = _key(measure)
     at = min(precisions, key=lambda precision: measure.sign * precisions[precision][key])

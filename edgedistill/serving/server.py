@@ -124,7 +124,8 @@ class EmbeddingServer:
             Route("/health", self.health),
             Route("/metrics", self.exposition),
         ]
-        methods, headers = ["GET", "POST"], ["authorization", "content-type"]
+        methods = ["GET", "POST"]
+        headers = ["authorization", "content-type"]
         cors = Middleware(
             CORSMiddleware, allow_origins=limits.origins, allow_methods=methods, allow_headers=headers
         )
@@ -167,7 +168,8 @@ class EmbeddingServer:
 
     async def embeddings(self, request: Request) -> Response:
         """Answer a request, and count it by status."""
-        started, status = time.perf_counter(), 500
+        started = time.perf_counter()
+        status = 500
         try:
             async with asyncio.timeout(self.limits.timeout_s):
                 answer = await self._answer(request)
@@ -210,7 +212,8 @@ class EmbeddingServer:
             raise Refusal(415, f"Content-Type: {(kind or 'none')[:80]}; send application/json")
         if encoding not in (None, "identity"):
             raise Refusal(415, f"Content-Encoding: {encoding}; send the body without compression")
-        body, held = bytearray(), 0
+        body = bytearray()
+        held = 0
         try:
             async for chunk in request.stream():
                 held += len(chunk)
@@ -313,7 +316,8 @@ async def refused(request: Request, refusal: Refusal) -> Response:
 
 
 def busy(fact: str, retry_after_s: int) -> Refusal:
-    message, headers = f"server: {fact}; try again in {retry_after_s} s", {"Retry-After": str(retry_after_s)}
+    message = f"server: {fact}; try again in {retry_after_s} s"
+    headers = {"Retry-After": str(retry_after_s)}
     return Refusal(429, message, code="rate_limit_exceeded", headers=headers)
 
 
@@ -386,7 +390,8 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
         backlog=BACKLOG,
     )
     address, free = listener.getsockname()[:2]
-    title, host = f"{server.name}:{first.precision}", f"[{address}]" if ":" in address else address
+    title = f"{server.name}:{first.precision}"
+    host = f"[{address}]" if ":" in address else address
     about = f"{first.dims[0]} dimensions, up to {first.max_tokens} tokens"
     if first.fallback:
         session.log(f"{title}: {first.fallback}")

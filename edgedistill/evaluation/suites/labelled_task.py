@@ -55,7 +55,8 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
     spec = recipe.parse(described, "manifest.json: recipe").finetuning
     assert spec is not None, "a bundle with labels was fine-tuned"
     task = spec.rows
-    columns, label = list(map(str, task.columns)), str(task.label)
+    columns = list(map(str, task.columns))
+    label = str(task.label)
     if file:
         path = Path(file) if Path(file).is_file() or data is None else data / file
         if not path.is_file():

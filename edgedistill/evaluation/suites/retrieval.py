@@ -33,7 +33,8 @@ from edgedistill.runtime.compact import compact
 
 CHUNK_TEXTS = 4096  # of a corpus, encoded at a time
 POOL = 10  # ranked per query
-BESIDE, DOCUMENTS = " + BM25", ", documents of "  # in the titles of rankings, after the suite's name
+BESIDE = " + BM25"
+DOCUMENTS = ", documents of "  # in the titles of rankings, after the suite's name
 Ranking = list[tuple[float, str]]  # (score, id) of a query's texts, best first
 
 
@@ -51,7 +52,8 @@ class RetrievalFolder(Task):
 
     def read(self, find: Find) -> Collection:
         """Read the queries that have judgements; the corpus stays on disk."""
-        folder, split = find(self.folder), self.split
+        folder = find(self.folder)
+        split = self.split
         corpus = either(folder, "corpus.jsonl", "corpus.tsv")
         of_test = ("qrels.tsv",) if split == "test" else ()
         qrels = either(folder, *of_test, f"qrels/{split}.tsv", f"qrels_{split}.tsv")
@@ -172,7 +174,8 @@ def by_cosine(title: str) -> str:
 
 def indexed(collection: Collection, encode: Encode) -> Index:
     """Embed the texts. Raises UserError where there is none."""
-    names, embeddings = list[str](), list[Floats]()
+    names = list[str]()
+    embeddings = list[Floats]()
     for ids, texts in collection.chunks():
         embeddings.append(unit(encoded(encode, texts)))
         names += ids
@@ -266,8 +269,10 @@ class Bitext(TaskData):
 
     def score(self, encoder: Encoder) -> Measures:
         """`forward` (second found for first), `backward`, their mean `accuracy`, and `pairs`."""
-        first, second = unit(encoder.text(self.first)), unit(encoder.text(self.second))
-        forward, backward = _hits(first, second, self.second), _hits(second, first, self.first)
+        first = unit(encoder.text(self.first))
+        second = unit(encoder.text(self.second))
+        forward = _hits(first, second, self.second)
+        backward = _hits(second, first, self.first)
         return {
             "accuracy": float(np.mean([forward, backward])),
             "forward": float(np.mean(forward)),

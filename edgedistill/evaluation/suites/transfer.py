@@ -53,7 +53,9 @@ class TransferFolder(Task):
         """Read the splits. Raises UserError for a missing file or column, no rows, and labels that no
         classifier can be trained on."""
         require("sklearn", "edgedistill bench on a transfer suite", "train")  # fail before encoding
-        folder, cells, split = find(self.folder), list[tuple[str, ...]](), list[int]()
+        folder = find(self.folder)
+        cells = list[tuple[str, ...]]()
+        split = list[int]()
         for number, name in enumerate(SPLITS):
             path = either(folder, f"{name}.tsv")
             table = list(columns(path, [self.label, *self.texts]))
@@ -83,9 +85,11 @@ class Labelled(TaskData):
     def score(self, encoder: Encoder) -> Measures:
         """`accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation also each
         fold's accuracy in `folds`."""
-        x, labels = features([encoder.text(side) for side in self.sides]), self.labels
+        x = features([encoder.text(side) for side in self.sides])
+        labels = self.labels
         counts = {"rows": len(labels), "classes": len(np.unique(labels))}
-        folds, refit = self.protocol.folds, self.protocol.refit
+        folds = self.protocol.folds
+        refit = self.protocol.refit
         if folds is None:
             train, dev, test = (np.flatnonzero(self.split == number) for number in range(3))
             accuracy, strength = _fit_and_test(x, labels, train, dev, test, refit)

@@ -17,9 +17,13 @@ from typing import Any
 from edgedistill.errors import CheckFailed
 from edgedistill.runtime.trust import GET_AGAIN
 
-MOST_FIELDS, MOST_NODES = 200_000, 20_000  # a traced encoder of 24 layers has some 30,000 and 5,000
+MOST_FIELDS = 200_000
+MOST_NODES = 20_000  # a traced encoder of 24 layers has some 30,000 and 5,000
 ORT_FORMAT = b"ORTM"  # bytes 4 to 8 of a file that onnxruntime reads past this check
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
+VARINT = 0
+FIXED64 = 1
+BYTES = 2
+FIXED32 = 5  # wire types
 DATA_LOCATION = 14  # of a tensor; 0: in this file
 
 # Of each message of onnx.proto3: the fields that are skipped, and those that hold a message or a text that is
@@ -63,7 +67,8 @@ def _read(data: Any, message: str, at: int, end: int, left: Iterator[int]) -> di
         if next(left, None) is None or fields.get("node", 0) > MOST_NODES:
             raise ValueError(f"more than {MOST_NODES} nodes, or {MOST_FIELDS} fields")
         key, start = number(data, at, end)
-        field, wire_type = key >> 3, key & 7
+        field = key >> 3
+        wire_type = key & 7
         value, stop = span(data, wire_type, start, end)
         name = read.get(field)
         if name is None:
