@@ -319,8 +319,10 @@ def _check_search(
     for target in measured:
         _, fact = teacher_agreement.space(target.open(session).encode_query(queries), expected)
         if fact is not None:
-            place = f"--documents {search.documents.name}: {target.title}"
-            problems.append(f"{place} {fact}; name an encoder of its teacher's space")
+            problems.append(
+                f"--documents {search.documents.name}: {target.title} {fact}; name an encoder of its "
+                "teacher's space"
+            )
     if problems:
         raise UserError(*problems)
 

@@ -71,8 +71,10 @@ def compare(
         news = dict(zip(olds, news.values(), strict=True))
     shared = [name for name in olds if name in news]
     if not shared:
-        names = f"{before} has {', '.join(olds)}, {after} has {', '.join(news)}"
-        raise UserError(f"--compare: no bundle in both: {names}; name reports of the same bundles")
+        raise UserError(
+            f"--compare: no bundle in both: {before} has {', '.join(olds)}, {after} has "
+            f"{', '.join(news)}; name reports of the same bundles"
+        )
     compared = list[Change]()
     for name in shared:
         compared += changes(name, olds[name], news[name])

@@ -64,8 +64,10 @@ def browser() -> str:
     """Return the Chromium that takes pictures. Raises UserError where there is none."""
     path = next(filter(None, map(shutil.which, [os.environ.get("CHROMIUM", ""), *BROWSERS])), None)
     if path is None:
-        way_out = "install Chromium, name it in CHROMIUM, or open the page of --html and print it"
-        raise UserError(f"--png: no {', '.join(BROWSERS)} on the path, which draws the page; {way_out}")
+        raise UserError(
+            f"--png: no {', '.join(BROWSERS)} on the path, which draws the page; install Chromium, name "
+            "it in CHROMIUM, or open the page of --html and print it"
+        )
     return path
 
 

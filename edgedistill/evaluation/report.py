@@ -50,8 +50,9 @@ def read(path: Path) -> list[Report]:
         if not isinstance(schema, int):
             raise UserError(f"{path}: not a report, it has no `schema`; make one with edgedistill bench")
         if schema > SCHEMA:
-            fact = f"schema {schema}, this edgedistill reads up to {SCHEMA}"
-            raise UserError(f"{path}: {fact}; upgrade edgedistill")
+            raise UserError(
+                f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; upgrade edgedistill"
+            )
     problems = Problems()
     for number, report in enumerate(reports):
         problems.found += [f"{path}: reports[{number}]: no `{key}`; {AGAIN}" for key in missing_keys(report)]
@@ -175,8 +176,10 @@ def conclude(result: Measures, log: Log) -> None:
     for check in result["requirements"]:
         what = "{bundle}: {requirement}".format(**check)
         if check["met"] is None:
-            why_not = "its suite or its teacher was not measured; add --suite, the teacher's bundle"
-            log(f"requirement of {what}: not checked, {why_not}")
+            log(
+                f"requirement of {what}: not checked, its suite or its teacher was not measured; add "
+                "--suite, the teacher's bundle"
+            )
         elif not check["met"]:
             failed.append(f"{what} is {check['found']:.4f}, its recipe requires {check['required']:g}")
     raise_failed(failed, **result)

@@ -170,8 +170,10 @@ def finite(encode: Any, place: str) -> Encoder:
         embeddings = encode(texts)
         is_float = isinstance(embeddings, np.ndarray) and embeddings.dtype.kind == "f"
         if is_float and (row := not_finite(embeddings)) is not None:
-            fact = f"the embedding of {quote(texts[row])} is not finite"
-            raise CheckFailed(f"{place}: {fact}; export or train the model again")
+            raise CheckFailed(
+                f"{place}: the embedding of {quote(texts[row])} is not finite; export or train the "
+                "model again"
+            )
         return embeddings
 
     *roles, calibration = Encoder.of(encode)
@@ -182,8 +184,9 @@ def describe(path: Path) -> Description[Any]:
     """Read and check a suite.yaml, but none of the files it names. Raises UserError with all its problems."""
     data = yaml_file.read(path)
     if not isinstance(data, dict):
-        fact = f"a suite is a mapping, this is a {type(data).__name__}"
-        raise UserError(f"{path}: {fact}; see bench/suites/sts7/suite.yaml")
+        raise UserError(
+            f"{path}: a suite is a mapping, this is a {type(data).__name__}; see bench/suites/sts7/suite.yaml"
+        )
     kind = data.get("kind", "")
     known = [name for name in FAMILIES if name != "task"]
     if kind not in known:

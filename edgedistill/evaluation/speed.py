@@ -60,8 +60,9 @@ class Runner(NamedTuple):
         try:
             command = shlex.split(name)
         except ValueError as error:
-            fact = f"not a command line ({first_line(error)})"
-            raise UserError(f"--runner {name}: {fact}; close its quotes") from None
+            raise UserError(
+                f"--runner {name}: not a command line ({first_line(error)}); close its quotes"
+            ) from None
         if not command or shutil.which(command[0]) is None:
             raise UserError(f"--runner: {unknown_name('runner or program', name, [OWN, *PROGRAMS])}")
         return cls(shlex.join(map(files.portable, command)), tuple(command))
@@ -182,8 +183,10 @@ def measure(
             first = rounds[0].answer
             answer = rounds[-1].answer
             if {*answer.texts_s, *answer.by_length} != {*first.texts_s, *first.by_length}:
-                fact = f"round {number} has other batch sizes or lengths than round 1"
-                raise UserError(f"--runner {target.runner.name}: {fact}; {FORM_IS_IN}")
+                raise UserError(
+                    f"--runner {target.runner.name}: round {number} has other batch sizes or lengths "
+                    f"than round 1; {FORM_IS_IN}"
+                )
     *own, again = timed
     pooled = [summary(rounds, plan) for rounds in own]
     compare([target.title for target in targets], pooled, own, again, plan)

@@ -216,8 +216,10 @@ def below(reports: list[Report]) -> list[str]:
     for report in reports:
         for name, quality in report["quality"].items():
             if "bm25" in quality:
-                score = f"{100 * quality['bm25']:.1f}; its weight: {quality['weight']:g}"
-                lines.append(f"BM25 alone: {by_cosine(name)} {score}")
+                lines.append(
+                    f"BM25 alone: {by_cosine(name)} {100 * quality['bm25']:.1f}; its weight: "
+                    f"{quality['weight']:g}"
+                )
     return list(dict.fromkeys(lines))
 
 

@@ -167,8 +167,10 @@ def table(costs: Cost) -> str:
         seconds = costs["estimated_seconds"]
         parts = ", ".join(f"{who} {duration(share)}" for who, share in seconds.items())
         without = ", without the fine-tuning" if "labelled" in costs else ""
-        total = f"{duration(sum(seconds.values()))} ({parts}){without}"
-        lines.append(f"estimated training time on this machine: about {total}")
+        lines.append(
+            f"estimated training time on this machine: about {duration(sum(seconds.values()))} "
+            f"({parts}){without}"
+        )
     return "\n".join(lines)
 
 

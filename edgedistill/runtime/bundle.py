@@ -230,8 +230,10 @@ class Bundle:
     def classify(self, items: Any, batch_tokens: int | None = None) -> Any:
         """Label texts, or pairs of texts, see `ClassifierBundle`. Raises UserError: an encoder has no
         labels."""
-        way_out = "call encode, or train a classifier with a finetune stage"
-        raise UserError(f"{self.manifest['name']}: an encoder, which has no labels; {way_out}")
+        raise UserError(
+            f"{self.manifest['name']}: an encoder, which has no labels; call encode, or train a "
+            "classifier with a finetune stage"
+        )
 
     def tokenize(self, texts: Iterable[str], role: str = "text") -> list[np.ndarray]:
         """The token ids of each text, (T,) int64: with the role's prompt and special tokens, truncated to
@@ -409,8 +411,10 @@ class PairBundle(Bundle):
                 kind = "a classifier" if opened.labels else "a pair itself"
                 raise UserError(f"{folder / name}: {kind}, not an encoder; {GET_AGAIN}")
         if query.dims[0] != document.dims[0]:
-            fact = f"{query.dims[0]} dimensions for queries, {document.dims[0]} for documents"
-            raise UserError(f"{folder}: {fact}, so they are not of one space; {GET_AGAIN}")
+            raise UserError(
+                f"{folder}: {query.dims[0]} dimensions for queries, {document.dims[0]} for documents, "
+                f"so they are not of one space; {GET_AGAIN}"
+            )
         self.folder = folder
         self.manifest = manifest
         is_mean = manifest.get("documents") == manifests.MEAN

@@ -43,8 +43,10 @@ def check_not_shipped(name: str, folder: Path) -> None:
     """Raise UserError where the name of a folder here is that of a bundle that ships, too."""
     ships = files.shipped("bundle").get(name)
     if ships is not None and ships.parent != folder.resolve():
-        fact = f"the folder {folder} here, and a bundle that ships"
-        raise UserError(f"{name}: {fact}; give ./{folder} for the first, or rename it")
+        raise UserError(
+            f"{name}: the folder {folder} here, and a bundle that ships; give ./{folder} for the first, "
+            "or rename it"
+        )
 
 
 def choose_precision(manifest: Json, folder: Path, asked: str | None, device: str = "cpu") -> str:
@@ -104,11 +106,11 @@ def _not_found(name: str) -> str:
         return f"{name}: a file; give a bundle's folder, or the name of one that ships"
     owner, _, model = name.partition("/")
     if model and HUB_ID.fullmatch(name) and owner not in ("bundles", "runs") and not Path(owner).exists():
-        way_out = f"edgedistill export {name} --revision main --out bundles/{model}"
-        return f"{name}: no bundle here, it looks like a hub id; make a bundle of that: {way_out}"
+        return f"{name}: no bundle here, it looks like a hub id; make a bundle of that: edgedistill export "
+        f"{name} --revision main --out bundles/{model}"
     known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("[!.]*/manifest.json"))}
-    ways_out = "`edgedistill students` lists what ships, `edgedistill export MODEL` makes one"
-    return f"{unknown_name('bundle', name, known)}; {ways_out}"
+    return f"{unknown_name('bundle', name, known)}; `edgedistill students` lists what ships, `edgedistill "
+    "export MODEL` makes one"
 
 
 def languages(manifest: Json) -> list[str]:

@@ -97,8 +97,10 @@ def compact(rows: np.ndarray, precision: str, calibration: Calibration = PLAIN) 
     for at in np.flatnonzero((np.abs(scaled) > 128).any(axis=1)).tolist():
         cosine = clipped[at] @ scaled[at] / (np.linalg.norm(clipped[at]) * np.linalg.norm(scaled[at]))
         if cosine < LEAST_COSINE:
-            fact = f"clips the embedding of text {at}, which keeps a cosine of {cosine:.3f} to itself"
-            raise UserError(f"precision: int8 {fact}; export the bundle again, which measures its range")
+            raise UserError(
+                f"precision: int8 clips the embedding of text {at}, which keeps a cosine of "
+                f"{cosine:.3f} to itself; export the bundle again, which measures its range"
+            )
     return clipped.astype(dtype)
 
 

@@ -55,8 +55,9 @@ def search(
     binary = documents.dtype == np.uint8
     again = documents if rescore is None else rescore
     if len(again) != len(documents):
-        counts = f"rescore has {len(again)} embeddings, documents has {len(documents)}"
-        raise UserError(f"search: {counts}; give the same")
+        raise UserError(
+            f"search: rescore has {len(again)} embeddings, documents has {len(documents)}; give the same"
+        )
     first = compact(asked, "binary", calibration) if binary else asked
     kept = np.zeros((len(asked), 0), np.int64)
     best = np.zeros((len(asked), 0), np.float32)

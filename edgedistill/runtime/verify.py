@@ -88,5 +88,10 @@ def summary(name: str, result: Json) -> str:
     place = name if Path(name) == folder else f"{name} ({folder})"
     worst = f"{measure.about} {precisions[at][key]:.5f}, of {measure.item} {precisions[at]['text']} in {at}"
     fallbacks = dict.fromkeys(entry["fallback"] for entry in precisions.values() if "fallback" in entry)
-    line = f"{place}: OK, {result['files']} files match their hashes, {result['texts']} golden texts match"
-    return "; ".join([f"{line} (worst {worst})", *fallbacks])
+    return "; ".join(
+        [
+            f"{place}: OK, {result['files']} files match their hashes, {result['texts']} golden texts match "
+            f"(worst {worst})",
+            *fallbacks,
+        ]
+    )

@@ -113,8 +113,8 @@ class RequestReader:
         self.check_model(request.model)
         if request.encoding_format == "base64" and request.dtype != "float":
             # which clients, as openai's, read as float32
-            fact = f"base64 is of float alone, and output_dtype is {request.dtype}"
-            message = f"encoding_format: {fact}; send encoding_format float"
+            message = f"encoding_format: base64 is of float alone, and output_dtype is {request.dtype}; send "
+            "encoding_format float"
             raise Refusal(400, message, "encoding_format")
         param = "dimensions"
         try:

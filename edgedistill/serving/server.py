@@ -178,8 +178,11 @@ class EmbeddingServer:
             return answer
         except TimeoutError:
             status = 503
-            fact = f"no answer within {self.limits.timeout_s:g} s"
-            raise Refusal(503, f"server: {fact}; send fewer texts, or try again", code="timeout") from None
+            raise Refusal(
+                503,
+                f"server: no answer within {self.limits.timeout_s:g} s; send fewer texts, or try again",
+                code="timeout",
+            ) from None
         except Refusal as refusal:
             status = refusal.status
             raise
@@ -264,8 +267,9 @@ def origin_problem(origins: Sequence[str], scope: Scope) -> Refusal | None:
     asking = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
     if "*" in origins or set(asking) <= set(origins):
         return None
-    way_out = "start the server with --cors, or ask without a browser"
-    return Refusal(403, f"Origin: {asking[0][:80]} may not ask; {way_out}")
+    return Refusal(
+        403, f"Origin: {asking[0][:80]} may not ask; start the server with --cors, or ask without a browser"
+    )
 
 
 def key_problem(key: str, scope: Scope) -> Refusal | None:
@@ -367,8 +371,9 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
     bundles = [bundle.load(name, threads=threads, device=session.device) for _ in range(workers)]
     first = bundles[0]
     if first.labels:
-        fact = f"a classifier ({', '.join(first.labels)}), which has no embeddings"
-        raise UserError(f"{name}: {fact}; serve an encoder")
+        raise UserError(
+            f"{name}: a classifier ({', '.join(first.labels)}), which has no embeddings; serve an encoder"
+        )
     for opened in bundles:
         for encoder in opened.encoders:
             encoder.encode("warm")  # before it listens: what fails here ends the start

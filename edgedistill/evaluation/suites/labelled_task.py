@@ -77,8 +77,10 @@ def check(labels: list[str], tasks: dict[str, ClassifiedRows]) -> None:
     for name, task in tasks.items():
         unknown = sorted(set(task.labels) - set(labels))
         if unknown:
-            fact = f"label {unknown[0]!r} is not among the bundle's ({', '.join(labels)})"
-            raise UserError(f"{name}: {fact}; give the task it was fine-tuned for")
+            raise UserError(
+                f"{name}: label {unknown[0]!r} is not among the bundle's ({', '.join(labels)}); give "
+                "the task it was fine-tuned for"
+            )
 
 
 def scores(predicted: np.ndarray, gold: np.ndarray, labels: list[str]) -> dict[str, float]:

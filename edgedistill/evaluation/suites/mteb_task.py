@@ -58,9 +58,10 @@ class MtebTask(Task):
         try:
             task.load_data()
         except failures as error:
-            fact = f"{data['path']} cannot be loaded: {quote(str(error))}"
-            way_out = f"put that repository's files into mteb/{self.name} below --data"
-            raise UserError(f"{place}: {fact}; {way_out}") from None
+            raise UserError(
+                f"{place}: {data['path']} cannot be loaded: {quote(str(error))}; put that repository's "
+                f"files into mteb/{self.name} below --data"
+            ) from None
         return MtebData(task)
 
 

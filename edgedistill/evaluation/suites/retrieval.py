@@ -251,8 +251,9 @@ class BitextFile(Task):
         path = find(self.file)
         pairs = list(columns(path, [self.first, self.second]))
         if len(pairs) < 2:
-            fact = f"{len(pairs)} pairs, retrieval needs at least 2"
-            raise UserError(f"{path}: {fact}; give a table of translations")
+            raise UserError(
+                f"{path}: {len(pairs)} pairs, retrieval needs at least 2; give a table of translations"
+            )
         return Bitext([first for first, _ in pairs], [second for _, second in pairs])
 
 

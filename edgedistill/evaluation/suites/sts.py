@@ -50,8 +50,10 @@ class StsFile(Task):
                 gold.append(_number(score, path, number))
         if len(set(gold)) < 2:
             where = "" if self.subset is None else f" of subset {self.subset}"
-            fact = f"pairs with a score{where}: {len(gold):,}, and a rank correlation needs two scores"
-            raise UserError(f"{path}: {fact}; check the suite, or give another --data")
+            raise UserError(
+                f"{path}: pairs with a score{where}: {len(gold):,}, and a rank correlation needs two "
+                "scores; check the suite, or give another --data"
+            )
         return ScoredPairs(pairs, np.array(gold))
 
 

@@ -109,8 +109,9 @@ def locate(suite_path: Path, name: str, data: Path | None) -> Path:
         fact = f"{data / name}: no such file, but {suite_path} needs it"
         if not data.is_dir():
             fact = f"{data}: no such folder"
-    way_out = "give --data DIR or set EDGEDISTILL_DATA, with the files that bench/README.md lists"
-    raise UserError(f"{fact}; {way_out}")
+    raise UserError(
+        f"{fact}; give --data DIR or set EDGEDISTILL_DATA, with the files that bench/README.md lists"
+    )
 
 
 def either(folder: Path, *names: str) -> Path:
@@ -150,8 +151,10 @@ def records(path: Path) -> Iterator[tuple[str, str, str]]:
         parts = [str(row["_id"]), row.get("title") or "", row.get("text") or ""]
         for part in parts:
             if not isinstance(part, str):
-                fact = f"a title or text holds {type(part).__name__}, not text"
-                raise UserError(f"{path}: line {number}: {fact}; fix the line")
+                raise UserError(
+                    f"{path}: line {number}: a title or text holds {type(part).__name__}, not text; fix "
+                    "the line"
+                )
         name, title, text = (
             readers.checked(part, str(path), number, input_file.MAX_LINE_BYTES) for part in parts
         )

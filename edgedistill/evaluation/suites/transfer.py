@@ -105,8 +105,10 @@ def _check_labels(folder: Path, labels: list[str], trained: list[str], least: in
     counts = Counter(trained)
     rare = min(labels, key=lambda label: counts[label])
     if counts[rare] < least:
-        fact = f"label {rare!r} has {counts[rare]} rows to train on, {least} are needed"
-        raise UserError(f"{folder}: {fact}; fix the set, or give fewer folds")
+        raise UserError(
+            f"{folder}: label {rare!r} has {counts[rare]} rows to train on, {least} are needed; fix the "
+            "set, or give fewer folds"
+        )
 
 
 def features(sides: list[Floats]) -> Floats:

@@ -74,8 +74,10 @@ def _read(data: Any, message: str, at: int, end: int, left: Iterator[int]) -> di
         if name is None:
             in_this_file = message == "tensor" and (field, wire_type, value) == (DATA_LOCATION, VARINT, 0)
             if field not in skipped and not in_this_file:
-                needed = "such as weights in another file, which no bundle needs"
-                raise ValueError(f"field {field} of a {message} at byte {at}, {needed}")
+                raise ValueError(
+                    f"field {field} of a {message} at byte {at}, such as weights in another file, which "
+                    "no bundle needs"
+                )
         elif wire_type != BYTES:
             raise ValueError(f"not an ONNX graph ({name} of another type at byte {at})")
         elif name not in ("operator", "domain"):
