@@ -169,7 +169,7 @@ def assemble(
     manifest = target.manifest
     graph = target.manifest["precisions"][target.precision]
     teacher = reference(measured)
-    kept = dict[str, float | None]()
+    kept = {}
     for name, quality in target.quality.items():
         best = teacher.quality.get(name, {}).get("average", 0) if teacher else 0
         kept[name] = quality["average"] / best if best > 0 else None
@@ -249,7 +249,7 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
     embeddings.
     """
     manifest = measured[0].manifest
-    suites = list[scoring.Suite]()
+    suites = []
     labels = manifest.get("labels", [])
     if any(target.manifest.get("labels", []) != labels for target in measured):
         raise UserError(
@@ -314,7 +314,7 @@ def _check_search(
     if search.documents is None:
         return
     queries = retrieval[0].texts[:SPACE_TEXTS]
-    problems = list[str]()
+    problems = []
     expected = search.documents.encoder.query(queries)
     for target in measured:
         _, fact = teacher_agreement.space(target.open(session).encode_query(queries), expected)
@@ -397,7 +397,7 @@ def _compare_scores(
     the bootstrap over pairs or queries, and each student's suites the items on which it is `furthest` from
     the teacher."""
     teacher = reference(measured)
-    expected = dict[tuple[str, str], tuple[bootstrap.Floats, float]]()
+    expected = {}
     for target in sorted(measured, key=lambda target: target is not teacher):  # the teacher first
         for suite, quality in target.quality.items():
             resampled = bootstrap.of_suite(quality["tasks"], plan.resamples, plan.seed)
@@ -410,7 +410,9 @@ def _compare_scores(
                 elif theirs := expected.get((suite, name)):
                     interval = bootstrap.interval(draws - theirs[0])
                     part["difference"] = {"mean": round(score - theirs[1], 5), "interval95": interval}
-        for part in suites if teacher is not None and target is not teacher else ():
+        if teacher is None or target is teacher:
+            continue
+        for part in suites:
             qualities = target.quality[part.name], teacher.quality[part.name]
             if furthest := teacher_agreement.furthest(part, *qualities):
                 qualities[0]["furthest"] = furthest

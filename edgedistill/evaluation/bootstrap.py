@@ -27,8 +27,8 @@ def quantiles(
     Returns ({p50_ms: value, …}, {p50_ms: [low, high], …}), rounded to 0.1 µs. Two-stage percentile bootstrap
     (Efron and Tibshirani 1993): rounds are resampled with replacement, then queries within each round.
     """
-    points = dict[str, float]()
-    intervals = dict[str, list[float]]()
+    points = {}
+    intervals = {}
     resampled = _two_stage(rounds, list(LEVELS.values()), resamples, seed)
     for number, (name, level) in enumerate(LEVELS.items()):
         points[name] = round(float(np.quantile(np.concatenate(rounds), level)), 4)

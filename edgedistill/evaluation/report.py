@@ -103,7 +103,7 @@ def disturbances(reports: list[Report]) -> list[str]:
     """Return what makes the times of reports doubtful, one fact each; none on a quiet machine."""
     noises = [report.get("noise") or {} for report in reports]
     between, same = (max(noise.get(key, 0) for noise in noises) for key in ("between", "resolution"))
-    facts = list[str]()
+    facts = []
     if between > NOISY:
         facts.append(f"p50 of the same graph differed by more than {NOISY:.0%} between rounds")
     if same > NOISY:
@@ -152,7 +152,7 @@ def check_requirements(manifest: Report, report: Report) -> list[Measures]:
     names = [name for name, quality in report["quality"].items() if quality["kind"] == "sts"]
     if named := requirements.get("suite"):
         names = [scoring.title(named) if Path(named).is_file() else named]
-    rows = list[tuple[str, float | None, float | None]]()
+    rows = []
     for name in names:
         average = report["quality"].get(name, {}).get("average")
         rows.append((f"sts on {name}", requirements.get("sts"), average))
@@ -172,7 +172,7 @@ def check_requirements(manifest: Report, report: Report) -> list[Measures]:
 
 def conclude(result: Measures, log: Log) -> None:
     """Log the requirements that were not checked. Raises CheckFailed with `result` when one is not met."""
-    failed = list[str]()
+    failed = []
     for check in result["requirements"]:
         what = "{bundle}: {requirement}".format(**check)
         if check["met"] is None:

@@ -90,11 +90,10 @@ def suite(name: str | Path, data: Path | str | None = None) -> Suite:
     return Suite(title, description.kind, {part.name: part.read(find) for part in description.tasks})
 
 
-def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = None) -> Suite:
+def task_suite(manifest: Measures, file: str = "", data: Path | None = None) -> Suite:
     """Return the task a bundle was fine-tuned for: the test split its recipe names or, with `file`, another
     table of the same columns."""
-    tasks = labelled_task.of_recipe(manifest["recipe"], file, data)
-    labelled_task.check(manifest["labels"], tasks)
+    tasks = labelled_task.of_recipe(manifest, file, data)
     return Suite(f"task:{file}" if file else "task", "task", dict(tasks))
 
 
@@ -137,13 +136,13 @@ def rankings(suite: Suite, encode: Any, search: Search) -> dict[str, Measures]:
     name and that with the title of each further ranking, what `evaluate` returns; of a ranking with BM25 also
     its `weight` and the average of `bm25` alone."""
     encoder = finite(encode, f"suite {suite.name}")
-    by_title = dict[str, dict[str, Measures]]()
+    by_title: dict[str, dict[str, Measures]] = {}
     if suite.kind not in FLOAT32_ALONE:
         encoder = encoder._replace(text=Remembered(encoder.text))  # tasks share texts
     for name, task in suite.tasks.items():
         for title, measures in task.rankings(encoder, search).items():
             by_title.setdefault(f"{suite.name}{title}", {})[name] = measures
-    qualities = dict[str, Measures]()
+    qualities = {}
     averaged = FAMILIES[suite.kind].averaged
     for title, tasks in by_title.items():
         measured = list(tasks.values())
@@ -176,8 +175,8 @@ def finite(encode: Any, place: str) -> Encoder:
             )
         return embeddings
 
-    *roles, calibration = Encoder.of(encode)
-    return Encoder(*(partial(checked, role) for role in roles), calibration)
+    text, query, document, calibration = Encoder.of(encode)
+    return Encoder(partial(checked, text), partial(checked, query), partial(checked, document), calibration)
 
 
 def describe(path: Path) -> Description[Any]:

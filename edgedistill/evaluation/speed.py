@@ -268,7 +268,7 @@ def summary(rounds: list[Round], plan: MeasurementPlan) -> Measures:
     batches = {size: [answer.texts_s[size] for answer in answers] for size in first.texts_s}
     by_batch = {size: float(np.median(rates)) for size, rates in batches.items()}
     best = max(by_batch, key=lambda size: by_batch[size])
-    by_length = dict[str, Measures]()
+    by_length = {}
     for length in first.by_length:
         timings = [answer.by_length[length].model_dump(exclude_none=True) for answer in answers]
         medians = {key: round(float(np.median([timing[key] for timing in timings])), 4) for key in timings[0]}

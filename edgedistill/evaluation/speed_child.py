@@ -74,7 +74,7 @@ def _single(calls: Calls, request: Request) -> tuple[list[float], int]:
     singles = [[request["texts"][at]] for at in request["queries"]]
     for single in itertools.islice(itertools.cycle(singles), request["warmups"]):
         calls.run_graph(calls.tokenize(single))
-    times = list[float]()
+    times: list[float] = []
     tokens = 0
     began = time.perf_counter()
     gc.collect()
@@ -98,7 +98,7 @@ def _by_length(opened: Any, request: Request) -> dict[str, dict[str, float]]:
     session = onnx_session.open_session(opened.graph_file, opened.threads, request["device"])
     outputs = sorted((output.name for output in session.get_outputs()), reverse=True)  # the embedding first
     words = _words(request["texts"], LENGTHS[-1])
-    medians = dict[str, dict[str, float]]()
+    medians = {}
     for length in (length for length in LENGTHS if length <= opened.max_tokens):
         text = " ".join(words[:length])
         while len(opened.tokenize([text])[0]) > length and " " in text:
@@ -116,7 +116,7 @@ def _by_length(opened: Any, request: Request) -> dict[str, dict[str, float]]:
 
 def _medians_ms(calls: list[Callable[[], Any]], seconds: float) -> list[float]:
     """The median milliseconds of each call, which are made in turns for so many seconds."""
-    rounds = list[list[int]]()
+    rounds: list[list[int]] = []
     began = time.perf_counter()
     while len(rounds) < LEAST_CALLS or time.perf_counter() - began < seconds:
         times = [time.perf_counter_ns()]

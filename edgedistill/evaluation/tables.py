@@ -99,7 +99,7 @@ def embeddings(reports: list[Report]) -> list[Row]:
 
 def _by_precision(report: Report) -> dict[str, Measures]:
     """{precision: {suite: {average, bytes}}} of the embeddings of a report."""
-    scored = dict[str, Measures]()
+    scored: dict[str, Measures] = {}
     for name, quality in report["quality"].items():
         for precision, score in quality.get("embeddings", {}).items():
             scored.setdefault(precision, {})[name] = score
@@ -167,7 +167,7 @@ def markdown(reports: list[Report]) -> str:
     where a teacher was measured."""
     names = suites(reports)
     shares = compared(reports)
-    rows = list[list[str]]()
+    rows = []
     for report in reports:
         row = cells(report, names, shares, disturbances([report]))
         name = f"**{title(report)}**" if is_teacher(report) else title(report)

@@ -92,7 +92,7 @@ def furthest(suite: Suite, student: Measures, teacher: Measures) -> list[Measure
     """The items of a suite on which a student is furthest from its teacher: {task, texts, gold, student,
     teacher}. Of pairs these are the ones whose cosines are furthest apart in rank within a task, of queries
     those whose scores are. None of suites whose items are no texts."""
-    ranked = list[tuple[float, Measures]]()
+    ranked = []
     for name, task in suite.tasks.items():
         ours, theirs = (quality["tasks"][name].get("samples", {}) for quality in (student, teacher))
         key = "scores" if "scores" in ours else "cosines"

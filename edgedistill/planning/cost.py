@@ -40,7 +40,7 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[Cost]:
     `open_recipe`.
     """
     problems = Problems()
-    whole = list[Opened]()
+    whole = []
     names = [f"{spec.name}: " if len(specs) > 1 else "" for spec in specs]
     for spec, name in zip(specs, names, strict=True):
         with problems.collect(name):
@@ -115,8 +115,8 @@ def size_and_latency(
     as in `graph_medians_ms`.
     """
     fp32 = graph.build(student.eval())
-    sizes = dict[str, int]()
-    rounds = dict[str, list[float]]()
+    sizes = {}
+    rounds = {}
     for name in precisions:
         # rounding by samples takes long, and changes neither the size nor the latency of w4
         model = quantization.convert(
@@ -143,9 +143,9 @@ def graph_medians_ms(
 def medians_ms(call: Callable[[Any], object], items: Sequence[Any], limit: float = math.inf) -> list[float]:
     """The median milliseconds of a call in each of ROUNDS rounds over the items: over all, or over as many as
     take `limit` seconds in all rounds together, and one at least."""
-    medians = list[float]()
+    medians = []
     for _ in range(ROUNDS):
-        times = list[float]()
+        times = []
         for item in items:
             start = time.perf_counter()
             call(item)

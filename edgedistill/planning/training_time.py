@@ -85,7 +85,7 @@ def seconds_per_text(teacher: Embeds, texts: list[str], device: str, limit: floa
     machine delays some. They are measured for at most about `limit` seconds."""
     teacher.embed(texts[:2], device, True)  # builds the graph
     done = 0
-    measured = list[float]()
+    measured = []
     while done < len(texts) and (done == 0 or limit > 0):
         chunk = texts[done : done + (CHUNK if done else 16)]
         started = time.perf_counter()
@@ -139,7 +139,7 @@ def _mean_tokens(opened: Opened) -> int:
     """Tokens of a text that training reads, on average."""
     most = max(stage.max_tokens for stage in opened.spec.distilling)
     encode = opened.student.limited_tokenizer.limited(most).encoder()
-    texts = list[str]()
+    texts = []
     for ahead in opened.stages:
         for side in ahead.rows.sides:
             texts += sample(side)[:CHUNK]

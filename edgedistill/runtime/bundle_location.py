@@ -56,11 +56,11 @@ def choose_precision(manifest: Json, folder: Path, asked: str | None, device: st
     Raises UserError where the bundle lacks it.
     """
     available = manifest["precisions"]
-    if asked in available:
-        return asked
     if asked is None:
         processor = "int8_cpu" if INT8_PRODUCTS & set(machine.flags()) else "cpu"
         return fastest_first(available, "cuda" if device == "cuda" else processor)[0]
+    if asked in available:
+        return asked
     place = str(folder)
     fact = unknown_name("precision", asked, available)
     if folder.resolve().parent == files.shipped_folder("bundle").resolve():
@@ -127,7 +127,7 @@ def shipped() -> list[Json]:
     size_bytes is that of the graph and tokenizer.json, which a device needs. scores are averages of suites,
     0 to 1. licences are those of the teacher and of the texts that the student was trained on.
     """
-    students = list[Json]()
+    students = []
     paths = files.shipped("bundle")
     for name, scores in files.read_json(SCORES).items():
         folder = paths[name].parent

@@ -91,7 +91,7 @@ class _GoldenTexts(Part):
 
 class _LabelledTexts(_GoldenTexts):
     texts: list[list[LongText]] = Field(min_length=1, max_length=MOST_TEXTS)  # type: ignore[assignment]
-    ids: list[list[Ids]]
+    ids: list[list[Ids]]  # type: ignore[assignment]
 
 
 def read(folder: Path, manifest: Json) -> Golden:

@@ -163,7 +163,7 @@ class RequestQueue:
     def _take(self) -> list[Text]:
         """What waits, up to the bound, requests in turn; waits for something to come. Empty when the queue
         has stopped."""
-        batch = list[Text]()
+        batch = []
         cost = 0
         with self._changed:
             self._changed.wait_for(lambda: any(self._texts.values()) or self._stopping)

@@ -122,7 +122,7 @@ class Collection(TaskData):
             if self.corpus not in other.indexes:
                 other.indexes[self.corpus] = indexed(self, other.encoder.document)
             indexes[f"{DOCUMENTS}{other.name}"] = other.indexes[self.corpus]
-        by_title = dict[str, Measures]()
+        by_title = {}
         counts = {"queries": len(queries), "texts": len(indexes[""].names)}
         for title, index in indexes.items():
             by_title[title] = measures(ranked(self, queries, index), self) | counts
@@ -174,8 +174,8 @@ def by_cosine(title: str) -> str:
 
 def indexed(collection: Collection, encode: Encode) -> Index:
     """Embed the texts. Raises UserError where there is none."""
-    names = list[str]()
-    embeddings = list[Floats]()
+    names = []
+    embeddings = []
     for ids, texts in collection.chunks():
         embeddings.append(unit(encoded(encode, texts)))
         names += ids
@@ -188,7 +188,7 @@ def ranked(
     collection: Collection, queries: Floats, index: Index, weight: float | None = None
 ) -> list[Ranking]:
     """Rank the texts for each query (q, d) by cosine, with a weight by words too."""
-    pools = list[Ranking]()
+    pools = []
     for taken in blocks(len(queries), len(index.names)):
         scores: Floats = queries[taken] @ index.embeddings.T
         if weight is not None:
@@ -199,7 +199,7 @@ def ranked(
 
 def ranked_by_bm25(collection: Collection, index: Index) -> list[Ranking]:
     """Rank by BM25 alone the texts that have a word of the query."""
-    pools = list[Ranking]()
+    pools = []
     for taken in blocks(len(collection.queries), len(index.names)):
         best = _best(collection.bm25.scores(collection.queries[taken]), index.names)
         pools += [[pair for pair in ranking if pair[0] > 0] for ranking in best]
@@ -210,7 +210,7 @@ def _best(scores: Floats, names: list[str]) -> list[Ranking]:
     """Return the POOL best texts of each query, given their scores (q, n)."""
     place = min(POOL, len(names)) - 1
     least = -np.partition(-scores, place, axis=1)[:, place]
-    pools = list[Ranking]()
+    pools = []
     for row, edge in zip(scores, least, strict=True):
         kept = np.flatnonzero(row >= edge)  # all that tie at the edge
         pools.append(_sorted(row[None, kept], kept[None], names)[0][:POOL])

@@ -42,8 +42,8 @@ class StsFile(Task):
         seconds = [row[1] for row in table]
         if self.translation is not None:
             seconds = _translations(path, [row[2] for row in table], find(self.translation), self)
-        pairs = list[tuple[str, str]]()
-        gold = list[float]()
+        pairs = []
+        gold = []
         for number, ((first, _, score, *subset), second) in enumerate(zip(table, seconds, strict=True), 1):
             if score and self.subset in (None, *subset):
                 pairs.append((first, second))

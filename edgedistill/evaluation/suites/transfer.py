@@ -54,8 +54,8 @@ class TransferFolder(Task):
         classifier can be trained on."""
         require("sklearn", "edgedistill bench on a transfer suite", "train")  # fail before encoding
         folder = find(self.folder)
-        cells = list[tuple[str, ...]]()
-        split = list[int]()
+        cells = []
+        split = []
         for number, name in enumerate(SPLITS):
             path = either(folder, f"{name}.tsv")
             table = list(columns(path, [self.label, *self.texts]))
