@@ -16,7 +16,7 @@ import numpy as np
 
 from edgedistill import files, machine
 from edgedistill.data import bm25
-from edgedistill.errors import CheckFailed, UserError, require
+from edgedistill.errors import CheckFailed, UserError, raise_failed, require
 from edgedistill.evaluation import bootstrap, page, report, scoring, speed, tables, teacher_agreement
 from edgedistill.evaluation.suites import FAMILIES, FLOAT32_ALONE, cosines
 from edgedistill.evaluation.suites.cosines import Measures
@@ -114,10 +114,18 @@ def bench(
     for path in filter(None, outputs):
         session.log(f"wrote {path}")
     result: Measures = {"schema": report.SCHEMA, "reports": list(map(report.without_samples, reports))}
-    result["requirements"] = []
+    result["requirements"] = checks = []
     for target, made in zip(measured, reports, strict=True):
-        result["requirements"] += report.check_requirements(target.manifest, made)
-    report.conclude(result, session.log)
+        checks += report.check_requirements(target.manifest, made)
+    unmet = []
+    for check in checks:
+        what = "{bundle}: {requirement}".format(**check)
+        if check["met"] is None:
+            why_not = "its suite or its teacher was not measured; add --suite, the teacher's bundle"
+            session.log(f"requirement of {what}: not checked, {why_not}")
+        elif not check["met"]:
+            unmet.append(f"{what} is {check['found']:.4f}, its recipe requires {check['required']:g}")
+    raise_failed(unmet, **result)
     return result
 
 

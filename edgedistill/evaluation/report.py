@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files
-from edgedistill.errors import Problems, UserError, raise_failed
+from edgedistill.errors import Problems, UserError
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.speed import OWN, titled
 from edgedistill.evaluation.suites.cosines import Measures
-from edgedistill.session import Log
 
 SCHEMA = 1
 NOISY = 0.10  # tables mark a p50 that differed by more than this between rounds of the same bundle
@@ -168,18 +167,3 @@ def check_requirements(manifest: Report, report: Report) -> list[Measures]:
             check = {"bundle": title(report), "requirement": what, "required": required, "found": value}
             checks.append({**check, "met": met})
     return checks
-
-
-def conclude(result: Measures, log: Log) -> None:
-    """Log the requirements that were not checked. Raises CheckFailed with `result` when one is not met."""
-    failed = []
-    for check in result["requirements"]:
-        what = "{bundle}: {requirement}".format(**check)
-        if check["met"] is None:
-            log(
-                f"requirement of {what}: not checked, its suite or its teacher was not measured; add "
-                "--suite, the teacher's bundle"
-            )
-        elif not check["met"]:
-            failed.append(f"{what} is {check['found']:.4f}, its recipe requires {check['required']:g}")
-    raise_failed(failed, **result)

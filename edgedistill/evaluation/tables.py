@@ -85,25 +85,20 @@ def _score(head: str, quality: dict[str, float] | None) -> Cell:
 def embeddings(reports: list[Report]) -> list[Row]:
     """A row for each report and precision of its embeddings: bytes of an embedding, and the average on each
     suite × 100; none where suites were scored in float32 alone."""
+    names = [name for name in suites(reports) if any(_compact(report, name) for report in reports)]
     rows = []
-    by_report = [_by_precision(report) for report in reports]
-    names = dict.fromkeys(name for scored in by_report for scores in scored.values() for name in scores)
-    for report, scored in zip(reports, by_report, strict=True):
-        for precision, scores in scored.items():
-            size = max(score["bytes"] for score in scores.values())
+    for report in reports:
+        for precision in dict.fromkeys(part for name in names for part in _compact(report, name)):
+            scores = [_compact(report, name).get(precision) for name in names]
+            size = max(score["bytes"] for score in scores if score)
             row = [Cell("embeddings", precision, None), Cell("bytes", f"{size:,}", size)]
-            row += [_score(name, scores.get(name)) for name in names]
-            rows.append((report, row))
+            rows.append((report, row + list(map(_score, names, scores))))
     return rows
 
 
-def _by_precision(report: Report) -> dict[str, Measures]:
-    """{precision: {suite: {average, bytes}}} of the embeddings of a report."""
-    scored: dict[str, Measures] = {}
-    for name, quality in report["quality"].items():
-        for precision, score in quality.get("embeddings", {}).items():
-            scored.setdefault(precision, {})[name] = score
-    return scored
+def _compact(report: Report, suite: str) -> Measures:
+    """{precision: {average, bytes}} of the embeddings of a report on a suite."""
+    return report["quality"].get(suite, {}).get("embeddings", {})
 
 
 def compared(reports: list[Report]) -> bool:
@@ -158,8 +153,15 @@ def terminal(reports: list[Report]) -> str:
     notes = [*below(reports), tie_note(reports)]
     if shares:
         notes.append("retained: share of the teacher's score.")
-    wrapped = [line for note in notes for line in textwrap.wrap(note, width())]
-    return "\n".join([*(_table(rows) for rows in tables if rows), *wrapped, *noise_note(noise)])
+    if noise:
+        notes.append(f"~ noisy machine: {'; '.join(noise)}.")
+    lines = []
+    for rows in filter(None, tables):
+        heads = ["bundle", *(cell.head for cell in rows[0][1])]
+        lines.append(
+            of_cells(heads, [[title(report), *(cell.shown for cell in row)] for report, row in rows])
+        )
+    return "\n".join([*lines, *(line for note in notes for line in textwrap.wrap(note, width()))])
 
 
 def markdown(reports: list[Report]) -> str:
@@ -202,13 +204,6 @@ def of_cells(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return plain(sheet)
 
 
-def _table(rows: list[Row]) -> str:
-    _, first = rows[0]
-    heads = ["bundle", *(cell.head for cell in first)]
-    lines = [[title(report), *(cell.shown for cell in row)] for report, row in rows]
-    return of_cells(heads, lines)
-
-
 def below(reports: list[Report]) -> list[str]:
     """The lines that stand with every table: the conditions of all reports, each once, and the scores of BM25
     alone, by suite, where any was measured."""
@@ -223,19 +218,12 @@ def below(reports: list[Report]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def noise_note(disturbed: list[str]) -> list[str]:
-    """What the mark ~ means, in lines as wide as the terminal; none on a quiet machine."""
-    return textwrap.wrap(f"~ noisy machine: {'; '.join(disturbed)}.", width()) if disturbed else []
-
-
 def tie_note(reports: list[Report]) -> str:
     """What differences of p50 between its bundles the run can tell, and which it cannot; nothing without an
     A/A test."""
-    worst = max(
-        (resolution(report) for report in reports if "resolution" in report.get("noise", {})), default=None
-    )
-    if worst is None:
+    tested = [report for report in reports if "resolution" in report.get("noise", {})]
+    if not tested:
         return ""
+    note = f"Bundles took turns, which tells their p50 apart from {max(map(resolution, tested)):.1%} on"
     tied = ", ".join(f"{shorten(title(a), 30)} = {shorten(title(b), 30)}" for a, b in ties(reports))
-    resolved = f"Bundles took turns, which tells their p50 apart from {worst:.1%} on"
-    return f"{resolved}; ties: {tied}." if tied else f"{resolved}."
+    return f"{note}; ties: {tied}." if tied else f"{note}."

@@ -33,8 +33,13 @@ def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> Measures
     student, teacher, count = unit(student), unit(teacher), len(student)
     random = np.random.default_rng(0)
     queries = np.sort(random.permutation(count)[:QUERIES])
-    neighbours = [_neighbours(embeddings, queries) for embeddings in (student, teacher)]
-    overlap = [len(ours & theirs) / len(theirs) for ours, theirs in zip(*neighbours, strict=True) if theirs]
+    nearest = [
+        search(rows[queries], rows, min(NEAREST + 1, count))[0].tolist() for rows in (student, teacher)
+    ]
+    overlap = []
+    for query, *both in zip(queries.tolist(), *nearest, strict=True):
+        ours, theirs = (set(rows) - {query} for rows in both)
+        overlap += [len(ours & theirs) / len(theirs)] if theirs else []
     i, j = random.integers(0, count, (2, pairs))
     if count * (count - 1) // 2 <= pairs:  # all of them
         i, j = np.triu_indices(count, 1)
@@ -45,12 +50,6 @@ def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> Measures
         "cosine_mean": float(dot(student, teacher).mean()) if comparable else None,
         "top10_overlap": float(np.mean(overlap or 1)),
     }
-
-
-def _neighbours(embeddings: Floats, queries: np.ndarray) -> list[set[int]]:
-    """The rows of the NEAREST neighbours of some rows, without the row itself."""
-    nearest = search(embeddings[queries], embeddings, min(NEAREST + 1, len(embeddings)))[0].tolist()
-    return [set(rows) - {query} for query, rows in zip(queries.tolist(), nearest, strict=True)]
 
 
 def space(queries: Floats, expected: Floats) -> tuple[float, str | None]:

@@ -52,15 +52,6 @@ class Classification(NamedTuple):
     probabilities: np.ndarray
 
 
-def open_tokenizer(folder: Path, max_tokens: int) -> Tokenizer:
-    """A bundle's tokenizer, truncating on the side that its tokenizer.json names and not padding."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_padding()
-    side = (tokenizer.truncation or {}).get("direction", "right")
-    tokenizer.enable_truncation(max_tokens, direction=side)
-    return tokenizer
-
-
 class Bundle:
     """An opened bundle in one precision; `edgedistill.load` opens it.
 
@@ -97,7 +88,10 @@ class Bundle:
         self.calibration = Calibration.of(manifest)
         self._pad_id: int = manifest.get("pad_id", 0)
         with tokenizer_check.readable(folder):
-            self._tokenizer = open_tokenizer(folder, self.max_tokens)
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        side = (self._tokenizer.truncation or {}).get("direction", "right")
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(self.max_tokens, direction=side)
 
     def __enter__(self) -> Self:
         return self
@@ -541,7 +535,12 @@ def load(
     folder, named = locate(name)
     manifest = manifests.read(folder)
     if manifest["kind"] == manifests.PAIR:
-        return _open_pair(folder, manifest, precision or named, threads, device)
+        raise_failed(manifests.changes(folder, manifest, [f"{side}/manifest.json" for side in SIDES]))
+        precision = precision or named  # of the document encoder too, where it has it
+        query = load(folder / SIDES[0], precision, threads, device)
+        has_it = precision in manifests.read(folder / SIDES[1]).get("precisions", ())
+        document = load(folder / SIDES[1], precision if has_it else None, threads, device)
+        return PairBundle(folder, manifest, query, document)
     precision = choose_precision(manifest, folder, precision or named, device)
     entry = manifest["precisions"][precision]
     raise_failed(manifests.changes(folder, manifest, ("tokenizer.json", entry["file"])))
@@ -560,19 +559,3 @@ def load(
 def kind_of(manifest: Json) -> type[Bundle]:
     """The class that opens a bundle: of a classifier, ClassifierBundle."""
     return ClassifierBundle if manifest.get("labels") else Bundle
-
-
-def _open_pair(
-    folder: Path, manifest: Json, precision: str | None, threads: int | None, device: str
-) -> PairBundle:
-    """Open both encoders, whose manifests have the hashes in that of the pair; the others of their files are
-    checked as theirs.
-
-    precision: of the query encoder, and of the document encoder where it has it; by default the fastest of
-    each. Raises as `load`.
-    """
-    raise_failed(manifests.changes(folder, manifest, [f"{side}/manifest.json" for side in SIDES]))
-    query = load(folder / SIDES[0], precision, threads, device)
-    has_it = precision in manifests.read(folder / SIDES[1]).get("precisions", ())
-    document = load(folder / SIDES[1], precision if has_it else None, threads, device)
-    return PairBundle(folder, manifest, query, document)

@@ -162,6 +162,36 @@ def rows(opened: Bundle, golden: Golden, together: bool = False) -> np.ndarray:
 SPECIAL = "[CLS] [SEP] [MASK] [PAD] [UNK] <s> </s> <pad>"
 QUESTION = "How do I reset my password?"
 LONG = "Once upon a time there was a very long text that went on and on. " * 60
+TEXTS = [
+    "",
+    " ",
+    "\t\n  \r\n",
+    "a",
+    ".",
+    "The quick brown fox jumps over the lazy dog.",
+    QUESTION,
+    "ALL OF THIS IS SHOUTED, and this is not",
+    "naïve café, jalapeño, Ångström, Straße, İstanbul, DİZİ, STRAẞE, ǅ",
+    # combining marks
+    "nai\u0308ve cafe\u0301, and q\u0307\u0323 z\u0351\u036b\u0343\u036a a\u0334\u0335\u031c\u0330",
+    "北京今天的天气很好。",
+    "東京タワーは高いです。ﾊﾝｶｸ",
+    "한국어 문장입니다. \u1112\u1161\u11ab\u1100\u1173\u11af",  # composed, and letter by letter
+    "هذا نص يُقرأ من اليمين إلى اليسار",
+    "שלום עולם, left to right, then שוב",
+    "नमस्ते दुनिया ภาษาไทยไม่มีช่องว่าง",
+    "ﬁnance 🙂",
+    "👩\u200d👩\u200d👧\u200d👦 🇺🇳 👍🏽 🙃",  # one family, one flag, one thumb
+    "🙂" * 50,
+    "Привет, мир! Γειά σου Κόσμε, ΟΔΟΣ ΣΑΣ.",  # JavaScript writes ς for a Σ that ends a word
+    "\x00\x01\x07\x1b[31mred\x1b[0m \x7f\x85 end",
+    "\ufeffzero\u200bwidth\u2060joiner soft\u00adhyphen \u202eoverride\u202c",
+    "private \ue000, replaced \ufffd, unassigned \U000e0fff, astral 𝕳𝖊𝖑𝖑𝖔 𐍈",
+    f"{SPECIAL} a[SEP]b [sep] x</s>y",
+    "1234567890 3.14159 1e-9 ½ ² Ⅷ ١٢٣ €£¥",
+    "def f(x): return {'a': x**2}  # https://example.org/?q=a%20b&c=1",
+    "word-with_under.scores/and\\slashes… “quotes” — dashes",
+]
 MOST_ADDED = 32  # added tokens that get a text of their own
 
 
@@ -178,7 +208,8 @@ def golden_texts(tokenizer: Any, prompt: str, max_tokens: int) -> list[str]:
 
     added = [token.content for _, token in sorted(tokenizer.added_tokens_decoder.items())]
     others = [token for token in added if token.strip() and token not in SPECIAL.split()]
-    return [*_fixed_texts(_text_of(count, max_tokens)), *map(_around, others[:MOST_ADDED])]
+    full = _text_of(count, max_tokens)
+    return [*TEXTS, full, f"{full} a", LONG, "x" * 10_000, "长" * 2_000, *map(_around, others[:MOST_ADDED])]
 
 
 def texts_in_roles(prompts: Prompts) -> list[tuple[str, str]]:
@@ -194,44 +225,6 @@ def _around(token: str) -> str:
         f"{token} a{token} {token}1 b{token}c, {token}. {token}{token} ({token.lower()}  "
         f"{token.upper()}\t{token})"
     )
-
-
-def _fixed_texts(full: str) -> list[str]:
-    return [
-        "",
-        " ",
-        "\t\n  \r\n",
-        "a",
-        ".",
-        "The quick brown fox jumps over the lazy dog.",
-        QUESTION,
-        "ALL OF THIS IS SHOUTED, and this is not",
-        "naïve café, jalapeño, Ångström, Straße, İstanbul, DİZİ, STRAẞE, ǅ",
-        # combining marks
-        "nai\u0308ve cafe\u0301, and q\u0307\u0323 z\u0351\u036b\u0343\u036a a\u0334\u0335\u031c\u0330",
-        "北京今天的天气很好。",
-        "東京タワーは高いです。ﾊﾝｶｸ",
-        "한국어 문장입니다. \u1112\u1161\u11ab\u1100\u1173\u11af",  # composed, and letter by letter
-        "هذا نص يُقرأ من اليمين إلى اليسار",
-        "שלום עולם, left to right, then שוב",
-        "नमस्ते दुनिया ภาษาไทยไม่มีช่องว่าง",
-        "ﬁnance 🙂",
-        "👩\u200d👩\u200d👧\u200d👦 🇺🇳 👍🏽 🙃",  # one family, one flag, one thumb
-        "🙂" * 50,
-        "Привет, мир! Γειά σου Κόσμε, ΟΔΟΣ ΣΑΣ.",  # JavaScript writes ς for a Σ that ends a word
-        "\x00\x01\x07\x1b[31mred\x1b[0m \x7f\x85 end",
-        "\ufeffzero\u200bwidth\u2060joiner soft\u00adhyphen \u202eoverride\u202c",
-        "private \ue000, replaced \ufffd, unassigned \U000e0fff, astral 𝕳𝖊𝖑𝖑𝖔 𐍈",
-        f"{SPECIAL} a[SEP]b [sep] x</s>y",
-        "1234567890 3.14159 1e-9 ½ ² Ⅷ ١٢٣ €£¥",
-        "def f(x): return {'a': x**2}  # https://example.org/?q=a%20b&c=1",
-        "word-with_under.scores/and\\slashes… “quotes” — dashes",
-        full,
-        f"{full} a",
-        LONG,
-        "x" * 10_000,
-        "长" * 2_000,
-    ]
 
 
 def _text_of(count: Callable[[str], int], tokens: int) -> str:
