@@ -109,8 +109,8 @@ def changes(name: str, before: Report, after: Report) -> list[Change]:
     for suite, quality in before["quality"].items():
         if suite in after["quality"]:
             compared.append(_score(name, suite, quality, after["quality"][suite]))
-    sizes = [report["size_bytes"]["graph"] / 1e6 for report in (before, after)]
-    compared.append(Change(name, "graph MB", *sizes, None))
+    was, now = (report["size_bytes"]["graph"] / 1e6 for report in (before, after))
+    compared.append(Change(name, "graph MB", was, now, None))
     if _other_conditions(before, after):
         return compared
     resolved = max(resolution(before), resolution(after))

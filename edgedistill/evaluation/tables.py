@@ -158,9 +158,8 @@ def terminal(reports: list[Report]) -> str:
     lines = []
     for rows in filter(None, tables):
         heads = ["bundle", *(cell.head for cell in rows[0][1])]
-        lines.append(
-            of_cells(heads, [[title(report), *(cell.shown for cell in row)] for report, row in rows])
-        )
+        shown = [[title(report), *(cell.shown for cell in row)] for report, row in rows]
+        lines.append(of_cells(heads, shown))
     return "\n".join([*lines, *(line for note in notes for line in textwrap.wrap(note, width()))])
 
 

@@ -33,9 +33,8 @@ def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> Measures
     student, teacher, count = unit(student), unit(teacher), len(student)
     random = np.random.default_rng(0)
     queries = np.sort(random.permutation(count)[:QUERIES])
-    nearest = [
-        search(rows[queries], rows, min(NEAREST + 1, count))[0].tolist() for rows in (student, teacher)
-    ]
+    most = min(NEAREST + 1, count)
+    nearest = [search(rows[queries], rows, most)[0].tolist() for rows in (student, teacher)]
     overlap = []
     for query, *both in zip(queries.tolist(), *nearest, strict=True):
         ours, theirs = (set(rows) - {query} for rows in both)
