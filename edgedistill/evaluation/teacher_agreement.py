@@ -33,12 +33,7 @@ def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> Measures
     student, teacher, count = unit(student), unit(teacher), len(student)
     random = np.random.default_rng(0)
     queries = np.sort(random.permutation(count)[:QUERIES])
-    most = min(NEAREST + 1, count)
-    nearest = [search(rows[queries], rows, most)[0].tolist() for rows in (student, teacher)]
-    overlap = []
-    for query, *both in zip(queries.tolist(), *nearest, strict=True):
-        ours, theirs = (set(rows) - {query} for rows in both)
-        overlap += [len(ours & theirs) / len(theirs)] if theirs else []
+    overlap = _overlap(*((rows[queries], rows) for rows in (student, teacher)), queries)
     i, j = random.integers(0, count, (2, pairs))
     if count * (count - 1) // 2 <= pairs:  # all of them
         i, j = np.triu_indices(count, 1)
@@ -47,8 +42,19 @@ def agreement(student: Floats, teacher: Floats, pairs: int = 50_000) -> Measures
         "texts": count,
         "spearman": spearman(dot(student[i], student[j]), dot(teacher[i], teacher[j])),
         "cosine_mean": float(dot(student, teacher).mean()) if comparable else None,
-        "top10_overlap": float(np.mean(overlap or 1)),
+        "top10_overlap": overlap,
     }
+
+
+def _overlap(first: tuple[Floats, Floats], second: tuple[Floats, Floats], numbers: np.ndarray) -> float:
+    """The share of the NEAREST rows of each of the second's queries that the first finds too. Both are
+    (queries, rows); a query is not found itself, which is the row of its number."""
+    most = min(NEAREST + 1, len(second[1]))
+    shares = []
+    for number, *both in zip(numbers, *(search(*pair, most)[0] for pair in (first, second)), strict=True):
+        ours, theirs = ({*rows[rows != number][:NEAREST].tolist()} for rows in both)
+        shares += [len(ours & theirs) / len(theirs)] if theirs else []
+    return float(np.mean(shares or 1))
 
 
 def space(queries: Floats, expected: Floats) -> tuple[float, str | None]:
@@ -79,9 +85,10 @@ def beside(name: str | Path, other: str | Path) -> Measures:
     again = "embed the texts of the index again"
     if asked.dims[0] != index.dims[0]:
         return result | {"advice": f"the dimensions differ: {again}"}
-    compared = agreement(asked.encode(texts), index.encode(texts), 0)
-    result["cosine_mean"] = round(compared["cosine_mean"], 4)
-    result["neighbours_kept"] = share = round(compared["top10_overlap"], 4)
+    queries, rows = asked.encode(texts), index.encode(texts)
+    result["cosine_mean"] = round(float(dot(queries, rows).mean()), 4)
+    share = round(_overlap((queries, rows), (rows, rows), np.arange(len(texts))), 4)
+    result["neighbours_kept"] = share
     keep = "the index may be kept" if share >= ENOUGH_KEPT else again
     return result | {"advice": f"{share:.0%} of the neighbours are found: {keep}"}
 
