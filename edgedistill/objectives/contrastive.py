@@ -122,8 +122,7 @@ def soft_targets(rows: Tensor, targets: Tensor, queue: Tensor, batch: Tensor) ->
 
     rows (V, B, d), queue (K, d), batch (B, d), targets (B, B + K): probabilities. Returns (V,).
     """
-    predicted = logits(rows, queue, batch).log_softmax(-1)
-    return -(targets * predicted).sum(-1).mean(1)
+    return -(targets * logits(rows, queue, batch).log_softmax(-1)).sum(-1).mean(1)
 
 
 @torch.no_grad()

@@ -143,5 +143,4 @@ def _mean_tokens(opened: Opened) -> int:
     for ahead in opened.stages:
         for side in ahead.rows.sides:
             texts += sample(side)[:CHUNK]
-    lengths = [len(ids) for ids in encode(texts)]
-    return max(1, round(float(np.mean(lengths))))
+    return max(1, round(float(np.mean([len(ids) for ids in encode(texts)]))))

@@ -33,8 +33,7 @@ def pad(rows: Sequence[np.ndarray], pad_id: int) -> tuple[np.ndarray, np.ndarray
     """(input_ids, attention_mask), each (n, T) int64 for the longest row's T, at least 1, padded on the
     right."""
     lengths = np.array([len(row) for row in rows])
-    longest = max(1, lengths.max())
-    mask = np.arange(longest) < lengths[:, None]
+    mask = np.arange(max(1, lengths.max())) < lengths[:, None]
     ids = np.full(mask.shape, pad_id, np.int64)
     ids[mask] = np.concatenate(rows)
     return ids, mask.astype(np.int64)

@@ -103,8 +103,7 @@ class RequestReader:
     def read(self, body: bytes | bytearray) -> EmbeddingRequest:
         """Raises Refusal for what is not JSON in UTF-8, and for keys and values that are not understood."""
         try:
-            value = orjson.loads(body)
-            request = self.kind.model_validate(value)
+            request = self.kind.model_validate(orjson.loads(body))
         except orjson.JSONDecodeError as error:
             message = f"body: not JSON ({error}); send JSON in UTF-8"
             raise Refusal(400, message, None, "invalid_json") from None
