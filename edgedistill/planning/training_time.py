@@ -51,28 +51,23 @@ def estimate_seconds(opened: Opened, missing: list[TeacherPass], session: Sessio
     Takes a second or two, but for a teacher in int8 whose graph is not cached yet: it is made, and training
     will find it.
     """
-    accelerator = train.accelerator_for(opened.spec, session.device)
-    return {
-        "teacher": teacher_seconds(missing, replace(session, device=accelerator.device.type)),
-        "student": student_seconds(opened, accelerator),
-    }
-
-
-def teacher_seconds(missing: list[TeacherPass], session: Session) -> float:
-    """About how many seconds the teachers will take to embed what is missing."""
     flush_denormals()
+    accelerator = train.accelerator_for(opened.spec, session.device)
+    on_device = replace(session, device=accelerator.device.type)
     missing = [teacher_pass for teacher_pass in missing if teacher_pass.missing]
     for teacher_pass in missing:
-        teacher_pass.teacher.prepare(session)
+        teacher_pass.teacher.prepare(on_device)
     limit = TEACHER_SECONDS / max(1, len(missing))
-    return round(
-        sum(
-            teacher_pass.missing
-            * seconds_per_text(teacher_pass.teacher, sample(teacher_pass.corpus), session.device, limit)
-            for teacher_pass in missing
-        ),
-        3,
-    )
+    teacher = 0.0
+    student = 0.0
+    for teacher_pass in missing:
+        texts = sample(teacher_pass.corpus)
+        rate = seconds_per_text(teacher_pass.teacher, texts, on_device.device, limit)
+        teacher += teacher_pass.missing * rate
+    if samples := training_samples(opened):
+        with torch.random.fork_rng(devices=[]):
+            student = samples * _seconds_per_row(opened, accelerator)
+    return {"teacher": round(teacher, 3), "student": round(student, 3)}
 
 
 def sample(corpus: Corpus) -> list[str]:
@@ -97,16 +92,6 @@ def seconds_per_text(teacher: Embeds, texts: list[str], device: str, limit: floa
     return float(np.median(measured))
 
 
-def student_seconds(opened: Opened, accelerator: Accelerator) -> float:
-    """Seconds of the distillation stages: those of a text, times the texts."""
-    samples = training_samples(opened)
-    if not samples:
-        return 0.0
-    flush_denormals()
-    with torch.random.fork_rng(devices=[]):
-        return round(samples * _seconds_per_row(opened, accelerator), 3)
-
-
 def is_measured(student: nn.Module) -> bool:
     """Whether a student is small enough to be built, converted and trained for a moment by a check, which
     answers within seconds. A shared layer counts as often as it is applied."""
@@ -117,13 +102,18 @@ def is_measured(student: nn.Module) -> bool:
 
 
 def _seconds_per_row(opened: Opened, accelerator: Accelerator) -> float:
-    """Seconds in which a copy of the student learns from one text: a batch of random tokens, the second of
-    two."""
-    device = accelerator.device
-    length = _mean_tokens(opened)
-    module = copy.deepcopy(opened.student.module).to(device).train().requires_grad_(True)
-    rows = min(TIMED_ROWS, *(stage.batch for stage in opened.spec.distilling))
-    ids = torch.randint(len(opened.student.tokenizer), (rows, length), device=device)
+    """Seconds in which a copy of the student learns from one text: a batch of random tokens, as many a text
+    as training reads on average, the second of two."""
+    stages = opened.spec.distilling
+    texts = list[str]()
+    for ahead in opened.stages:
+        for side in ahead.rows.sides:
+            texts += sample(side)[:CHUNK]
+    limited = opened.student.limited_tokenizer.limited(max(stage.max_tokens for stage in stages))
+    length = max(1, round(float(np.mean(list(map(len, limited.encoder()(texts)))))))
+    module = copy.deepcopy(opened.student.module).to(accelerator.device).train().requires_grad_(True)
+    rows = min(TIMED_ROWS, *(stage.batch for stage in stages))
+    ids = torch.randint(len(opened.student.tokenizer), (rows, length), device=accelerator.device)
     optimizer = torch.optim.AdamW(module.parameters())
     for _ in range(2):  # the first builds its kernels
         started = time.perf_counter()
@@ -133,14 +123,3 @@ def _seconds_per_row(opened: Opened, accelerator: Accelerator) -> float:
         optimizer.step()
         optimizer.zero_grad()
     return (time.perf_counter() - started) / rows
-
-
-def _mean_tokens(opened: Opened) -> int:
-    """Tokens of a text that training reads, on average."""
-    most = max(stage.max_tokens for stage in opened.spec.distilling)
-    encode = opened.student.limited_tokenizer.limited(most).encoder()
-    texts = []
-    for ahead in opened.stages:
-        for side in ahead.rows.sides:
-            texts += sample(side)[:CHUNK]
-    return max(1, round(float(np.mean([len(ids) for ids in encode(texts)]))))
