@@ -67,7 +67,7 @@ def named(patterns: list[str], data: Path | None) -> set[str]:
 def expanded(path: Path) -> list[Path]:
     """The files that a path or a glob stands for, whatever their type, sorted. Raises UserError for a pipe:
     the texts of a file are read more than once."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if os.path.exists(path) and not (path.is_file() or path.is_dir()):
         raise UserError(f"{path}: a pipe, which can be read only once; write what it gives to a file")
     parts = path.parts[bool(path.anchor) :]
     return sorted(each for each in set(_expanded(Path(path.anchor), parts)) if _is_file(each))

@@ -35,11 +35,10 @@ SPACE_TEXTS = 64  # queries whose embeddings by two encoders are compared
 
 
 class Outputs(NamedTuple):
-    """The files to write: reports as JSON, one self-contained HTML page, and a picture of it."""
+    """The files to write: reports as JSON, and one self-contained HTML page."""
 
     json: Path | None = None
     html: Path | None = None
-    png: Path | None = None
 
 
 NO_FILES = Outputs()
@@ -109,7 +108,8 @@ def bench(
     reports = [assemble(target, measured, opened[0].name, described) for target in measured]
     if outputs.json is not None:
         report.write(outputs.json, reports)
-    page.draw(reports, outputs.html, outputs.png)
+    if outputs.html is not None:
+        page.write(outputs.html, reports)
     (show or session.log)(tables.terminal(reports))
     for path in filter(None, outputs):
         session.log(f"wrote {path}")
@@ -195,11 +195,11 @@ def assemble(
         },
         "parameters": manifest["parameters"],
         "size_bytes": {"graph": graph["size_bytes"]},
-        "machine": described,
         "versions": machine.versions(),
         "quality": target.quality,
         "kept": kept,
         **target.speed,
+        "machine": target.speed["machine"] or described,
         "single": {**target.speed["single"], "texts_of": suite_of_texts},
         "agreement": target.agreement,
     }
@@ -212,30 +212,32 @@ def _check_outputs(outputs: Outputs) -> None:
             raise UserError(f"{file}: a folder; give the name of a file")
         with files.folder_beside(file):
             pass
-    if outputs.png is not None:
-        page.browser()
 
 
 def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> None:
     """Compare the embeddings that another's runner returned with edgedistill's own. Raises CheckFailed where
-    they are of another model, so that no report has its times."""
+    they are of another model or its golden texts fail, so that no report has its times."""
     runner = target.speed["runner"]
-    place = f"--runner {target.runner.name}"
+    option = target.runner.option
     rows = runner.pop("embeddings", None)
     runner["name"] = target.runner.name
+    golden = runner.get("golden", {"worst": 1, "least": 1})
+    if golden["worst"] < golden["least"]:
+        fact = "a golden text is at {worst:.4f} to what it should be, and {least} is asked".format(**golden)
+        raise CheckFailed(f"{option}: {fact}; report it with the processor and the compiler")
     if not rows:
         return
     expected = target.open(session).encode_query(texts[: len(rows)])
     if {len(row) for row in rows} != {expected.shape[1]} or len(rows) > len(texts):
         raise UserError(
-            f"{place}: embeddings that are not of {expected.shape[1]} dimensions, or of more than its texts; "
-            "see bench/README.md"
+            f"{option}: embeddings that are not of {expected.shape[1]} dimensions, or of more than its "
+            "texts; see bench/README.md"
         )
     least = float(cosines.dot(cosines.unit(np.array(rows)), expected).min())
     runner["cosine_min"] = round(least, 5)
     if least < SAME_MODEL:
         raise CheckFailed(
-            f"{place}: an embedding is at a cosine of {least:.3f} to that of {target.title}, so it did not "
+            f"{option}: an embedding is at a cosine of {least:.3f} to that of {target.title}, so it did not "
             "run this graph; check the command"
         )
 

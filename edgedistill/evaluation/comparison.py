@@ -55,9 +55,7 @@ class Change(NamedTuple):
         return [*names, *values, f"{self.change:+.1%}", interval, self.verdict]
 
 
-def compare(
-    before: Path, after: Path, show: Log, html: Path | None = None, png: Path | None = None
-) -> Measures:
+def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> Measures:
     """Compare the reports of two files bundle by bundle, show the table, and draw both on a page.
 
     Reports are matched by title, and two that are alone in their files whatever their names. Returns
@@ -95,7 +93,8 @@ def compare(
         for report in reports:
             name = f"{report['bundle']['name']} {when}"
             both.append({**report, "bundle": {**report["bundle"], "name": name}})
-    page.draw(both, html, png, rows)
+    if html is not None:
+        page.write(html, both, rows)
     fell = ["{}: {}: {} to {}, {}".format(*change.cells) for change in compared if change.verdict == WORSE]
     listed = [{**change._asdict(), "change": change.change, "verdict": change.verdict} for change in compared]
     result = {"before": str(before), "after": str(after), "changes": listed, **missing}

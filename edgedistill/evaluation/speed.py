@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -36,7 +37,9 @@ from edgedistill.session import Session
 TIMEOUT_S = 3600.0  # of one measurement
 IMPORT_ROOT = Path(__file__).resolve().parents[2]  # holds the package, for the runner's PYTHONPATH
 OWN = "python"
+CORE = "edgedistill.device.speed_child"
 PROGRAMS = ("node", "web")  # of export/, on Node
+PLACE = re.compile(r"ssh://|adb(://|$)")  # where --on has a bundle measured
 FORM_IS_IN = "see bench/README.md"
 FORM = '{"single_ms": [ms, …], "texts_s": {"32": rate}}'
 
@@ -49,14 +52,18 @@ class Runner(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Runner:
-        """Return python, node or web, or the runner that a command line starts. Raises UserError where its
-        program is missing."""
+        """Return python, node or web, a place, or the runner that a command line starts. Raises UserError
+        where its program is missing, or a place does not take it."""
         if name == OWN:
             return cls(name, (sys.executable, "-m", "edgedistill.evaluation.speed_child"))
         if name in PROGRAMS:
             if shutil.which("node") is None:
                 raise UserError(f"--runner {name}: no Node on the path; install Node 20")
-            return cls(name, (sys.executable, "-m", "edgedistill.device.speed_child", name))
+            return cls(name, (sys.executable, "-m", CORE, name))
+        if PLACE.match(name):
+            place = cls(name, (sys.executable, "-m", CORE, name))
+            _told(place, {"what": "check"}, TIMEOUT_S)
+            return place
         try:
             command = shlex.split(name)
         except ValueError as error:
@@ -66,6 +73,11 @@ class Runner(NamedTuple):
         if not command or shutil.which(command[0]) is None:
             raise UserError(f"--runner: {unknown_name('runner or program', name, [OWN, *PROGRAMS])}")
         return cls(shlex.join(map(files.portable, command)), tuple(command))
+
+    @property
+    def option(self) -> str:
+        """As it was given on the command line."""
+        return f"{'--on' if PLACE.match(self.name) else '--runner'} {self.name}"
 
 
 PYTHON = Runner.named(OWN)
@@ -83,6 +95,13 @@ class Length(Part):
     pooling_ms: NotNegative | None = None
 
 
+class Golden(Part):
+    """The lowest cosine of a golden text, and what the student's file asks for."""
+
+    worst: float
+    least: float
+
+
 class Answer(Part):
     """What a runner answers to a request for times, as bench/README.md describes it."""
 
@@ -97,6 +116,8 @@ class Answer(Part):
     version: str | None = None
     start_ms: Positive | None = None
     device: str = "cpu"
+    golden: Golden | None = None
+    machine: Measures | None = None  # where it is another than this one
 
 
 def titled(name: str, precision: str, runner: str) -> str:
@@ -184,8 +205,8 @@ def measure(
             answer = rounds[-1].answer
             if {*answer.texts_s, *answer.by_length} != {*first.texts_s, *first.by_length}:
                 raise UserError(
-                    f"--runner {target.runner.name}: round {number} has other batch sizes or lengths "
-                    f"than round 1; {FORM_IS_IN}"
+                    f"{target.runner.option}: round {number} has other batch sizes or lengths than round 1; "
+                    f"{FORM_IS_IN}"
                 )
     *own, again = timed
     pooled = [summary(rounds, plan) for rounds in own]
@@ -221,14 +242,31 @@ def compare(
 def ask(runner: Runner, request: Measures, timeout_s: float = TIMEOUT_S) -> Round:
     """Run one measurement in a fresh process. Raises UserError for a runner that is too slow, fails or
     answers anything but a line of the agreed form."""
-    place = f"--runner {runner.name}"
-    paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     before = machine.pressure()
     started = time.perf_counter_ns()
+    told = _told(runner, {**request, "started_ns": started}, timeout_s)
+    seconds = (time.perf_counter_ns() - started) / 1e9
+    after = machine.pressure()
+    shares = {key: round((after[key] - before[key]) / seconds, 4) for key in before if key in after}
+    line = (told.strip().splitlines() or [""])[-1]
+    try:
+        value = json.loads(line)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise UserError(f"{runner.option}: its last line is {quote(line)}, not {FORM}; {FORM_IS_IN}")
+    if wrong := problems(Answer, value):
+        raise UserError(*(f"{runner.option}: its answer's {fact}; {FORM_IS_IN}" for fact in wrong))
+    return Round(Answer(**value), shares)
+
+
+def _told(runner: Runner, request: Measures, timeout_s: float) -> str:
+    """What a runner prints. Raises UserError for one that is too slow or fails."""
+    paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         done = subprocess.run(
             runner.command,
-            input=json.dumps({**request, "started_ns": started}),
+            input=json.dumps(request),
             capture_output=True,
             encoding="utf-8",
             errors="replace",
@@ -237,25 +275,14 @@ def ask(runner: Runner, request: Measures, timeout_s: float = TIMEOUT_S) -> Roun
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise UserError(
-            f"{place}: no answer within {timeout_s:g} s; run it by itself, or leave it out"
-        ) from None
-    seconds = (time.perf_counter_ns() - started) / 1e9
-    after = machine.pressure()
+        fact = f"no answer within {timeout_s:g} s"
+        raise UserError(f"{runner.option}: {fact}; run it by itself, or leave it out") from None
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1]
-        raise UserError(f"{place}: ended with {done.returncode}: {reason[:300]}; run it by itself")
-    shares = {key: round((after[key] - before[key]) / seconds, 4) for key in before if key in after}
-    line = (done.stdout.strip().splitlines() or [""])[-1]
-    try:
-        value = json.loads(line)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise UserError(f"{place}: its last line is {quote(line)}, not {FORM}; {FORM_IS_IN}")
-    if wrong := problems(Answer, value):
-        raise UserError(*(f"{place}: its answer's {fact}; {FORM_IS_IN}" for fact in wrong))
-    return Round(Answer(**value), shares)
+        reason = (done.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1][:500]
+        if CORE not in runner.command:
+            reason = f"ended with {done.returncode}: {reason}; run it by itself"
+        raise UserError(f"{runner.option}: {reason}")
+    return done.stdout
 
 
 def summary(rounds: list[Round], plan: MeasurementPlan) -> Measures:
@@ -271,13 +298,20 @@ def summary(rounds: list[Round], plan: MeasurementPlan) -> Measures:
     by_length = {}
     for length in first.by_length:
         timings = [answer.by_length[length].model_dump(exclude_none=True) for answer in answers]
-        medians = {key: round(float(np.median([timing[key] for timing in timings])), 4) for key in timings[0]}
+        medians = {}
+        for key, value in timings[0].items():
+            medians[key] = round(float(np.median([timing.get(key, value) for timing in timings])), 4)
         whole = [round(timing["tokenize_ms"] + timing["graph_ms"], 4) for timing in timings]
         by_length[length] = {**medians, "range_ms": [min(whole), max(whole)]}
     return {
         "threads": first.threads,
         "device": first.device,
-        "runner": {"version": first.version, "embeddings": first.embeddings},
+        "runner": {
+            "version": first.version,
+            "embeddings": first.embeddings,
+            **({"golden": first.golden.model_dump()} if first.golden else {}),
+        },
+        "machine": first.machine,
         "single": {
             **points,
             "interval95": intervals,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import math
 import re
-import shutil
-import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 
 from edgedistill.errors import counted
@@ -27,8 +25,8 @@ from edgedistill.evaluation.report import (
 )
 from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.evaluation.suites.retrieval import by_cosine
+from edgedistill.session import width, wrapped
 
-WIDTH = 100  # columns at most
 LONGEST_HEAD = 12  # of a column in the terminal
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
 TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")
@@ -160,7 +158,7 @@ def terminal(reports: list[Report]) -> str:
         heads = ["bundle", *(cell.head for cell in rows[0][1])]
         shown = [[title(report), *(cell.shown for cell in row)] for report, row in rows]
         lines.append(of_cells(heads, shown))
-    return "\n".join([*lines, *(line for note in notes for line in textwrap.wrap(note, width()))])
+    return "\n".join([*lines, *(line for note in notes for line in wrapped(note))])
 
 
 def markdown(reports: list[Report]) -> str:
@@ -179,22 +177,18 @@ def markdown(reports: list[Report]) -> str:
     return "\n".join([*lines, "", f"<sub>{conditioned}</sub>", ""])
 
 
-def plain(sheet: RenderableType, columns: int | None = None) -> str:
-    """What rich would print, as text of so many columns, by default what fits the terminal."""
-    screen = Console(width=columns or width(), file=io.StringIO(), record=True)
+def plain(sheet: Table, columns: int | None = None) -> str:
+    """A table as text of so many columns, by default what fits the terminal; all are drawn alike."""
+    sheet.box, sheet.pad_edge, sheet.padding = box.SIMPLE_HEAD, False, (0, 1, 0, 0)
+    screen = Console(width=columns or width(), file=io.StringIO(), record=True, markup=False)
     screen.print(sheet)
     return "\n".join(line.rstrip() for line in screen.export_text().rstrip().splitlines())
-
-
-def width() -> int:
-    """The columns of a table: those of the terminal, at most WIDTH."""
-    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
 def of_cells(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table as text. Its first column takes what the others, which are cut nowhere, leave of the
     terminal."""
-    sheet = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    sheet = Table()
     sheet.add_column(heads[0], overflow="fold")
     for head in heads[1:]:
         sheet.add_column(shorten(head, LONGEST_HEAD), justify="right", no_wrap=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from tokenizers import Tokenizer
 
-from edgedistill import machine
+from edgedistill import files, machine
 from edgedistill.errors import UserError, border, raise_failed
 from edgedistill.files import Json
 from edgedistill.runtime import manifest as manifests
@@ -28,6 +28,7 @@ from edgedistill.runtime.similarity import (
     COSINE,
     PROBABILITY,
     Measure,
+    check_spaces,
     search,
     similarity,
     softmax,
@@ -111,7 +112,7 @@ class Bundle:
     @property
     def space(self) -> str | None:
         """What an index can note: embeddings of bundles with the same identifier may be mixed. All precisions
-        of a student share it; None where the bundle is older than that, and of a pair."""
+        of a student share it; that of a pair is its documents'. None where the bundle is older than that."""
         return self.manifest.get("space")
 
     def of(self, role: str) -> Bundle:
@@ -186,7 +187,12 @@ class Bundle:
 
     @border()
     def search(
-        self, query: str | Iterable[str], documents: Iterable[str] | np.ndarray, k: int = 10, **others: Any
+        self,
+        query: str | Iterable[str],
+        documents: Iterable[str] | np.ndarray,
+        k: int = 10,
+        space: str | None = None,
+        **others: Any,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The k documents most similar to a query, best first: their indices and cosines, both (k,), or all
         where there are fewer. Of an iterable of queries both are (q, k).
@@ -195,12 +201,15 @@ class Bundle:
         documents: texts, which are embedded, or their embeddings as `encode_document` returns them, in any
             precision.
         k: how many.
+        space: of these embeddings: the `space` of the bundle that made them, where it was noted.
         others: names of sentence-transformers, such as top_k; see `our_names`.
 
-        Raises UserError as `encode`, and for embeddings of other dimensions.
+        Raises UserError as `encode`, and for embeddings of other dimensions or another space.
         """
         if others:
-            return self.search(query, documents, **our_names("search", others, {"k": k}))
+            options = {"k": k, "space": space}
+            return self.search(query, documents, **our_names("search", others, options))
+        check_spaces(space, self.space)
         one = isinstance(query, str)
         if not isinstance(query, str):
             query = given_texts(query, "query", "a string or a list")
@@ -373,6 +382,12 @@ class MeanBundle(Bundle):
         self._both = (document, query)
         self._vocabulary = document._tokenizer.get_vocab_size()
 
+    @property
+    def space(self) -> str | None:
+        """That of both encoders together; None where one of them has none."""
+        spaces = [encoder.space for encoder in self._both]
+        return None if None in spaces else files.cache_key(mean=spaces)[:16]
+
     def passages(self, text: str, role: str = "document") -> list[str]:
         """As of a bundle: the parts are read whole by both encoders."""
         document, query = self._both
@@ -433,6 +448,10 @@ class PairBundle(Bundle):
             f"{self.manifest['name']}: a pair of encoders, for queries and documents; call encode_query or "
             f"encode_document (--as query or document), or open {self.folder}/query or {self.folder}/document"
         )
+
+    @property
+    def space(self) -> str | None:
+        return self.document.space
 
     @property
     def encoders(self) -> list[Bundle]:
