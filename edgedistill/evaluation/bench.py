@@ -121,8 +121,10 @@ def bench(
     for check in checks:
         what = "{bundle}: {requirement}".format(**check)
         if check["met"] is None:
-            why_not = "its suite or its teacher was not measured; add --suite, the teacher's bundle"
-            session.log(f"requirement of {what}: not checked, {why_not}")
+            session.log(
+                f"requirement of {what}: not checked, its suite or its teacher was not measured; add "
+                "--suite, the teacher's bundle"
+            )
         elif not check["met"]:
             unmet.append(f"{what} is {check['found']:.4f}, its recipe requires {check['required']:g}")
     raise_failed(unmet, **result)

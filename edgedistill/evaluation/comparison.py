@@ -127,10 +127,12 @@ def _score(name: str, suite: str, before: Measures, after: Measures) -> Change:
     for quality in (before, after):
         samples = [task.get("samples", {}) for task in quality["tasks"].values()]
         items.append([sample.get("gold", len(sample.get("scores", ()))) for sample in samples])
-    interval, resolved = None, TOLERANCE
+    interval = None
+    resolved = TOLERANCE
     if items[0] == items[1] and all(items[0]):
         was, now = (bootstrap.of_suite(quality["tasks"])[""] for quality in (before, after))
-        interval, resolved = bootstrap.interval((now - was) / before["average"]), 0.0
+        interval = bootstrap.interval((now - was) / before["average"])
+        resolved = 0.0
     return Change(name, suite, 100 * before["average"], 100 * after["average"], interval, resolved)
 
 
@@ -154,7 +156,8 @@ def _other_conditions(before: Report, after: Report) -> list[str]:
 
 
 def _conditions(report: Report) -> Measures:
-    machine, single = report.get("machine", {}), report.get("single", {})
+    machine = report.get("machine", {})
+    single = report.get("single", {})
     return {
         "processor": [machine.get(key) for key in ("cpu", "flags")],
         "number of threads": report.get("threads"),

@@ -275,8 +275,9 @@ def _told(runner: Runner, request: Measures, timeout_s: float) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        fact = f"no answer within {timeout_s:g} s"
-        raise UserError(f"{runner.option}: {fact}; run it by itself, or leave it out") from None
+        raise UserError(
+            f"{runner.option}: no answer within {timeout_s:g} s; run it by itself, or leave it out"
+        ) from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1][:500]
         if CORE not in runner.command:

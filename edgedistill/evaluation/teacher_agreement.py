@@ -85,7 +85,8 @@ def beside(name: str | Path, other: str | Path) -> Measures:
     again = "embed the texts of the index again"
     if asked.dims[0] != index.dims[0]:
         return result | {"advice": f"the dimensions differ: {again}"}
-    queries, rows = asked.encode(texts), index.encode(texts)
+    queries = asked.encode(texts)
+    rows = index.encode(texts)
     result["cosine_mean"] = round(float(dot(queries, rows).mean()), 4)
     share = round(_overlap((queries, rows), (rows, rows), np.arange(len(texts))), 4)
     result["neighbours_kept"] = share

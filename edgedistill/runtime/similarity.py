@@ -19,11 +19,11 @@ def check_spaces(*spaces: str | None) -> None:
     """Raises UserError where two of them are known and differ."""
     known = list(dict.fromkeys(space for space in spaces if space is not None))
     if len(known) > 1:
-        fact = "embeddings of two spaces, whose cosines mean nothing"
-        way_out = (
-            "embed the texts of one again (edgedistill verify A --with B measures whether that can wait)"
+        raise UserError(
+            f"spaces {' and '.join(map(str, known))}: embeddings of two spaces, whose cosines mean "
+            "nothing; embed the texts of one again (edgedistill verify A --with B measures whether "
+            "that can wait)"
         )
-        raise UserError(f"spaces {' and '.join(map(str, known))}: {fact}; {way_out}")
 
 
 def similarity(

@@ -401,8 +401,7 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
     about = f"{first.dims[0]} dimensions, up to {first.max_tokens} tokens"
     if first.fallback:
         session.log(f"{name}:{first.precision}: {first.fallback}")
-    title = f"{first.manifest['name']}:{first.precision}"
-    session.log(f"{title}, {about}, on http://{host}:{free}/v1")
+    session.log(f"{first.manifest['name']}:{first.precision}, {about}, on http://{host}:{free}/v1")
     GracefulServer(config, server).run(sockets=[listener])
 
 

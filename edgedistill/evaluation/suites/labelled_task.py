@@ -53,24 +53,31 @@ def of_recipe(manifest: Measures, file: str, data: Path | None) -> dict[str, Cla
     Raises UserError where the recipe names no test split, there is no such file, or a label is not among the
     bundle's.
     """
-    option, known = "--suite task", manifest["labels"]
+    option = "--suite task"
+    known = manifest["labels"]
     spec = recipe.parse(manifest["recipe"], "manifest.json: recipe").finetuning
     if spec is None or (spec.rows.test is None and not file):
         raise UserError(f"{option}: the bundle's recipe names no test split; give a table with {option}:FILE")
-    task, name = spec.rows, "test"
+    task = spec.rows
+    name = "test"
     if file:
         path = Path(file) if Path(file).is_file() or data is None else data / file
-        columns, name = [*map(str, task.columns)], path.name
+        columns = [*map(str, task.columns)]
+        name = path.name
         if not path.is_file():
-            way_out = f"give a table with the columns {', '.join([*columns, str(task.label)])}"
-            raise UserError(f"{option}:{file}: no such file; {way_out}")
+            raise UserError(
+                f"{option}:{file}: no such file; give a table with the columns "
+                f"{', '.join([*columns, str(task.label)])}"
+            )
         rows = labelled_tasks.read_table(path, columns, str(task.label), option)
     else:
         recorded.check_confined(task, data, f"{option}: manifest.json: recipe.stages")
         rows = labelled_tasks.read_split(task, "test", data, option)
     if unknown := sorted(set(rows.labels) - set(known)):
-        fact = f"label {unknown[0]!r} is not among the bundle's ({', '.join(known)})"
-        raise UserError(f"{name}: {fact}; give the task it was fine-tuned for")
+        raise UserError(
+            f"{name}: label {unknown[0]!r} is not among the bundle's ({', '.join(known)}); give the "
+            "task it was fine-tuned for"
+        )
     return {name: ClassifiedRows(*rows)}
 
 
@@ -80,7 +87,8 @@ def scores(predicted: np.ndarray, gold: np.ndarray, labels: list[str]) -> dict[s
     a label 2·hits / (predicted + gold), and 0 where neither has any."""
     by_label = []
     for label in range(len(labels)):
-        one, other = predicted == label, gold == label
+        one = predicted == label
+        other = gold == label
         by_label.append(2 * int((one & other).sum()) / max(1, int(one.sum() + other.sum())))
     return {
         "accuracy": float((predicted == gold).mean()),
