@@ -69,8 +69,8 @@ class TransferFolder(Task):
         rare = min(labels, key=lambda label: counts[label])
         if counts[rare] < (self.folds or 1):
             raise UserError(
-                f"{folder}: label {rare!r} has {counts[rare]} rows to train on, {self.folds or 1} are needed; "
-                "fix the set, or give fewer folds"
+                f"{folder}: label {rare!r} has {counts[rare]} rows to train on, {self.folds or 1} are "
+                "needed; fix the set, or give fewer folds"
             )
         return Labelled(sides, np.array(labels), np.array(split), self)
 
