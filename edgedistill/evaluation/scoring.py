@@ -137,13 +137,13 @@ def rankings(suite: Suite, encode: Any, search: Search) -> dict[str, Measures]:
     its `weight` and the average of `bm25` alone."""
     encoder = finite(encode, f"suite {suite.name}")
     by_title: dict[str, dict[str, Measures]] = {}
+    averaged = FAMILIES[suite.kind].averaged
     if suite.kind not in FLOAT32_ALONE:
         encoder = encoder._replace(text=Remembered(encoder.text))  # tasks share texts
     for name, task in suite.tasks.items():
-        for title, measures in task.rankings(encoder, search).items():
+        for title, measures in task.rankings(encoder, search, averaged).items():
             by_title.setdefault(f"{suite.name}{title}", {})[name] = measures
     qualities = {}
-    averaged = FAMILIES[suite.kind].averaged
     for title, tasks in by_title.items():
         measured = list(tasks.values())
         quality = {"kind": suite.kind, "average": _mean(measured, averaged), "tasks": tasks}
