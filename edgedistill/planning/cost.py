@@ -182,8 +182,10 @@ def table(costs: Cost) -> str:
         return plain(sheet)
     parts = ", ".join(f"{who} {duration(share)}" for who, share in seconds.items())
     without = ", without the fine-tuning" if "labelled" in costs else ""
-    return f"{plain(sheet)}\nestimated training time on this machine: about "
-    f"{duration(sum(seconds.values()))} ({parts}){without}"
+    return (
+        f"{plain(sheet)}\nestimated training time on this machine: about "
+        f"{duration(sum(seconds.values()))} ({parts}){without}"
+    )
 
 
 def duration(seconds: float) -> str:

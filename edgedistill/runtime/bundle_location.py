@@ -107,11 +107,15 @@ def _not_found(name: str) -> str:
         return f"{name}: a file; give a bundle's folder, or the name of one that ships"
     owner, _, model = name.partition("/")
     if model and HUB_ID.fullmatch(name) and owner not in ("bundles", "runs") and not Path(owner).exists():
-        return f"{name}: no bundle here, it looks like a hub id; make a bundle of that: edgedistill export "
-        f"{name} --revision main --out bundles/{model}"
+        return (
+            f"{name}: no bundle here, it looks like a hub id; make a bundle of that: edgedistill export "
+            f"{name} --revision main --out bundles/{model}"
+        )
     known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("[!.]*/manifest.json"))}
-    return f"{unknown_name('bundle', name, known)}; `edgedistill students` lists what ships, `edgedistill "
-    "export MODEL` makes one"
+    return (
+        f"{unknown_name('bundle', name, known)}; `edgedistill students` lists what ships, `edgedistill "
+        "export MODEL` makes one"
+    )
 
 
 def languages(manifest: Json) -> list[str]:
