@@ -98,7 +98,7 @@ class Labelled(TaskData):
         if folds is not None:
             splits = _folds(labels, folds)
         refit = self.protocol.refit or folds is not None
-        fits = [_fit_and_test(x, labels, *rows, refit=refit) for rows in splits]
+        fits = [_fit_and_test(x, labels, train, dev, test, refit) for train, dev, test in splits]
         accuracies, strengths = (list(values) for values in zip(*fits, strict=True))
         counts = {"rows": len(labels), "classes": len(np.unique(labels))}
         if folds is None:
