@@ -7,6 +7,7 @@ nothing of it is used before the runtime's checks, and its student's shape is ch
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -43,11 +44,16 @@ class BundleRun(run.Run):
         super().__init__(opened.folder, spec, shape, info)
         self.precision = opened.precision
         self._entry: dict[str, Any] = manifest["precisions"][opened.precision]
+        self.space = opened.space
 
     @property
     def origin(self) -> dict[str, Any]:
         """{bundle, precision, sha256 of the graph}."""
         return {"bundle": self.folder.name, "precision": self.precision, "sha256": self._entry["sha256"]}
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        return self.folder
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """From tokenizer.json alone, with the names of its special tokens: other settings could have it

@@ -66,7 +66,8 @@ class Shaped:
 class Run(Shaped):
     """An opened run: the student, its tokenizer, its recipe; `shape` is student.json and `info` is run.json.
 
-    With `remote_code` Python code that comes with a teacher's own model may run.
+    `space` is that of its embeddings, where a bundle said so. With `remote_code` Python code that comes with
+    a teacher's own model may run.
     """
 
     folder: Path
@@ -74,6 +75,7 @@ class Run(Shaped):
     shape: dict[str, Any]
     info: dict[str, Any]
     remote_code: bool = False
+    space: str | None = None
 
     def __post_init__(self) -> None:
         self.model_folder = self.folder / "model"  # where the student is a whole model
@@ -130,9 +132,8 @@ class Run(Shaped):
         of unit length. Raises UserError for files that are not those of a student."""
         with opening(self.folder, "its student does not open", AGAIN):
             if self.kind in ("teacher", "reduced"):
-                teacher = sentence_transformer.read(
-                    self.model_folder, self.shape.get("pooling"), self.remote_code
-                )
+                source, pooling = model_folder.read(self.model_folder), self.shape.get("pooling")
+                teacher = sentence_transformer.read(source, pooling, self.remote_code)
                 if (self.folder / "student.safetensors").exists():  # fine-tuned
                     _load(teacher, self.folder / "student.safetensors")
                 if self.kind == "teacher":

@@ -21,7 +21,7 @@ from edgedistill.objectives.ranking import cosines
 from edgedistill.objectives.regression import mse
 from edgedistill.students.sentence_transformer import Affine
 from edgedistill.teacher import targets
-from edgedistill.teacher.dimension_reduction import fix_signs
+from edgedistill.teacher.targets import fix_signs
 
 DAMPING = 1e-3  # of a covariance's mean variance, added to its diagonal in CCA
 

@@ -50,11 +50,8 @@ def is_static(student: Any, precisions: list[str]) -> bool:
 
 def vocabulary_size(student: Any) -> int:
     """Rows of the embedding table: token ids must be below."""
-    return int(
-        student.model.config.vocab_size
-        if graph_writer.is_encoder(student)
-        else student.embedding.num_embeddings
-    )
+    encoder = graph_writer.is_encoder(student)
+    return int(student.model.config.vocab_size if encoder else student.embedding.num_embeddings)
 
 
 def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
@@ -63,30 +60,25 @@ def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
     Weights beside the graphs are as exact as the best of `precisions`.
     """
     write_tokenizer(folder, run)
-    if not graph_writer.is_encoder(student):
-        pad = {"pad_token_id": run.shape.get("pad") or 0}  # fastembed pads with it
-        files.write_json(
-            folder / "config.json", {"model_type": f"edgedistill-{run.kind}", **run.shape, **pad}
-        )
-        if is_static(student, precisions):
-            _static(folder, run, student)
-        return
-    config = {
-        key: value for key, value in student.model.config.to_diff_dict().items() if key not in DROPPED_KEYS
-    }
-    files.write_json(folder / "config.json", {**config, "architectures": [type(student.model).__name__]})
-    _modules(folder, run, student, half="fp32" not in precisions)
+    encoder = graph_writer.is_encoder(student)
+    if encoder:
+        config = student.model.config.to_diff_dict() | {"architectures": [type(student.model).__name__]}
+        config = {key: value for key, value in config.items() if key not in DROPPED_KEYS}
+        _modules(folder, run, student, half="fp32" not in precisions)
+    else:
+        pad = run.shape.get("pad") or 0  # fastembed pads with it
+        config = {"model_type": f"edgedistill-{run.kind}", **run.shape, "pad_token_id": pad}
+    files.write_json(folder / "config.json", config)
+    if is_static(student, precisions):
+        _static(folder, run, student)
 
 
 def write_tokenizer(folder: Path, run: Run) -> None:
     """Write the three files that every library reads; each of them truncates to the student's max_tokens, by
     itself or where asked to."""
     tokenizer: Any = run.tokenizer()
-    files.write_json(
-        folder / "tokenizer.json",
-        tokenizer_json(run.tokenizer_folder, run.max_tokens, tokenizer.truncation_side),
-        compact=True,
-    )
+    content = tokenizer_json(run.tokenizer_folder, run.max_tokens, tokenizer.truncation_side)
+    files.write_json(folder / "tokenizer.json", content, compact=True)
     config = files.read_json(run.tokenizer_folder / "tokenizer_config.json")
     if config.get("tokenizer_class") == "TokenizersBackend":  # a name that only transformers 5 knows
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -112,7 +104,7 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
 
     A head that the graph applies to every token has no Dense.
     """
-    poolings = list(getattr(student, "poolings", None) or [student.pooling])
+    poolings, source = student.poolings, run.source
     width, dense = int(student.model.config.hidden_size), _dense(student)
     if graph_writer.pools_to_embedding(student):
         width, dense = int(student.dims), []
@@ -121,12 +113,11 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     files.write_json(
         folder / "sentence_bert_config.json", {"max_seq_length": run.max_tokens, "do_lower_case": False}
     )
-    source = run.source
     files.write_json(folder / "config_sentence_transformers.json", _sentence_settings(run, source))
     pooling = {
         "word_embedding_dimension": width,
         **_pooling(poolings),
-        "include_prompt": source.pools_prompt if source else True,
+        "include_prompt": source is None or source.pools_prompt,
     }
     modules = [("Transformer", None), ("Pooling", pooling)]
     for linear, activation in dense:
@@ -159,9 +150,8 @@ def _chain(folder: Path, modules: list[tuple[str, dict[str, Any] | None]]) -> No
     listed = []
     for at, (name, config) in enumerate(modules):
         path = "" if name == "Transformer" else f"{at}_{name}"
-        listed.append(
-            {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{name}"}
-        )
+        kind = f"sentence_transformers.models.{name}"
+        listed.append({"idx": at, "name": str(at), "path": path, "type": kind})
         if config is not None:
             files.write_json(folder / path / "config.json", config)
     files.write_json(folder / "modules.json", listed)
@@ -182,11 +172,10 @@ def _sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str,
     for role in ROLES[1:]:
         if prompts.get(role, "") != run.prompts.of(role):
             prompts = {**prompts, role: run.prompts.of(role)}
-    similarity = source.similarity if source and source.is_unit else "cosine"
     return {
         "prompts": prompts,
         "default_prompt_name": names[0] if names else None,
-        "similarity_fn_name": similarity,
+        "similarity_fn_name": source.similarity if source and source.is_unit else "cosine",
     }
 
 
@@ -203,8 +192,9 @@ def _dense(student: Any) -> list[tuple[nn.Module, nn.Module]]:
     """(linear or UnitLength, activation) of each layer after pooling."""
     if hasattr(student, "dense"):
         return [(block[0], block[1]) for block in student.dense]
-    activation = nn.Tanh() if student.tanh else nn.Identity()
-    return [(student.head, activation)] if student.head is not None else []
+    if student.head is None:
+        return []
+    return [(student.head, nn.Tanh() if student.tanh else nn.Identity())]
 
 
 def _static(folder: Path, run: Run, student: StaticStudent) -> None:
