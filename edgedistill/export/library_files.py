@@ -102,7 +102,7 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     pooling = {"word_embedding_dimension": width, **_pooling(poolings), "include_prompt": prompted}
     chain = [("Transformer", {}), ("Pooling", pooling)]
     kind = torch.float16 if half else torch.float32
-    for layer, activation in zip(layers, [*layers[1:], nn.Identity()], strict=True):
+    for layer, activation in zip(layers, [*layers, nn.Identity()][1:], strict=True):
         if isinstance(layer, nn.Linear):
             named = f"{type(activation).__module__}.{type(activation).__name__}"
             sizes = {"in_features": layer.in_features, "out_features": layer.out_features}
