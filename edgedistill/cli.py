@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,9 +21,9 @@ from edgedistill import files, object_store
 from edgedistill.data import file_patterns
 from edgedistill.data.input_file import KINDS
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
-from edgedistill.precisions import DEFAULT, PRECISIONS
+from edgedistill.precisions import DEFAULT, PRECISIONS, STANDARD
 from edgedistill.runtime.arguments import MOST_THREADS
-from edgedistill.session import Session, check_one_process, process
+from edgedistill.session import Session, check_one_process, process, wrapped
 
 INTERRUPTED = 130
 Command = Callable[..., None]
@@ -254,20 +253,24 @@ def print_read(session: Session, value: dict[str, Any], as_json: bool, text: str
 def students(as_json: Json = False) -> None:
     """List the students that ship.
 
-    Other commands take them by name. tokens: longer texts are cut. MB: the graph and tokenizer.json, which a
-    device needs. STS: how well cosines agree with people's judgements of pairs (Spearman x 100). search: how
-    well queries find their texts (nDCG@10 x 100). --json adds the folder, what the student is, more scores,
-    and the licences of its teacher and of the texts that it learned from.
+    Other commands take them by name. tokens: a student ignores what follows these. MB: the graph and
+    tokenizer.json, all that a device needs. STS: do cosines agree with people's judgements (Spearman x 100).
+    search: do queries find their texts (nDCG@10 x 100). --json adds folders, more scores and licences.
     """
+    from edgedistill.evaluation import tables
     from edgedistill.runtime import bundle_location
 
     shipped, scored = bundle_location.shipped(), bundle_location.SCORED
-    lines = [f"name   languages       tokens    MB{''.join(f'{title:>8}' for title in scored.values())}"]
-    for student in shipped:
-        scores = "".join(f"{100 * student['scores'][suite]:8.1f}" for suite in scored)
-        size = f"{student['max_tokens']:6} {student['size_bytes'] / 1e6:5.1f}"
-        lines.append(f"{student['name']:6} {' '.join(student['languages']):15} {size}{scores}")
-    print_result({"students": shipped}, as_json, "\n".join(lines))
+    rows = [
+        [
+            *(each["name"], " ".join(each["languages"]), str(each["max_tokens"])),
+            f"{each['size_bytes'] / 1e6:.1f}",
+            *(f"{100 * each['scores'][suite]:.1f}" for suite in scored),
+        ]
+        for each in shipped
+    ]
+    table = tables.of_cells(["name", "languages", "tokens", "MB", *scored.values()], rows)
+    print_result({"students": shipped}, as_json, table)
 
 
 @_command("edgedistill recipes demo-bert2 > mine.yaml")
@@ -295,7 +298,7 @@ def recipes(
         if not shipped or shipped[-1]["group"] != group:
             lines += ["", group]
         shipped.append({"name": spec.name, "group": group, "about": spec.about})
-        lines += textwrap.wrap(f"{spec.name:{width}}{spec.about}", 100, subsequent_indent=" " * width)
+        lines += wrapped(f"{spec.name:{width}}{spec.about}", width)
     return print_result({"recipes": shipped}, as_json, "\n".join(lines[1:]))
 
 
@@ -562,6 +565,12 @@ def export(
     ),
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006
     out: Path | None = _value(None, "DIR", "Folder of the bundle. Default: bundles/NAME."),
+    shape: str | None = _value(
+        None,
+        "1xTOKENS",
+        "One fixed shape, such as 1x128, for engines that need one: texts are padded, and cut at so many "
+        f"tokens. Of {', '.join(STANDARD)}; default: fp32,qdq.",
+    ),
     core: Path | None = _value(
         None,
         "DIR",
@@ -588,7 +597,8 @@ def export(
     precisions = listed(precision)
     if (folder := core or web) is not None:
         option = "--core" if core else "--web"
-        others = {"--out": out, "--documents": documents, "--pooling": pooling, "--web": core and web}
+        others = {"--out": out, "--documents": documents, "--pooling": pooling, "--shape": shape}
+        others |= {"--web": core and web}
         if unused := [option for option, value in others.items() if value]:
             raise UserError(f"{option} {folder}: writes no bundle; leave {' and '.join(unused)} out")
         from edgedistill import device
@@ -608,6 +618,8 @@ def export(
         raise UserError(
             f"--documents {documents}: writes a pair of encoders; add --out, the folder of the pair"
         )
+    if documents is not None and shape:
+        raise UserError(f"--shape {shape}: not of a pair; export each encoder alone")
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
     _require_torch(
@@ -617,7 +629,8 @@ def export(
 
     exported = model_source.Source(source, pooling, revision, remote_code)
     if documents is None:
-        result = bundle_writer.export(exported, precisions, out, log)
+        precisions = ["fp32", "qdq"] if shape and precisions == DEFAULT else precisions
+        result = bundle_writer.export(exported, precisions, out, log, shape)
     else:
         document_encoder = model_source.Source(documents, remote_code=remote_code)
         result = pair_bundle.export(exported, document_encoder, precisions, out, log, mean)
@@ -662,7 +675,6 @@ def bench(
     ),
     out: Path | None = _value(None, "FILE", "Write the reports to this JSON file."),
     html: Path | None = _value(None, "FILE", "Write a self-contained HTML page."),
-    png: Path | None = _value(None, "FILE", "Write that page as a picture (needs Chromium)."),
     markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
     compare: tuple[Path, Path] | None = _value(
         None,
@@ -681,7 +693,7 @@ def bench(
     MB is the graph alone. Accuracy is also reported as the share of the teacher's score that is retained,
     where the teacher's bundle is measured too.
     """
-    for option, file in (("--out", out), ("--html", html), ("--png", png)):
+    for option, file in (("--out", out), ("--html", html)):
         if file is not None and file.is_file():
             files.check_free(file, option, overwrite)
     show = None if as_json or markdown else typer.echo
@@ -689,11 +701,11 @@ def bench(
         fact = f"measure nothing, and {bundles[0]} is given too"
         raise UserError(f"--from and --compare: {fact}; leave one out")
     if drawn is not None:
-        return _drawn(drawn, html, png, as_json, markdown)
+        return _drawn(drawn, html, as_json, markdown)
     if compare is not None:
         from edgedistill.evaluation import comparison
 
-        return print_result(comparison.compare(*compare, show or log, html, png), as_json)
+        return print_result(comparison.compare(*compare, show or log, html), as_json)
     from edgedistill.data import bm25
     from edgedistill.evaluation import bench as benchmark
     from edgedistill.evaluation import scoring, speed, tables
@@ -705,18 +717,19 @@ def bench(
     texts_of = benchmark.documents(documents, session) if documents else None
     search = scoring.Search(hybrid_weight, texts_of, precisions=precisions)
     plan = speed.QUICK if quick else speed.PLAN
-    outputs = benchmark.Outputs(out, html, png)
+    outputs = benchmark.Outputs(out, html)
     runners = runner or [speed.OWN]
     result = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runners, show)
     return print_result(result, as_json, tables.markdown(result["reports"]) if markdown else "")
 
 
-def _drawn(file: Path, html: Path | None, png: Path | None, as_json: bool, markdown: bool) -> None:
-    """Show the reports of a file as a table, a page or a picture of it."""
+def _drawn(file: Path, html: Path | None, as_json: bool, markdown: bool) -> None:
+    """Show the reports of a file as a table and a page."""
     from edgedistill.evaluation import page, report, tables
 
     reports = report.read(file)
-    page.draw(reports, html, png)
+    if html is not None:
+        page.write(html, reports)
     result = {"schema": report.SCHEMA, "reports": [report.without_samples(made) for made in reports]}
     print_result(result, as_json, tables.markdown(reports) if markdown else tables.terminal(reports))
 
@@ -772,17 +785,17 @@ def embed(
     print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
 
 
-@_command("edgedistill search nano 'docs/**/*.md' 'how do I reset it?'")
+@_command("edgedistill search 'how do I reset it?' docs")
 def search(
-    name: OneBundle,
-    paths: list[str] | None = _positional(
+    question: str = _positional(..., "QUESTION", "What to look for, in quotes. It may also come last."),
+    places: list[str] | None = _positional(
         None,
-        "PATH",
-        "Files of texts as for embed, globs, folders; node_modules and what is hidden are skipped.",
+        "[PATH]... [STUDENT]",
+        "Folders, files, or globs; by default this folder. And the student, a bundle's name or folder; by "
+        "default nano.",
         show_default=False,
     ),
-    question: str = _positional("", "QUESTION", "What to look for, in quotes.", show_default=False),
-    top: int = _value(10, "N", "How many texts to show.", min=1),
+    top: int = _value(5, "N", "How many texts to show.", min=1),
     column: Column = None,
     weight: float | None = _value(
         None, "WEIGHT", HYBRID_WEIGHT + " 0 leaves BM25 out.", "--hybrid-weight", min=0
@@ -790,30 +803,37 @@ def search(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Find the texts of files that answer a question.
+    """Search texts by meaning and by words.
 
-    Ranks paragraphs, lines and rows by meaning, their cosine to the question (at most 1), and with the extra
-    `search` also by the share of its words that they have, BM25; one score joins both. The best are shown in
-    at most three lines each, after a line where none is close; --json has whole texts. Embeddings are kept
-    in the cache: only what has changed is embedded again.
+    Paragraphs, lines and table rows are ranked by meaning (the cosine to the question) and, with the extra
+    `search`, also by the question's words that they contain (BM25). `score` joins both. --json prints whole
+    texts. Embeddings are cached, so only new and changed texts are embedded; `edgedistill status` shows the
+    cache.
     """
     from edgedistill import search_files
     from edgedistill.data import bm25
     from edgedistill.runtime.bundle import load
 
-    opened = load(name, threads=threads)  # first: the bundle may be what was left out
-    named = [path for path in paths or [] if not (files.is_glob(path) or object_store.is_address(path))]
-    missing = [path for path in named if not os.path.exists(path)]
-    if os.path.exists(question) or not paths or len(missing) > 1:
-        fact = "files or a folder must stand before the question, which is in quotes"
-        way_out = f"for example: edgedistill search {name} docs 'how do I reset it?'"
-        raise UserError(f"edgedistill search {name}: {fact}; {way_out}")
+    name, paths, question = search_files.arguments([question, *(places or [])])
+    opened = load(name, threads=threads)
     request = search_files.Search(paths, question, top, column, bm25.WEIGHT if weight is None else weight)
     result = search_files.search(opened, request, _session(quiet=as_json))
     log(f"ranked by {result['ranked_by']}")
     if result["close"] is None:
-        log("too few texts to say whether one is close")
+        log("too few texts to tell whether one is close")
     print_result(result, as_json, search_files.table(result))
+
+
+@_command("edgedistill status")
+def status(as_json: Json = False) -> None:
+    """Show versions, processor, extras and caches.
+
+    Also which precision is used on this machine and why, and how long `nano` takes for a short text.
+    """
+    from edgedistill import status as state
+
+    found = state.status(_session().cache)
+    print_result(found, as_json, state.table(found))
 
 
 @_command("edgedistill verify nano")
@@ -852,6 +872,9 @@ def serve(
     api_key: str | None = _value(
         None, "KEY", "Requests must bear it. Better in the environment.", envvar="EDGEDISTILL_API_KEY"
     ),
+    model_name: list[str] | None = _value(
+        None, "NAME", "Another name that clients may ask for, such as text-embedding-3-small. Repeatable."
+    ),
     workers: int = _value(
         1, "N", "Batches embedded at the same time, a copy of the bundle each.", min=1, max=MOST_THREADS
     ),
@@ -882,6 +905,7 @@ def serve(
     limits = server.Limits(
         *(max_body_mb * 1_000_000, max_texts, max_chars, queue_seconds, batch_tokens),
         *(timeout, header_timeout, stop_timeout, tuple(cors or ()), api_key),
+        names=tuple(model_name or ()),
     )
     session = Session(device=device, log=typer.echo, threads=threads)
     server.serve(name, host, port, limits, workers, session)

@@ -23,11 +23,10 @@ from edgedistill.training import train
 RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")
 PLAN = speed.MeasurementPlan(rounds=2, seconds=0.5)
 NEXT = """
-With your own texts:
-  edgedistill search {1}/bundles/{0} FOLDER "a question"
-  edgedistill adapt nano --texts FOLDER --out bundles/mine   a student that ships learns them, without labels
-  edgedistill recipes starter > mine.yaml                    a recipe to begin a student of your own with
-  edgedistill serve nano                                     or embed; README.md has browsers and phones"""
+With texts of yours:
+  edgedistill search "a question" FOLDER {1}/bundles/{0}
+  edgedistill adapt nano --texts FOLDER --out bundles/mine
+  edgedistill recipes starter > mine.yaml"""
 
 
 def demo(

@@ -51,6 +51,7 @@ class Precision(NamedTuple):
     fallback: str | None
     dtype: str | None = None
     default: bool = False
+    standard: bool = False  # operators of ai.onnx alone
 
     @property
     def remedy(self) -> str:
@@ -58,10 +59,9 @@ class Precision(NamedTuple):
         return f"try --precision {self.fallback}" if self.fallback else "a bug in the graph, please report it"
 
 
-# The most exact weights first. fp32, fp16 and qdq hold operators of ai.onnx alone, the others onnxruntime's
-# too. The products of w8 and w4 are slower than float32's where the processor does not multiply 8-bit
-# integers. A CPU only emulates float16. On cuda, w8, w4 and qdq were not measured; int8's products run on the
-# CPU there.
+# The most exact weights first. The products of w8 and w4 are slower than float32's where the processor does
+# not multiply 8-bit integers. A CPU only emulates float16. On cuda, w8, w4 and qdq were not measured; int8's
+# products run on the CPU there.
 PRECISIONS: dict[str, Precision] = {
     "fp32": Precision(
         file="onnx/model.onnx",
@@ -76,6 +76,7 @@ PRECISIONS: dict[str, Precision] = {
         fallback=None,
         dtype="fp32",
         default=True,
+        standard=True,
     ),
     "fp16": Precision(
         file="onnx/model_fp16.onnx",
@@ -89,6 +90,7 @@ PRECISIONS: dict[str, Precision] = {
         probability_difference=0.01,
         fallback="fp32",
         dtype="fp16",
+        standard=True,
     ),
     "w8": Precision(
         file="onnx/model_w8.onnx",
@@ -131,6 +133,7 @@ PRECISIONS: dict[str, Precision] = {
         batch_cosine=0.99999,
         probability_difference=0.20,
         fallback="fp32",
+        standard=True,
     ),
     "w4": Precision(
         file="onnx/model_q4.onnx",  # the name of transformers.js for q4
@@ -150,6 +153,7 @@ PRECISIONS: dict[str, Precision] = {
     ),
 }
 DEFAULT = [name for name, precision in PRECISIONS.items() if precision.default]
+STANDARD = [name for name, precision in PRECISIONS.items() if precision.standard]
 
 
 def known_precisions(precisions: Sequence[str]) -> list[str]:

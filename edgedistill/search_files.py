@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,21 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import files
+from edgedistill import files, object_store
 from edgedistill.data import bm25, cached_folder, file_patterns, input_file, readers
 from edgedistill.embed_file import LONGEST_TEXT
 from edgedistill.errors import UserError, escaped
 from edgedistill.reading import Reading
-from edgedistill.runtime import manifest
+from edgedistill.runtime import bundle_location, manifest
 from edgedistill.runtime.arguments import positive
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.similarity import similarity
-from edgedistill.session import QUIET, Session, progress_bar
+from edgedistill.session import QUIET, Session, progress_bar, wrapped
 
+STUDENT = "nano"  # unless another is named
+EXAMPLE = "edgedistill search 'how do I reset it?' docs"
 CHUNK_TEXTS = 1_024  # embedded between two reports of progress
 FORMAT = 2  # part of every cache key: raise it when what is kept changes
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
-INDENT, LINES, WIDTH = " " * 5, 3, 100  # of a text that is printed, where the terminal has them
+INDENT, LINES = 5, 3  # of a text that is printed
 KEPT = 64  # folders in the cache: of so many sets of paths, or bundles, the last
 PRECISION = "int8"  # in which embeddings are kept: a quarter of float32's bytes, for nearly the same ranking
 
@@ -46,6 +47,32 @@ class Search:
     top: int = 10
     column: str | None = None
     weight: float = bm25.WEIGHT
+
+
+def arguments(words: list[str]) -> tuple[str, list[str], str]:
+    """The student, the paths and the question of a command line.
+
+    The question is the last or the first word that is no path and no student. Without paths this folder is
+    searched. Raises UserError where there is no question, or more than one.
+    """
+    student = next((word for word in words if bundle_location.find(word)), None)
+    rest = [word for word in words if word is not student]
+    unknown = [word for word in rest if not _is_path(word)]
+    if not unknown:
+        raise UserError(f"edgedistill search: no question; give one in quotes: {EXAMPLE}")
+    question = rest[-1] if rest[-1] in unknown else unknown[0]
+    if others := [word for word in unknown if word is not question]:
+        fact = f"{', '.join(map(repr, others))}: no file, no folder and no student"
+        raise UserError(f"edgedistill search: {fact}; put the question in quotes: {EXAMPLE}")
+    return student or STUDENT, [word for word in rest if word is not question] or ["."], question
+
+
+def _is_path(word: str) -> bool:
+    """Whether a word of the command line names files; a star in a word is a pattern even where none
+    matches."""
+    if os.path.exists(word) or object_store.is_address(word) or ("*" in word and " " not in word):
+        return True
+    return bool(file_patterns.expanded(Path(word)))
 
 
 def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[str, Any]:
@@ -71,7 +98,7 @@ def search(opened: Bundle, request: Search, session: Session = QUIET) -> dict[st
     if weight:
         try:
             words = bm25.BM25(texts, "BM25").shares([question])
-            ranked_by, least = f"cosine above their mean + {weight:g} BM25", bm25.CLOSE
+            ranked_by, least = f"cosine above the mean + {weight:g} × BM25", bm25.CLOSE
         except UserError as missing:  # the extra, or words in these texts
             ranked_by = f"cosine alone ({missing})"
     scores, best = bm25.joined(cosines, words, weight), bm25.joined(cosines, words).max()
@@ -135,7 +162,7 @@ def _kept_embeddings(
 ) -> tuple[np.ndarray, int]:
     """The embeddings of distinct texts as documents, (n, d) int8, and how many of them were computed now: an
     earlier call with the same bundle and paths left the others in the cache, with the hashes of their
-    texts."""
+    texts. The bundle's digest stands for more than its space, which a stranger's manifest may claim."""
     bundle = [manifest.digest(opened.manifest), *(encoder.precision for encoder in opened.encoders)]
     paths = [os.path.abspath(each) for each in request.paths]
     key = files.cache_key(format=FORMAT, paths=paths, column=request.column, bundle=bundle)
@@ -176,7 +203,7 @@ def _forget(cache: Path) -> None:
 def table(found: dict[str, Any]) -> str:
     """The results for reading: the scores that rank them, cosines and, where it was joined, BM25, file and
     line, and the text, cut to LINES of the terminal's width."""
-    results, width = found["results"], max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+    results = found["results"]
     titles = ["score", "cosine", *(["BM25"] if any(each["bm25"] for each in results) else [])]
     lines = ["Nothing close. The nearest anyway:"] if found["close"] is False else []
     lines += [f"  #{''.join(f'{title:>8}' for title in titles)}  where"]
@@ -184,8 +211,5 @@ def table(found: dict[str, Any]) -> str:
         file, number, text, *_ = each.values()
         numbers = "".join(f"{each[title.lower()]:8.2f}" for title in titles)
         lines.append(f"{rank:3}{numbers}  {file}:{number}")
-        shortened = textwrap.wrap(
-            escaped(text.replace("\n", " · ")), width - len(INDENT), max_lines=LINES, placeholder=" …"
-        )
-        lines += [f"{INDENT}{line}" for line in shortened]
+        lines += wrapped(" " * INDENT + escaped(text.replace("\n", " · ")), INDENT, LINES)
     return "\n".join(lines)

@@ -4,6 +4,8 @@ and the progress bar."""
 from __future__ import annotations
 
 import os
+import shutil
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from edgedistill.files import own_cache
 from edgedistill.reading import Reading
 
 LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
+WIDTH = 100  # columns of output at most
 Log = Callable[[str], None]  # one line for the user; the command line writes it to stderr
 
 
@@ -51,6 +54,17 @@ class Session:
 
 
 QUIET = Session()
+
+
+def width() -> int:
+    """The columns that output has: those of the terminal, at most WIDTH, and 80 where there is none."""
+    return max(40, min(WIDTH, shutil.get_terminal_size((80, 24)).columns))
+
+
+def wrapped(text: str, indent: int = 0, lines: int | None = None) -> list[str]:
+    """A text in lines as wide as the terminal, those after the first indented; cut after so many `lines`."""
+    follow = " " * indent
+    return textwrap.wrap(text, width(), subsequent_indent=follow, max_lines=lines, placeholder=" …")
 
 
 def process() -> tuple[int, int]:

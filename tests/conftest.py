@@ -14,6 +14,7 @@ from typing import Any, get_args
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+collect_ignore = ["faults"] if os.name == "nt" else []  # limits and signals of POSIX
 
 WORDS = {
     "who": "the cat|the dog|a child|my neighbour|the teacher|an old man|the young singer|our doctor".split(

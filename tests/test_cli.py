@@ -23,6 +23,7 @@ from edgedistill import cli, files
 from edgedistill.cli import app
 from edgedistill.data import bm25
 from edgedistill.errors import MAX_NAMES, closest_names
+from edgedistill.precisions import PRECISIONS
 from edgedistill.runtime import verify
 from edgedistill.training import train
 from tests.conftest import World
@@ -40,6 +41,7 @@ COMMANDS = (
     "bench",
     "embed",
     "search",
+    "status",
     "serve",
     "verify",
     "demo",
@@ -274,20 +276,16 @@ def test_a_number_outside_its_range_is_named(tmp_path: Path) -> None:
     [
         ("embedd nano", "edgedistill: No such command 'embedd'. Did you mean 'embed'?; edgedistill --help "),
         ("nano texts.csv", "edgedistill: No such command 'nano'; edgedistill --help describes it"),
-        ("search nano how", "edgedistill search nano: files or a folder must stand before the question, "),
-        ("search nano how .", "edgedistill search nano: files or a folder must stand before the question, "),
-        (
-            "search nano how is it",
-            "edgedistill search nano: files or a folder must stand before the question, ",
-        ),
-        ("search nano how it", "search: no file matches 'how': no such file or folder"),
+        ("search nano .", "edgedistill search: no question; give one in quotes: "),
+        ("search nano how is it", "edgedistill search: 'how', 'is': no file, no folder and no student; "),
+        ("search nano none/*.md q", "search: no file matches 'none/*.md': no such file or folder"),
         ("embed nano --device tpu", "device: no device 'tpu'; did you mean 'cpu'? (cpu, cuda)"),
         ("embed owner/name", "owner/name: no bundle here, it looks like a hub id; make a bundle of that: "),
         (
             "check nano",
             "nano: reads 'unlabeled/tatoeba_en.txt.gz' and 13 more in a data folder; give --data ",
         ),
-        ("search question .", "no bundle 'question'; choose one: (micro, multi, nano); "),
+        ("search question .", "search: '.' is a folder without texts; give some "),
         ("embed", "edgedistill embed: Missing argument 'BUNDLE[:PRECISION]'; edgedistill embed --help"),
         ("embed nano x.csv -o y", "edgedistill embed: No such option: -o; edgedistill embed --help"),
         ("verify nano micro", "edgedistill verify: Got unexpected extra argument"),
@@ -306,7 +304,7 @@ def test_students_lists_what_ships(tmp_path: Path) -> None:
     assert found == edgedistill.shipped() and {Path(each["folder"]).name for each in found} == set(
         files.shipped("bundle")
     )  # type: ignore[attr-defined]
-    head, *rows = call("students", folder=tmp_path).stdout.splitlines()
+    head, _, *rows = call("students", folder=tmp_path).stdout.strip().splitlines()
     assert head.split() == ["name", "languages", "tokens", "MB", "STS", "search"]
     table = (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- students:begin -->\n")[2]
     titles, _, *listed = (line.strip("| ").split(" | ") for line in table.splitlines()[: 2 + len(rows)])
@@ -314,6 +312,18 @@ def test_students_lists_what_ships(tmp_path: Path) -> None:
     for row, beside in zip(rows, listed, strict=True):
         name, *_, tokens, size, sts, search = row.split()
         assert beside[0].startswith(f"[`{name}`]") and beside[2:6] == [tokens, size, sts, search]
+
+
+def test_status_says_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache" / "search").mkdir(parents=True)
+    (tmp_path / "cache" / "search" / "a.npy").write_bytes(bytes(2_000_000))
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
+    found = last(call("status", "--json", folder=tmp_path))
+    assert (found["version"], found["caches"]) == (edgedistill.__version__, {"search": 2_000_000})
+    assert found["p50_ms"] > 0 and set(found["precisions"]) == set(PRECISIONS)  # type: ignore[operator, call-overload]
+    shown = call("status", folder=tmp_path).stdout
+    first = "int8, or the first that a bundle has of qdq, "
+    assert first in " ".join(shown.split()) and shown.splitlines()[-1].split() == ["search", "2.0", "MB"]
 
 
 def test_help_by_its_other_names(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_the_ranking_is_that_of_the_bundle_and_bm25(nano: Bundle, docs: Path, se
     assert np.allclose([each["cosine"] for each in alone["results"]], cosines, atol=0.01)
     assert {each["bm25"] for each in alone["results"]} == {0} and alone["ranked_by"] == "cosine"
     joined = asked(nano, paths, session, "second train", weight=50.0)
-    assert joined["ranked_by"] == "cosine above their mean + 50 BM25" and joined["embedded"] == 0
+    assert joined["ranked_by"] == "cosine above the mean + 50 × BM25" and joined["embedded"] == 0
     assert joined["results"][0]["bm25"] > joined["results"][3]["bm25"] == 0
     assert [each["score"] for each in joined["results"]] == sorted(
         (each["score"] for each in joined["results"]), reverse=True
@@ -227,7 +227,7 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert all(len(line) <= 100 for line in lines)
     assert told.stderr.startswith("read 2 files; columns of docs/rows.csv (text)\ntexts: 2; to embed: 2\n")
     assert told.stderr.endswith(
-        "ranked by cosine above their mean + 2 BM25\ntoo few texts to say whether one is close\n"
+        "ranked by cosine above the mean + 2 × BM25\ntoo few texts to tell whether one is close\n"
     )
     options = ("--json", "--top", "1", "--hybrid-weight", "0")
     told = call(*("search", "nano", "docs/*.md", "docs/rows.csv", QUESTION, *options), folder=tmp_path)
@@ -236,6 +236,26 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for option, value in (("--top", "0"), ("--threads", "0")):
         told = call("search", "nano", "docs", QUESTION, option, value, folder=tmp_path)
         assert told.returncode == 2 and option.strip("-") in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("money", ("nano", ["."], "money")),
+        ("money|docs", ("nano", ["docs"], "money")),
+        ("docs|money?", ("nano", ["docs"], "money?")),
+        ("micro|money", ("micro", ["."], "money")),
+        (
+            "money|docs/*.md|docs/lines.txt|micro:int8",
+            ("micro:int8", ["docs/*.md", "docs/lines.txt"], "money"),
+        ),
+        ("nano|docs|multi", ("nano", ["docs"], "multi")),
+        ("nano|none/*.md|money", ("nano", ["none/*.md"], "money")),
+        ("is *this* it? " * 40, ("nano", ["."], "is *this* it? " * 40)),
+    ],
+)
+def test_words_of_the_command_line_in_any_order(docs: Path, line: str, expected: object) -> None:
+    assert search_files.arguments(line.split("|")) == expected
 
 
 def test_a_long_text_is_cut_to_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,11 +35,10 @@ SPACE_TEXTS = 64  # queries whose embeddings by two encoders are compared
 
 
 class Outputs(NamedTuple):
-    """The files to write: reports as JSON, one self-contained HTML page, and a picture of it."""
+    """The files to write: reports as JSON, and one self-contained HTML page."""
 
     json: Path | None = None
     html: Path | None = None
-    png: Path | None = None
 
 
 NO_FILES = Outputs()
@@ -108,7 +107,8 @@ def bench(
     reports = [assemble(target, measured, opened[0].name, described) for target in measured]
     if outputs.json is not None:
         report.write(outputs.json, reports)
-    page.draw(reports, outputs.html, outputs.png)
+    if outputs.html is not None:
+        page.write(outputs.html, reports)
     (show or session.log)(tables.terminal(reports))
     checks = []
     for target, made in zip(measured, reports, strict=True):
@@ -202,8 +202,6 @@ def _check_outputs(outputs: Outputs) -> None:
             raise UserError(f"{file}: a folder; give the name of a file")
         with files.folder_beside(file):
             pass
-    if outputs.png is not None:
-        page.browser()
 
 
 def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> None:

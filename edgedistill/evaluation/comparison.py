@@ -53,9 +53,7 @@ class Change(NamedTuple):
         return [*names, *values, f"{self.change:+.1%}", interval, self.verdict]
 
 
-def compare(
-    before: Path, after: Path, show: Log, html: Path | None = None, png: Path | None = None
-) -> Measures:
+def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> Measures:
     """Compare the reports of two files bundle by bundle, show the table, and draw both on a page.
 
     Reports are matched by title, and two that are alone in their files whatever their names. Returns
@@ -84,7 +82,8 @@ def compare(
         if alone:
             show(f"{key.replace('_', ' ')}: {', '.join(alone)}")
     both = [*_renamed(old, "before"), *_renamed(new, "after")]
-    page.draw(both, html, png, [change.cells for change in compared])
+    if html is not None:
+        page.write(html, both, [change.cells for change in compared])
     worse = [change for change in compared if change.verdict == WORSE]
     fell = ["{}: {}: {} to {}, {}".format(*change.cells) for change in worse]
     listed = [{**change._asdict(), "change": change.change, "verdict": change.verdict} for change in compared]

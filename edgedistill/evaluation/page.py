@@ -3,15 +3,9 @@ browser from the reports; and as a picture of that page."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import shutil
-import subprocess
 from pathlib import Path
 
 from edgedistill import files
-from edgedistill.errors import UserError
 from edgedistill.evaluation import tables
 from edgedistill.evaluation.report import (
     Report,
@@ -26,9 +20,6 @@ from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.precisions import PRECISIONS
 
 TEMPLATES = Path(__file__).with_name("html")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")  # on the path, unless $CHROMIUM names one
-OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
-PICTURE_WIDTH, PATIENCE_S = 1200, 120  # pixels; for the browser to draw
 SHOWN_SAMPLES = 1000  # of each bundle's latencies, for its distribution
 PARTS = {  # a mark in a template: the file that takes its place
     "/*CSS*/": "page.css",
@@ -39,17 +30,6 @@ PARTS = {  # a mark in a template: the file that takes its place
 }
 
 
-def draw(
-    reports: list[Report], html: Path | None, png: Path | None, changes: list[list[str]] | None = None
-) -> None:
-    """Write the page and the picture of it, each where a path is given. changes: rows of text, of two files
-    that were compared."""
-    if html is not None:
-        write(html, reports, changes)
-    if png is not None:
-        picture(png, reports, changes)
-
-
 def write(path: Path, reports: list[Report], changes: list[list[str]] | None = None) -> None:
     """Write the page atomically, as one file that loads nothing from elsewhere."""
     page = (TEMPLATES / "page.html").read_text(encoding="utf-8")
@@ -57,33 +37,6 @@ def write(path: Path, reports: list[Report], changes: list[list[str]] | None = N
         page = page.replace(mark, (TEMPLATES / name).read_text(encoding="utf-8"))
     text = files.json_text(data(reports, changes), separators=(",", ":"))
     files.write_text(path, page.replace("/*DATA*/", text.replace("<", "\\u003c")))  # which ends no script
-
-
-def browser() -> str:
-    """Return the Chromium that takes pictures. Raises UserError where there is none."""
-    path = next(filter(None, map(shutil.which, [os.environ.get("CHROMIUM", ""), *BROWSERS])), None)
-    if path is None:
-        way_out = "install Chromium, name it in CHROMIUM, or open the page of --html and print it"
-        raise UserError(f"--png: no {', '.join(BROWSERS)} on the path, which draws the page; {way_out}")
-    return path
-
-
-def picture(path: Path, reports: list[Report], changes: list[list[str]] | None = None) -> None:
-    """Write the whole page as a PNG, in light colours. Raises UserError where there is no browser, or it does
-    not draw."""
-    with files.new_file(path.absolute()) as new:  # a browser takes no other
-        page, shot, height = new.with_name("page.html"), new.with_name("page.png"), PICTURE_WIDTH
-        profile = f"--user-data-dir={new.with_name('profile')}"  # a profile in use would take the page over
-        write(page, reports, changes)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            for option in ("--dump-dom", f"--screenshot={shot}"):  # the first tells how high it is
-                size = f"--window-size={PICTURE_WIDTH},{height}"
-                command = [browser(), *OPTIONS, profile, size, option, page.as_uri()]
-                drawn = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE_S)
-                height = max(map(int, re.findall(r'data-height="(\d+)"', drawn.stdout)), default=height)
-        if not shot.exists():
-            raise UserError(f"--png: {browser()} did not draw the page; open the page of --html and print it")
-        shot.replace(new)
 
 
 def data(reports: list[Report], changes: list[list[str]] | None = None) -> Measures:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import math
 import re
-import shutil
-import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 
 from edgedistill.errors import counted
@@ -27,8 +25,8 @@ from edgedistill.evaluation.report import (
 )
 from edgedistill.evaluation.suites.cosines import Measures
 from edgedistill.evaluation.suites.retrieval import by_cosine
+from edgedistill.session import width, wrapped
 
-WIDTH = 100  # columns at most
 LONGEST_HEAD = 12  # of a column in the terminal
 # Instruction sets that decide how fast a quantized graph runs; the first two found are printed.
 TELLING_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "i8mm", "asimddp")
@@ -154,8 +152,8 @@ def terminal(reports: list[Report]) -> str:
     notes = [*below(reports), tie_note(reports)]
     if shares:
         notes.append("retained: share of the teacher's score.")
-    wrapped = [line for note in notes for line in textwrap.wrap(note, width())]
-    return "\n".join([*(_table(rows) for rows in tables if rows), *wrapped, *noise_note(noise)])
+    below_tables = [line for note in notes for line in wrapped(note)]
+    return "\n".join([*(_table(rows) for rows in tables if rows), *below_tables, *noise_note(noise)])
 
 
 def markdown(reports: list[Report]) -> str:
@@ -172,22 +170,18 @@ def markdown(reports: list[Report]) -> str:
     return "\n".join([*lines, "", f"<sub>{conditioned}</sub>", ""])
 
 
-def plain(sheet: RenderableType, columns: int | None = None) -> str:
-    """What rich would print, as text of so many columns, by default what fits the terminal."""
+def plain(sheet: Table, columns: int | None = None) -> str:
+    """A table as text of so many columns, by default what fits the terminal; all are drawn alike."""
+    sheet.box, sheet.pad_edge, sheet.padding = box.SIMPLE_HEAD, False, (0, 1, 0, 0)
     screen = Console(width=columns or width(), file=io.StringIO(), record=True)
     screen.print(sheet)
     return "\n".join(line.rstrip() for line in screen.export_text().rstrip().splitlines())
 
 
-def width() -> int:
-    """The columns of a table: those of the terminal, at most WIDTH."""
-    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
-
-
 def of_cells(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table as text. Its first column takes what the others, which are cut nowhere, leave of the
     terminal."""
-    sheet = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    sheet = Table()
     sheet.add_column(heads[0], overflow="fold")
     for head in heads[1:]:
         sheet.add_column(shorten(head, LONGEST_HEAD), justify="right", no_wrap=True)
@@ -217,7 +211,7 @@ def below(reports: list[Report]) -> list[str]:
 
 def noise_note(disturbed: list[str]) -> list[str]:
     """What the mark ~ means, in lines as wide as the terminal; none on a quiet machine."""
-    return textwrap.wrap(f"~ noisy machine: {'; '.join(disturbed)}.", width()) if disturbed else []
+    return wrapped(f"~ noisy machine: {'; '.join(disturbed)}.") if disturbed else []
 
 
 def tie_note(reports: list[Report]) -> str:

@@ -4,18 +4,20 @@ atomically."""
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from tokenizers import Tokenizer
+from torch import nn
 
 from edgedistill import files, machine, quantization
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.export import library_files, model_card, model_source, parity
+from edgedistill.export import library_files, model_card, model_source, parity, static_shape
 from edgedistill.precisions import PRECISIONS, known_precisions
 from edgedistill.quantization import fp16, graph_editor, mixed_precision, sample_texts
 from edgedistill.run import Run
@@ -32,20 +34,30 @@ MOST_IN_FLOAT32 = 0.9  # of the weights of products; a graph with more is in no 
 
 
 def export(
-    source: str | Path | model_source.Source, precisions: list[str], out: Path, log: Log
+    source: str | Path | model_source.Source,
+    precisions: list[str],
+    out: Path,
+    log: Log,
+    shape: str | None = None,
 ) -> dict[str, Any]:
     """Write a run or a model as a bundle at `out`, atomically. Returns {name, parameters, precisions, dims};
     of a classifier, labels in place of dims.
 
     `source` is a run's folder, or what `model_source.opened` takes as a model. An existing bundle at `out` is
     replaced, anything else is not. Raises UserError: neither run nor model, an unknown precision, the
-    tokenizer of another student. Raises CheckFailed when a graph does not give what torch gives: the bundle
-    is written with the other precisions, or not at all where every precision failed.
+    tokenizer of another student, a `shape` (1x128, which graphs take alone) of more tokens than the student
+    reads. Raises CheckFailed when a graph does not give what torch gives: the bundle is written with the
+    other precisions, or not at all where every precision failed.
     """
     precisions = known_precisions(precisions)
+    tokens = static_shape.tokens(shape, precisions) if shape else None
     files.check_free(out, "name", True, "manifest.json", "a bundle")
     with model_source.opened(source) as run:
-        writer = (ClassifierWriter if run.labels else Writer)(run, out, log)
+        if tokens and tokens > run.max_tokens:
+            fact = f"this student reads at most {run.max_tokens} tokens"
+            raise UserError(f"--shape {shape}: {fact}; give no more")
+        run.shape = run.shape | {"max_tokens": tokens or run.max_tokens}
+        writer = (ClassifierWriter if run.labels else Writer)(run, out, log, bool(tokens))
         written, failed = writer.write(precisions)
         if failed:
             reasons = "; ".join(f"without {precision}: {error}" for precision, error in failed.items())
@@ -63,14 +75,17 @@ class Writer:
 
     module: the student in torch. golden: what it gives for the golden texts, whose token ids are `ids`.
     fp32: its graph, from which the precisions are converted. samples: the token ids that activations are
-    measured on.
+    measured on. fixed: {shape}, what the manifest has of graphs of a fixed shape, else nothing.
     """
 
-    def __init__(self, run: Run, out: Path, log: Log) -> None:
+    def __init__(self, run: Run, out: Path, log: Log, fixed: bool = False) -> None:
         self.run, self.out, self.log = run, out, log
+        self.fixed = {"shape": [1, run.max_tokens]} if fixed else {}
         self.module, self.golden, self.fp32 = self.opened()
         self.ids = [row for item in self.golden.ids for row in item]
         self.samples = sample_texts.samples(parity.reader(run), self.ids)
+        opened: Any = run.tokenizer()
+        self.space = space(run.shape, self.module, opened.backend_tokenizer)
 
     def opened(self) -> tuple[Any, golden_file.Golden, onnx.ModelProto]:
         """Module, golden texts and graph. Raises CheckFailed where that gives other embeddings than torch on
@@ -105,16 +120,7 @@ class Writer:
     def entries(self) -> dict[str, Any]:
         """What the manifest has beside the entries of every bundle: prompts, and the space of its embeddings,
         which all precisions of a student share."""
-        return {**self.run.prompts.own, "space": self.space}
-
-    @cached_property
-    def space(self) -> str:
-        """The identifier of a student's embeddings: the hash of its weights and of its prompt."""
-        hashed = hashlib.sha256(self.run.prompt.encode())
-        for name, tensor in sorted(self.module.state_dict().items()):
-            hashed.update(f"{name} {tuple(tensor.shape)}".encode())
-            hashed.update(tensor.detach().cpu().double().numpy().tobytes())
-        return hashed.hexdigest()[:16]
+        return {**self.run.prompts.own, "space": self.space, **self.fixed}
 
     def calibration(self, opened: bundle.Bundle) -> dict[str, Any]:
         """What its embeddings in fewer bytes are made with, measured on the sample sentences."""
@@ -123,7 +129,7 @@ class Writer:
 
     def card(self, final: dict[str, Any]) -> str:
         """The model card of the final manifest."""
-        names = library_files.libraries(self.module, list(final["precisions"]))
+        names = [] if self.fixed else library_files.libraries(self.module, list(final["precisions"]))
         return model_card.filled("encoder", final, libraries=names)
 
     def write(self, precisions: list[str]) -> tuple[dict[str, Any], dict[str, CheckFailed]]:
@@ -179,6 +185,8 @@ class Writer:
     def _compared(self, precision: str, model: onnx.ModelProto, folder: Path) -> dict[str, Any]:
         """Write a graph, open it as the only one of the bundle, and compare it; returns its entry."""
         row = PRECISIONS[precision]
+        if self.fixed:
+            model = static_shape.fixed(model, self.run.max_tokens)
         if problem := graph_editor.not_finite(model):
             raise CheckFailed(f"the {precision} graph's {problem}; {row.remedy}")
         path = folder / row.file
@@ -246,7 +254,7 @@ class ClassifierWriter(Writer):
     @property
     def entries(self) -> dict[str, Any]:
         inputs = INPUTS[: 4 if self.module.pair else 2]
-        return {"labels": self.run.labels, "inputs": inputs, "output": "logits"}
+        return {"labels": self.run.labels, "inputs": inputs, "output": "logits", **self.fixed}
 
     def card(self, final: dict[str, Any]) -> str:
         return model_card.filled("classifier", final)
@@ -283,6 +291,15 @@ def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
     return {
         "failed": {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}
     }
+
+
+def space(shape: dict[str, Any], module: nn.Module, tokenizer: Tokenizer) -> str:
+    """The identifier of a student's embeddings: the hash of its weights, and of what else decides what a text
+    becomes: its shape, prompts among it, and its tokenizer. Where long texts are cut is left out."""
+    reading = json.loads(tokenizer.to_str()) | {"padding": None, "truncation": None}
+    rows = {name: each.detach().cpu().double().numpy() for name, each in module.state_dict().items()}
+    weights = {name: hashlib.sha256(each.tobytes()).hexdigest() for name, each in rows.items()}
+    return files.cache_key(shape=shape | {"max_tokens": 0}, tokenizer=reading, weights=weights)[:16]
 
 
 def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, Any]:

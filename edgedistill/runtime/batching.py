@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -26,6 +26,13 @@ def longest_first(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndar
         batch = rows[: int(np.searchsorted(padding, batch_tokens // PADDING, side="right"))]
         yield batch
         start += len(batch)
+
+
+def one_by_one(inputs: Mapping[str, np.ndarray], tokens: int) -> Iterator[dict[str, np.ndarray]]:
+    """Each row of arrays (n, T) by itself, (1, tokens): padded with zeros, which the mask hides."""
+    for at in range(len(inputs["input_ids"])):
+        rows = {name: array[at : at + 1] for name, array in inputs.items()}
+        yield {name: np.pad(row, ((0, 0), (0, tokens - row.shape[1]))) for name, row in rows.items()}
 
 
 def pad(rows: Sequence[np.ndarray], pad_id: int) -> tuple[np.ndarray, np.ndarray]:

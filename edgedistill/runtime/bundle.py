@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from tokenizers import Tokenizer
 
-from edgedistill import machine
+from edgedistill import files, machine
 from edgedistill.errors import CheckFailed, UserError, border, raise_failed
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime import prompts as prompts_
@@ -24,7 +24,7 @@ from edgedistill.runtime.compact import Calibration, compact, layout
 from edgedistill.runtime.onnx_session import BundleSession
 from edgedistill.runtime.prompts import Prompts
 from edgedistill.runtime.sentences import divided
-from edgedistill.runtime.similarity import COSINE, Measure, search, similarity, unit_rows
+from edgedistill.runtime.similarity import COSINE, Measure, check_spaces, search, similarity, unit_rows
 from edgedistill.runtime.trust import GET_AGAIN, graph_check, tokenizer_check
 from edgedistill.session import progress_bar
 
@@ -106,7 +106,7 @@ class Bundle:
     @property
     def space(self) -> str | None:
         """What an index can note: embeddings of bundles with the same identifier may be mixed. All precisions
-        of a student share it; None where the bundle is older than that, and of a pair."""
+        of a student share it; that of a pair is its documents'. None where the bundle is older than that."""
         space: str | None = self.manifest.get("space")
         return space
 
@@ -182,7 +182,12 @@ class Bundle:
 
     @border()
     def search(
-        self, query: str | Iterable[str], documents: Iterable[str] | np.ndarray, k: int = 10, **others: Any
+        self,
+        query: str | Iterable[str],
+        documents: Iterable[str] | np.ndarray,
+        k: int = 10,
+        space: str | None = None,
+        **others: Any,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The k documents most similar to a query, best first: their indices and cosines, both (k,), or all
         where there are fewer. Of an iterable of queries both are (q, k).
@@ -191,12 +196,15 @@ class Bundle:
         documents: texts, which are embedded, or their embeddings as `encode_document` returns them, in any
             precision.
         k: how many.
+        space: of these embeddings: the `space` of the bundle that made them, where it was noted.
         others: names of sentence-transformers, such as top_k; see `our_names`.
 
-        Raises UserError as `encode`, and for embeddings of other dimensions.
+        Raises UserError as `encode`, and for embeddings of other dimensions or another space.
         """
         if others:
-            return self.search(query, documents, **our_names("search", others, {"k": k}))
+            options = {"k": k, "space": space}
+            return self.search(query, documents, **our_names("search", others, options))
+        check_spaces(space, self.space)
         if not isinstance(query, str):
             query = given_texts(query, "query", "a string or a list")
         k, dim = positive(k, "k"), None
@@ -371,6 +379,12 @@ class MeanBundle(Bundle):
         vars(self).update(vars(document))
         self._both, self._vocabulary = (document, query), document._tokenizer.get_vocab_size()
 
+    @property
+    def space(self) -> str | None:
+        """That of both encoders together; None where one of them has none."""
+        spaces = [encoder.space for encoder in self._both]
+        return None if None in spaces else files.cache_key(mean=spaces)[:16]
+
     def passages(self, text: str, role: str = "document") -> list[str]:
         """As of a bundle: the parts are read whole by both encoders."""
         document, query = self._both
@@ -439,6 +453,10 @@ class PairBundle(Bundle):
         parts = f"{self.folder}/query or {self.folder}/document"
         way_out = f"call encode_query or encode_document (--as query or document), or open {parts}"
         raise UserError(f"{self.manifest['name']}: a pair of encoders, for queries and documents; {way_out}")
+
+    @property
+    def space(self) -> str | None:
+        return self.document.space
 
     @property
     def encoders(self) -> list[Bundle]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def _parted(name: str) -> tuple[str, str]:
 
 
 def _folder(name: str | Path) -> Path | None:
-    here = [folder for folder in (Path(name), FOLDER / name) if folder.is_dir()]
+    here = [folder for folder in (Path(name), FOLDER / name) if os.path.isdir(folder)]
     here.sort(key=_is_bundle, reverse=True)
     if here and _is_bundle(here[0]):
         if isinstance(name, str):  # a Path is a folder's

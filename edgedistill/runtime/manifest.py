@@ -249,6 +249,7 @@ class Manifest(Files):
     inputs: list[str] = list(INPUTS[:2])
     calibration: Calibration = Calibration()
     space: Space | None = None
+    shape: list[int] | None = None  # [1, max_tokens] of graphs that take no other
 
     @field_validator("inputs")
     @classmethod
@@ -256,6 +257,12 @@ class Manifest(Files):
         if inputs not in (list(INPUTS[:2]), list(INPUTS)):
             raise ValueError(f"not {', '.join(INPUTS[:2])} and, for pairs, {', '.join(INPUTS[2:])}")
         return inputs
+
+    @model_validator(mode="after")
+    def _fixed_shape_of_its_tokens(self) -> Self:
+        if self.shape not in (None, [1, self.max_tokens]):
+            raise ValueError(f"shape: {self.shape}, not [1, {self.max_tokens}]")
+        return self
 
     @model_validator(mode="after")
     def _mean_of_an_embedding(self) -> Self:

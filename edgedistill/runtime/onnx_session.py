@@ -16,6 +16,7 @@ import numpy as np
 import onnxruntime
 
 from edgedistill.errors import CheckFailed, UserError, first_line, unknown_name, user_error
+from edgedistill.runtime.batching import one_by_one
 from edgedistill.runtime.manifest import width
 from edgedistill.runtime.trust import GET_AGAIN
 
@@ -38,6 +39,7 @@ class BundleSession:
     ) -> None:
         self._place, self._output, self._device = folder, manifest["output"], device
         self._unit, self._width = not manifest.get("labels"), width(manifest)
+        self._tokens: int | None = manifest["max_tokens"] if manifest.get("shape") else None
         self._session: onnxruntime.InferenceSession | None
         try:
             self._session = open_session(folder / manifest["precisions"][precision]["file"], threads, device)
@@ -52,7 +54,9 @@ class BundleSession:
         if session is None:
             raise UserError(f"{self._place}: closed; open it again with edgedistill.load")
         try:
-            rows = session.run([self._output], inputs, RUN_OPTIONS)[0]
+            parts = one_by_one(inputs, self._tokens) if self._tokens else [inputs]
+            outputs = [session.run([self._output], part, RUN_OPTIONS)[0] for part in parts]
+            rows = np.concatenate(outputs) if self._tokens else outputs[0]
         except Exception as error:
             raise self._failure(error) from error
         shape = (len(inputs["input_ids"]), self._width)

@@ -15,15 +15,30 @@ from edgedistill.runtime.compact import PLAIN, Calibration, compact, expanded
 BLOCK = 4096  # documents whose scores are computed at a time, which bounds memory
 
 
-def similarity(a: npt.ArrayLike, b: npt.ArrayLike) -> np.ndarray:
+def check_spaces(*spaces: str | None) -> None:
+    """Raises UserError where two of them are known and differ."""
+    known = list(dict.fromkeys(space for space in spaces if space is not None))
+    if len(known) > 1:
+        fact = "embeddings of two spaces, whose cosines mean nothing"
+        way_out = (
+            "embed the texts of one again (edgedistill verify A --with B measures whether that can wait)"
+        )
+        raise UserError(f"spaces {' and '.join(map(str, known))}: {fact}; {way_out}")
+
+
+def similarity(
+    a: npt.ArrayLike, b: npt.ArrayLike, spaces: tuple[str | None, str | None] = (None, None)
+) -> np.ndarray:
     """The cosine of every embedding of `a` with every embedding of `b`: (n, d), (m, d) -> (n, m) float32,
     between -1 and 1.
 
     Each may be in any precision of `encode`: uint8 is read as bits, of which each counts as ±1, so that two
     binary embeddings have cosine 1 − 2 · (share of bits that differ). One embedding, (d,), counts as (1, d),
-    as in sentence-transformers. An embedding of zeros has cosine 0 with everything. Raises UserError where an
-    argument is not numbers, has another shape, or the dimensions differ.
+    as in sentence-transformers. An embedding of zeros has cosine 0 with everything. `spaces` are those of
+    `a` and `b`, as `Bundle.space` names them. Raises UserError where an argument is not numbers, has another
+    shape, the dimensions differ, or both spaces are known and differ.
     """
+    check_spaces(*spaces)
     first, second = _rows(a, "a"), _rows(b, "b")
     if first.shape[1] != second.shape[1]:
         raise UserError(
@@ -40,15 +55,18 @@ def search(
     candidates: int = 100,
     rescore: np.ndarray | None = None,
     calibration: Calibration = PLAIN,
+    spaces: tuple[str | None, str | None] = (None, None),
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k documents most similar to each query, best first: their indices and cosines, both (q, k).
 
     queries: (q, d) float32. documents: (n, d) or, in bits, (n, d/8), as `encode` returns them.
     candidates: of bits, so many documents by Hamming distance to the query's own bits get a second score,
     their cosine to the query itself: with the same bits or, where given, with `rescore`, the documents in
-    another precision. calibration: of the bundle that the bits are from. Of equal documents the first comes
-    first. Raises UserError as `similarity`, and where `rescore` has another number of documents.
+    another precision. calibration: of the bundle that the bits are from. spaces: of the queries and of the
+    documents, as `Bundle.space` names them. Of equal documents the first comes first. Raises UserError as
+    `similarity`, and where `rescore` has another number of documents.
     """
+    check_spaces(*spaces)
     asked, documents = _rows(queries, "queries"), np.asarray(documents)
     binary = documents.dtype == np.uint8
     again = documents if rescore is None else rescore

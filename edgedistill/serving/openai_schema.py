@@ -89,11 +89,13 @@ def limited(max_texts: int, max_chars: int) -> type[EmbeddingRequest]:
 
 
 class RequestReader:
-    """Reads requests to one bundle. max_texts: per request. max_chars: per text."""
+    """Reads requests to one bundle. max_texts: per request. max_chars: per text. names: that a client may
+    give for the bundle, beside its own."""
 
-    def __init__(self, bundle: Bundle, max_texts: int, max_chars: int) -> None:
+    def __init__(self, bundle: Bundle, max_texts: int, max_chars: int, names: tuple[str, ...] = ()) -> None:
         self.bundle = bundle
         self.kind = limited(max_texts, max_chars)
+        self.names = (bundle.manifest["name"], *names)
 
     def read(self, body: bytes | bytearray) -> EmbeddingRequest:
         """Raises Refusal for what is not JSON in UTF-8, and for keys and values that are not understood."""
@@ -125,9 +127,9 @@ class RequestReader:
 
     def check_model(self, model: str | None) -> None:
         """Raises Refusal for a model that this server does not have."""
-        name = self.bundle.manifest["name"]
-        if model not in (None, name, f"{name}:{self.bundle.precision}"):
-            message = f"model: no {shown(model)} here; this server has {name}"
+        precision = self.bundle.precision
+        if model not in (None, *self.names, *(f"{name}:{precision}" for name in self.names)):
+            message = f"model: no {shown(model)} here; this server has {', '.join(self.names)}"
             raise Refusal(404, message, "model", "model_not_found")
 
 
@@ -165,7 +167,6 @@ def response(bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, 
         rows = [base64.b64encode(row).decode() for row in rows.astype("<f4")]
     data = [{"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(rows)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return orjson.dumps(
-        {"object": "list", "data": data, "model": bundle.manifest["name"], "usage": usage},
-        option=orjson.OPT_SERIALIZE_NUMPY,
-    )
+    answer = {"object": "list", "data": data, "model": request.model or bundle.manifest["name"]}
+    answer |= {"usage": usage, "space": bundle.space}
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)

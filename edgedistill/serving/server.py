@@ -64,6 +64,7 @@ class Limits:
     waits, `batch_tokens`, estimated, of a batch. `timeout_s` is from a request's headers to its answer,
     `header_s` for the headers, `stop_s` of a graceful stop. `origins` are those of web pages whose scripts
     may ask, such as https://example.org; "*" is all of them. With an `api_key`, requests must bear it.
+    `names` are those of models that a client may ask for, beside the bundle's own.
     """
 
     body_bytes: int
@@ -76,6 +77,7 @@ class Limits:
     stop_s: float
     origins: tuple[str, ...] = ()
     api_key: str | None = None
+    names: tuple[str, ...] = ()
 
 
 class Metrics:
@@ -110,9 +112,8 @@ class EmbeddingServer:
 
     def __init__(self, bundles: Sequence[Bundle], limits: Limits) -> None:
         self.queue = queue = RequestQueue(bundles, limits.queue_s, limits.batch_tokens)
-        self.reader = RequestReader(bundles[0], limits.texts, limits.characters)
+        self.reader = RequestReader(bundles[0], limits.texts, limits.characters, limits.names)
         self.limits = limits
-        self.name: str = bundles[0].manifest["name"]
         self.metrics = Metrics(lambda: queue.waiting_texts)
         self.stopping = False
         self.held_bytes = 0  # bodies of all requests without an answer
@@ -150,21 +151,22 @@ class EmbeddingServer:
         state = "stopping" if self.stopping else "ready"
         return json_response(orjson.dumps({"status": state}), 503 if self.stopping else 200)
 
-    @property
-    def model_entry(self) -> dict[str, Any]:
-        entry = {"id": self.name, "object": "model", "created": 0, "owned_by": "edgedistill"}
-        space = self.reader.bundle.space
-        return entry | ({"space": space} if space else {})
+    def model_entry(self, name: str) -> dict[str, Any]:
+        """A model by one of its names; `space` says which of its embeddings may be mixed with others'."""
+        entry = {"id": name, "object": "model", "created": 0, "owned_by": "edgedistill"}
+        return entry | {"space": self.reader.bundle.space}
 
     async def models(self, request: Request) -> Response:
-        return json_response(orjson.dumps({"object": "list", "data": [self.model_entry]}))
+        entries = [self.model_entry(name) for name in self.reader.names]
+        return json_response(orjson.dumps({"object": "list", "data": entries}))
 
     async def model(self, request: Request) -> Response:
+        name = request.path_params["name"]
         try:
-            self.reader.check_model(request.path_params["name"])
+            self.reader.check_model(name)
         except Refusal as refusal:
             return refused(refusal)
-        return json_response(orjson.dumps(self.model_entry))
+        return json_response(orjson.dumps(self.model_entry(name)))
 
     async def exposition(self, request: Request) -> Response:
         return Response(
@@ -404,8 +406,8 @@ def serve(name: str, host: str, port: int, limits: Limits, workers: int, session
     about = f"{first.dims[0]} dimensions, up to {first.max_tokens} tokens"
     place = f"http://{f'[{address}]' if ':' in address else address}:{free}/v1"
     if first.fallback:
-        session.log(f"{server.name}:{first.precision}: {first.fallback}")
-    session.log(f"{server.name}:{first.precision}, {about}, on {place}")
+        session.log(f"{name}:{first.precision}: {first.fallback}")
+    session.log(f"{first.manifest['name']}:{first.precision}, {about}, on {place}")
     GracefulServer(config, server).run(sockets=[listener])
 
 

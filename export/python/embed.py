@@ -462,7 +462,11 @@ class Bundle:
         output, dims = self.manifest["output"], self.manifest["dims"][0]
         try:
             ids = np.array([self.token_ids(text, role)], np.int64)
-            rows = self._session.run([output], {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
+            # a graph of a fixed shape takes no other
+            room = self.manifest["max_tokens"] - ids.shape[1] if "shape" in self.manifest else 0
+            columns = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+            columns = {name: np.pad(row, ((0, 0), (0, room))) for name, row in columns.items()}
+            rows = self._session.run([output], columns)[0]
         except BaseException as error:  # noqa: BLE001 - as above
             refuse(error, f"{self.folder}: fails for a text")
         if rows.shape != (1, dims) or not abs(np.linalg.norm(rows) - 1) <= UNIT_LENGTH:

@@ -16,9 +16,10 @@ import edgedistill
 from edgedistill.data.bm25 import words
 
 WEIGHT, LONE_SHARE, LONE = 2, 0.35, 0.1  # as in edgedistill/data/bm25.py, whose `joined` explains the score
-TABLES = """BEGIN; DROP TABLE IF EXISTS words; DROP TABLE IF EXISTS vectors;
+TABLES = """BEGIN; DROP TABLE IF EXISTS words; DROP TABLE IF EXISTS vectors; DROP TABLE IF EXISTS spaces;
+CREATE TABLE spaces AS SELECT '{1}' AS space;
 CREATE VIRTUAL TABLE words USING fts5(folded, text UNINDEXED, name UNINDEXED, tokenize='porter unicode61');
-CREATE VIRTUAL TABLE vectors USING vec0(embedding int8[{}] distance_metric=cosine)"""
+CREATE VIRTUAL TABLE vectors USING vec0(embedding int8[{0}] distance_metric=cosine)"""
 COSINES = "SELECT rowid, 1 - vec_distance_cosine(embedding, vec_int8(?)) FROM vectors ORDER BY rowid"
 MATCHES = "SELECT rowid, -rank FROM words WHERE words MATCH ?"
 ONE = "SELECT name, text FROM words WHERE rowid = ?"
@@ -28,7 +29,7 @@ def index(database, encoder, texts):
     """Write (name, text) pairs into both indexes, in place of what is there."""
     rows = encoder.encode_document([text for _, text in texts], precision="int8")
     with database:
-        for statement in TABLES.format(encoder.dims[0]).split(";"):
+        for statement in TABLES.format(encoder.dims[0], encoder.space).split(";"):
             database.execute(statement)
         folded = ((" ".join(words(text)), text, name) for name, text in texts)
         database.executemany("INSERT INTO words VALUES (?, ?, ?)", folded)
@@ -44,6 +45,8 @@ def paragraphs(file):
 
 def find(database, encoder, query, k=10):
     """The k best (score, name, text): how far the cosine is above the mean, and the share of the words."""
+    if (space := database.execute("SELECT space FROM spaces").fetchone()[0]) != str(encoder.space):
+        sys.exit(f"{path}: embeddings of space {space}, not {encoder.space}; index the folder again")
     row = bytes(encoder.encode_query(query, precision="int8"))
     cosines = np.array([cosine for _, cosine in database.execute(COSINES, (row,))])
     bm25, known, matched, count, whole = *np.zeros((3, len(cosines))), len(cosines), 1e-9

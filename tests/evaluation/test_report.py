@@ -6,7 +6,6 @@ import copy
 import json
 import re
 import shutil
-import struct
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -536,38 +535,3 @@ def test_nothing_is_scrolled_sideways_on_a_phone(tmp_path: Path, count: int) -> 
         [*command, str(tmp_path / "frame.html")], capture_output=True, text=True, check=True, timeout=120
     )
     assert re.search(r"<title>wide (\d+) of \1</title>", done.stdout), done.stdout[:300]
-
-
-@chromium
-def test_the_page_as_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole page, as high as it is drawn, and nothing beside it; at a path as it is typed."""
-    monkeypatch.chdir(tmp_path)
-    heights = []
-    for number in (1, 3):
-        page.picture(Path("report.png"), everything()[-number:])
-        image = Path("report.png").read_bytes()
-        assert image[:8] == b"\x89PNG\r\n\x1a\n" and len(image) > 20_000
-        width, height = struct.unpack(">II", image[16:24])
-        assert width == page.PICTURE_WIDTH
-        heights.append(height)
-    assert page.PICTURE_WIDTH < heights[0] < heights[1] < 10_000
-    assert [path.name for path in tmp_path.iterdir()] == ["report.png"]
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("", "--png: no chromium, chromium-browser, google-chrome on the path, which draws the page; "),
-        ("false", "false did not draw the page; open the page of --html and print it"),
-    ],
-)
-def test_a_picture_without_a_browser_that_draws(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
-) -> None:
-    false = shutil.which("false")
-    assert false is not None
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    monkeypatch.setenv("CHROMIUM", false if name else "")
-    with pytest.raises(UserError, match=re.escape(says)):
-        page.picture(tmp_path / "report.png", everything()[-1:])
-    assert list(tmp_path.iterdir()) == []

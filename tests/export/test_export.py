@@ -181,6 +181,21 @@ def test_the_bundle_says_what_the_run_says(made: Path, precision: str) -> None:
     assert (expected @ expected.T)[~np.eye(22, dtype=bool)].min() < 0.9  # another text's vector would be seen
 
 
+@pytest.mark.parametrize("change", ["pooling", "prompt", "tokenizer", "weights"])
+def test_what_gives_other_embeddings_is_another_space(made: Path, change: str) -> None:
+    shape = {"pooling": {"pooling": "max"}, "prompt": {"document_prompt": "the "}}.get(change, {})
+    opened = run.open_run(made / "runs" / "tiny")
+    student, tokenizer = opened.student(), opened.tokenizer().backend_tokenizer
+    before = bundle_writer.space(opened.shape, student, tokenizer)
+    assert before == bundle.load(made / "bundles" / "tiny").space
+    assert before == bundle_writer.space(opened.shape | {"max_tokens": 8}, student, tokenizer)
+    if change == "weights":
+        student.head.bias.data.add_(1)
+    if change == "tokenizer":
+        tokenizer.normalizer.lowercase = not tokenizer.normalizer.lowercase
+    assert before != bundle_writer.space(opened.shape | shape, student, tokenizer)
+
+
 def test_golden_vectors_are_the_runs(made: Path) -> None:
     golden = files.read_json(made / "bundles" / "tiny" / "parity.json")
     assert len(golden["texts"]) == len(golden["ids"]) == 32

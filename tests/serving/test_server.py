@@ -157,7 +157,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Served]:
-    with serve(folder, "--max-texts", "100", "--max-chars", "1000", "--max-body-mb", "1") as running:
+    with serve(
+        folder, "--model-name", "other:v1", "--max-texts", "100", "--max-chars", "1000", "--max-body-mb", "1"
+    ) as running:
         yield running
 
 
@@ -348,10 +350,13 @@ def test_a_huge_body_is_refused_before_it_is_held(served: Served) -> None:
 
 
 def test_a_model_is_found_by_its_name(served: Served) -> None:
-    for name in ("tiny", "tiny:fp32"):
-        assert served.client.models.retrieve(name).id == "tiny"
+    for name in ("tiny", "tiny:fp32", "other:v1"):
+        assert served.client.models.retrieve(name).id == name
+        answer = served.client.embeddings.create(input="a", model=name)
+        assert (answer.model, answer.space) == (name, served.bundle.space)
+    assert [model.id for model in served.client.models.list()] == ["tiny", "other:v1"]
     status, message = error_of(served.ask(b"", path="/v1/models/other", method="GET"))
-    assert (status, message) == (404, "model: no 'other' here; this server has tiny")
+    assert (status, message) == (404, "model: no 'other' here; this server has tiny, other:v1")
 
 
 @pytest.mark.parametrize(

@@ -715,4 +715,3 @@ function draw() {
 }
 
 draw();
-document.body.dataset.height = document.documentElement.scrollHeight; // of the picture that page.py takes

