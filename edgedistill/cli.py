@@ -659,6 +659,12 @@ def bench(
         "What is timed: python, node, web (WASM in Chromium), or a command that answers as "
         "bench/README.md says. Repeatable. Default: python.",
     ),
+    on: list[str] | None = _value(
+        None,
+        "PLACE",
+        "Time it on another machine too, which needs nothing installed: ssh://USER@HOST, adb or "
+        "adb://SERIAL. Repeatable.",
+    ),
     quick: bool = typer.Option(False, "--quick", help="Fewer and shorter measurements."),
     hybrid: bool = typer.Option(False, "--hybrid", help="Measure retrieval suites beside BM25 too."),
     hybrid_weight: float | None = _value(
@@ -718,7 +724,7 @@ def bench(
     search = scoring.Search(hybrid_weight, texts_of, precisions=precisions)
     plan = speed.QUICK if quick else speed.PLAN
     outputs = benchmark.Outputs(out, html)
-    runners = runner or [speed.OWN]
+    runners = [*(runner or [speed.OWN]), *(on or [])]
     result = benchmark.bench(bundles or [], suite or [], session, outputs, plan, search, runners, show)
     return print_result(result, as_json, tables.markdown(result["reports"]) if markdown else "")
 

@@ -19,6 +19,7 @@ FLAGS = (  # instruction sets that decide how fast a quantized graph runs
     "avx2 fma f16c avx512f avx512bw avx_vnni avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16 "
     "asimd asimdhp asimddp i8mm bf16 sve sve2 sme"
 ).split()
+PROCESSORS = "/proc/cpuinfo"
 RUNNING = ("edgedistill", "onnxruntime", "tokenizers", "numpy")  # the packages that run a bundle
 
 
@@ -27,7 +28,7 @@ def here(device: str = "cpu") -> dict[str, Any]:
     GPU."""
     return {
         **({"gpu": gpu()} if device == "cuda" else {}),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(_text(PROCESSORS)) or platform.processor() or platform.machine(),
         "flags": flags(),
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
@@ -38,9 +39,10 @@ def here(device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def flags() -> list[str]:
-    """The instruction sets of this processor that decide how fast a quantized graph runs."""
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
+def flags(described: str = "") -> list[str]:
+    """The instruction sets in /proc/cpuinfo, by default this machine's, that decide how fast a quantized
+    graph runs."""
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", described or _text(PROCESSORS), re.MULTILINE)
     present = match[1].split() if match else []
     return [flag for flag in FLAGS if flag in present]
 
@@ -90,9 +92,10 @@ def _text(path: str | Path) -> str:
         return ""
 
 
-def _cpu_model() -> str:
-    match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
-    return match[1].strip() if match else platform.processor() or platform.machine()
+def cpu_model(described: str) -> str:
+    """The processor's name in /proc/cpuinfo; nothing where it has none."""
+    match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", described, re.MULTILINE)
+    return match[1].strip() if match else ""
 
 
 def memory_bytes() -> int | None:

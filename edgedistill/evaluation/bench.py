@@ -185,11 +185,11 @@ def assemble(
         },
         "parameters": manifest["parameters"],
         "size_bytes": {"graph": graph["size_bytes"]},
-        "machine": described,
         "versions": machine.versions(),
         "quality": target.quality,
         "kept": kept,
         **spent,
+        "machine": spent["machine"] or described,
         "single": {**spent["single"], "texts_of": suite_of_texts},
         "agreement": target.agreement,
     }
@@ -206,23 +206,25 @@ def _check_outputs(outputs: Outputs) -> None:
 
 def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> None:
     """Compare the embeddings that another's runner returned with edgedistill's own. Raises CheckFailed where
-    they are of another model, so that no report has its times."""
-    runner = target.speed["runner"]
+    they are of another model or its golden texts fail, so that no report has its times."""
+    runner, option = target.speed["runner"], target.runner.option
     rows = runner.pop("embeddings", None)
     runner["name"] = target.runner.name
+    golden = runner.get("golden", {"worst": 1, "least": 1})
+    if golden["worst"] < golden["least"]:
+        fact = "a golden text is at {worst:.4f} to what it should be, and {least} is asked".format(**golden)
+        raise CheckFailed(f"{option}: {fact}; report it with the processor and the compiler")
     if not rows:
         return
     expected = target.open(session).encode_query(texts[: len(rows)])
     if {len(row) for row in rows} != {expected.shape[1]} or len(rows) > len(texts):
         fact = f"embeddings that are not of {expected.shape[1]} dimensions, or of more than its texts"
-        raise UserError(f"--runner {target.runner.name}: {fact}; see bench/README.md")
+        raise UserError(f"{option}: {fact}; see bench/README.md")
     least = float(cosines.dot(cosines.unit(np.array(rows)), expected).min())
     runner["cosine_min"] = round(least, 5)
     if least < SAME_MODEL:
         fact = f"an embedding is at a cosine of {least:.3f} to that of {target.title}"
-        raise CheckFailed(
-            f"--runner {target.runner.name}: {fact}, so it did not run this graph; check the command"
-        )
+        raise CheckFailed(f"{option}: {fact}, so it did not run this graph; check the command")
 
 
 def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> Measures:

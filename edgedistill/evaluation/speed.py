@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -36,7 +37,9 @@ from edgedistill.session import Session
 TIMEOUT_S = 3600.0  # of one measurement
 IMPORT_ROOT = Path(__file__).resolve().parents[2]  # holds the package, for the runner's PYTHONPATH
 OWN = "python"
+CORE = "edgedistill.device.speed_child"
 PROGRAMS = ("node", "web")  # of export/, on Node
+PLACE = re.compile(r"ssh://|adb(://|$)")  # where --on has a bundle measured
 FORM = '{"single_ms": [ms, …], "texts_s": {"32": rate}}'
 
 
@@ -48,14 +51,18 @@ class Runner(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Runner:
-        """Return python, node or web, or the runner that a command line starts. Raises UserError where its
-        program is missing."""
+        """Return python, node or web, a place, or the runner that a command line starts. Raises UserError
+        where its program is missing, or a place does not take it."""
         if name == OWN:
             return cls(name, (sys.executable, "-m", "edgedistill.evaluation.speed_child"))
         if name in PROGRAMS:
             if shutil.which("node") is None:
                 raise UserError(f"--runner {name}: no Node on the path; install Node 20")
-            return cls(name, (sys.executable, "-m", "edgedistill.device.speed_child", name))
+            return cls(name, (sys.executable, "-m", CORE, name))
+        if PLACE.match(name):
+            place = cls(name, (sys.executable, "-m", CORE, name))
+            _told(place, {"what": "check"}, TIMEOUT_S)
+            return place
         try:
             command = shlex.split(name)
         except ValueError as error:
@@ -64,6 +71,11 @@ class Runner(NamedTuple):
         if not command or shutil.which(command[0]) is None:
             raise UserError(f"--runner: {unknown_name('runner or program', name, [OWN, *PROGRAMS])}")
         return cls(shlex.join(map(files.portable, command)), tuple(command))
+
+    @property
+    def option(self) -> str:
+        """As it was given on the command line."""
+        return f"{'--on' if PLACE.match(self.name) else '--runner'} {self.name}"
 
 
 PYTHON = Runner.named(OWN)
@@ -81,6 +93,13 @@ class Length(Part):
     pooling_ms: NotNegative | None = None
 
 
+class Golden(Part):
+    """The lowest cosine of a golden text, and what the student's file asks for."""
+
+    worst: float
+    least: float
+
+
 class Answer(Part):
     """What a runner answers to a request for times, as bench/README.md describes it."""
 
@@ -95,6 +114,8 @@ class Answer(Part):
     version: str | None = None
     start_ms: Positive | None = None
     device: str = "cpu"
+    golden: Golden | None = None
+    machine: dict[str, Any] | None = None  # where it is another than this one
 
 
 def titled(name: str, precision: str, runner: str) -> str:
@@ -185,7 +206,7 @@ def measure(
             rounds.append(ask(target.runner, request))
             if rounds[-1].measured != rounds[0].measured:
                 fact = f"round {number + 1} has other batch sizes or lengths than round 1"
-                raise UserError(f"--runner {target.runner.name}: {fact}; see bench/README.md")
+                raise UserError(f"{target.runner.option}: {fact}; see bench/README.md")
     *own, again = timed
     pooled = [summary(rounds, plan) for rounds in own]
     compare([target.title for target in targets], pooled, own, again, plan)
@@ -221,13 +242,21 @@ def compare(
 def ask(runner: Runner, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Round:
     """Run one measurement in a fresh process. Raises UserError for a runner that is too slow, fails or
     answers anything but a line of the agreed form."""
-    place = f"--runner {runner.name}"
-    paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     before, started = machine.pressure(), time.perf_counter_ns()
+    told = _told(runner, {**request, "started_ns": started}, timeout_s)
+    seconds, after = (time.perf_counter_ns() - started) / 1e9, machine.pressure()
+    answer = _answer(runner.option, (told.strip().splitlines() or [""])[-1])
+    shares = {key: round((after[key] - before[key]) / seconds, 4) for key in before if key in after}
+    return Round(answer, shares)
+
+
+def _told(runner: Runner, request: dict[str, Any], timeout_s: float) -> str:
+    """What a runner prints. Raises UserError for one that is too slow or fails."""
+    paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         done = subprocess.run(
             runner.command,
-            input=json.dumps({**request, "started_ns": started}),
+            input=json.dumps(request),
             capture_output=True,
             encoding="utf-8",
             errors="replace",
@@ -237,14 +266,14 @@ def ask(runner: Runner, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -
         )
     except subprocess.TimeoutExpired:
         fact = f"no answer within {timeout_s:g} s"
-        raise UserError(f"{place}: {fact}; run it by itself, or leave it out") from None
-    seconds, after = (time.perf_counter_ns() - started) / 1e9, machine.pressure()
+        raise UserError(f"{runner.option}: {fact}; run it by itself, or leave it out") from None
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1]
-        raise UserError(f"{place}: ended with {done.returncode}: {reason[:300]}; run it by itself")
-    answer = _answer(place, (done.stdout.strip().splitlines() or [""])[-1])
-    shares = {key: round((after[key] - before[key]) / seconds, 4) for key in before if key in after}
-    return Round(answer, shares)
+        reason = (done.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1][:500]
+        fact = (
+            reason if CORE in runner.command else f"ended with {done.returncode}: {reason}; run it by itself"
+        )
+        raise UserError(f"{runner.option}: {fact}")
+    return done.stdout
 
 
 def _answer(place: str, line: str) -> Answer:
@@ -274,7 +303,12 @@ def summary(rounds: list[Round], plan: MeasurementPlan) -> Measures:
     return {
         "threads": first.threads,
         "device": first.device,
-        "runner": {"version": first.version, "embeddings": first.embeddings},
+        "runner": {
+            "version": first.version,
+            "embeddings": first.embeddings,
+            **({"golden": first.golden.model_dump()} if first.golden else {}),
+        },
+        "machine": first.machine,
         "single": {
             **points,
             "interval95": intervals,

@@ -674,7 +674,7 @@ function copyable(text) {
 
 /** How the numbers were measured, and the machine. */
 function method() {
-  const {single: {queries, warmups, tokens_mean: tokens}, machine, versions} = all[0];
+  const {single: {queries, warmups, tokens_mean: tokens}, versions} = all[0];
   const counted = queries ? `${count(queries)} single texts${tokens ? ` of ${tokens.toFixed(0)} tokens on average` : ''} after ${warmups} warm-up calls` : 'single texts';
   const plain = (value) => {
     if (typeof value === 'number') return count(value);
@@ -685,7 +685,8 @@ function method() {
     .map(([key, value]) => (key.endsWith('_bytes') ? gigabytes(key, value) : `${key.replaceAll('_', ' ')} ${plain(key === 'megahertz' ? distinct([value].flat().map(whole)) : value)}`));
   return section('How it was measured', 'Method',
     el('p', {}, METHOD.replace('{counted}', counted)),
-    el('p', {}, el('b', {}, 'Machine'), ` ${facts(machine).join(', ')}`),
+    ...distinct(all.map(({machine}) => facts(machine).join(', '))).map((machine) => el('p', {}, el('b', {}, 'Machine'), ` ${machine}`)),
+    ...all.filter(({runner}) => runner?.golden).map(({name, runner: {golden: {worst, least}}}) => el('p', {}, el('b', {}, 'Golden texts'), ` ${name}: cosine ${worst} at least, ${least} is asked`)),
     el('p', {}, el('b', {}, 'Versions'), ` ${facts(versions).join(', ')}`));
 }
 
