@@ -14,9 +14,8 @@ from edgedistill.quantization.sample_texts import Reader
 from edgedistill.run import Run
 from edgedistill.runtime import golden_file
 from edgedistill.runtime.bundle import Bundle
-from edgedistill.runtime.classification import PROBABILITY
 from edgedistill.runtime.golden_file import Golden
-from edgedistill.runtime.similarity import COSINE, Measure, not_finite
+from edgedistill.runtime.similarity import COSINE, PROBABILITY, Measure, not_finite
 from edgedistill.students.classifier import Classifier
 from edgedistill.students.model_folder import opening
 
@@ -34,12 +33,14 @@ def checked_reader(run: Run, encoder: Any) -> Reader:
     read = reader(run)
     largest = max(*read.tokenizer.get_vocab().values(), *read.tokenizer("")["input_ids"])
     if largest >= (vocabulary_size := library_files.vocabulary_size(encoder)):
-        fact = f"token ids up to {largest}, but an embedding table of {vocabulary_size} rows"
-        raise UserError(f"{run.tokenizer_folder}: {fact}; restore this student's tokenizer")
-    if not read.tokenizer(run.prompt)["input_ids"]:
-        fact = "adds no special tokens to a text, so an empty text has no tokens to embed"
         raise UserError(
-            f"tokenizer: {fact}; train a student with another `student.tokenizer`, and export that"
+            f"{run.tokenizer_folder}: token ids up to {largest}, but an embedding table of {vocabulary_size} "
+            "rows; restore this student's tokenizer"
+        )
+    if not read.tokenizer(run.prompt)["input_ids"]:
+        raise UserError(
+            "tokenizer: adds no special tokens to a text, so an empty text has no tokens to embed; train a "
+            "student with another `student.tokenizer`, and export that"
         )
     return read
 
@@ -80,27 +81,26 @@ def _golden(
 ) -> Golden:
     """What torch gives for items, each the texts and their role, by itself. Raises CheckFailed where that is
     not finite."""
-    texts, roles = [item for item, _ in items], [role for _, role in items]
-    readers = [read._replace(prompt=run.prompts.of(role)) for role in roles]
-    pairs = list(zip(readers, texts, strict=True))
-    ids = [reader.token_ids(item) for reader, item in pairs]
-    truncated = [any(map(reader.is_truncated, item)) for reader, item in pairs]
-    fails = opening(
-        type(module).__name__, "torch cannot embed with it", "open it in transformers, and see there"
-    )
+    ids, truncated, outputs = list[list[list[int]]](), list[bool](), list[torch.Tensor]()
+    way_out = "open it in transformers, and see there"
+    fails = opening(type(module).__name__, "torch cannot embed with it", way_out)
+    for texts, role in items:
+        reader = read._replace(prompt=run.prompts.of(role))
+        ids.append(reader.token_ids(texts))
+        truncated.append(any(map(reader.is_truncated, texts)))
     with fails, torch.inference_mode():
-        rows = torch.cat([module(*(column for row in item for column in _inputs(row))) for item in ids])
-    golden = Golden(measure, texts, ids, truncated, rows.numpy(), roles if run.prompts.own else [])
+        for item in ids:
+            columns = [torch.tensor([row]) for row in item]
+            outputs.append(module(*(part for row in columns for part in (row, torch.ones_like(row)))))
+    roles = [role for _, role in items] if run.prompts.own else []
+    rows = torch.cat(outputs).numpy()
+    golden = Golden(measure, [texts for texts, _ in items], ids, truncated, rows, roles)
     if (at := not_finite(golden.rows)) is not None:
         raise CheckFailed(
             f"{golden.name(at)} has no finite embedding in torch either, in float32: "
             "values inside the model overflow; restore its weights, or train it again"
         )
     return golden
-
-
-def _inputs(row: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long)
 
 
 def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """An fp32 graph in, the same graph in another precision out."""
 
 from edgedistill.quantization.conversion import (
-    Converter,
     convert,
     convert_except,
     converted,
     converter,
+    within_limit,
 )
+from edgedistill.quantization.graph_editor import Converter
 from edgedistill.quantization.sample_texts import TokenIds
 
 __all__ = [
@@ -20,8 +21,8 @@ __all__ = [
     "fp16",
     "graph_editor",
     "int8",
-    "mixed_precision",
     "sample_texts",
     "w4",
     "w8",
+    "within_limit",
 ]

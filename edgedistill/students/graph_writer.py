@@ -6,8 +6,7 @@ import itertools
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 OPSET = 20  # the first with Gelu; later ones add nothing we use, and older runtimes reject them
@@ -38,7 +37,7 @@ class GraphWriter:
         for prefix, module in (("model.", model), ("", student)):
             tensors = [] if module is None else [*module.named_parameters(), *module.named_buffers()]
             self._named.update({id(tensor): prefix + name for name, tensor in tensors})
-        self.nodes: list[onnx.NodeProto] = []
+        self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
         self._numbers = itertools.count(first)
 
@@ -88,7 +87,7 @@ class GraphWriter:
         return products if bias is None else [self.add("Add", product, bias) for product in products]
 
 
-def finish(writer: GraphWriter, pooled: str, student: Any, tokens: str | None = None) -> onnx.ModelProto:
+def finish(writer: GraphWriter, pooled: str, student: Any, tokens: str | None = None) -> ModelProto:
     """Write the layers after pooling and the unit length, and make the model: its inputs, outputs, opsets.
 
     `tokens` are an encoder's last token embeddings (B, T, H). They are `last_hidden_state` already, or become

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy import ndarray
 from scipy.sparse import csr_matrix, diags, vstack
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -39,7 +40,7 @@ def without_marker(token: str) -> str:
     return token
 
 
-def stems(tokenizer: PreTrainedTokenizerBase, counts: np.ndarray) -> tuple[list[str], Tensor]:
+def stems(tokenizer: PreTrainedTokenizerBase, counts: ndarray) -> tuple[list[str], Tensor]:
     """What each token of a vocabulary is as a word, and which of them continue a word (V,).
 
     A token that begins a word is its stem, in the language that the tokens' counts (V,) are of; any other is
@@ -83,7 +84,7 @@ def source_ids(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokenizerBa
     ]
 
 
-def tokens_as_texts(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokenizerBase) -> list[np.ndarray]:
+def tokens_as_texts(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokenizerBase) -> list[ndarray]:
     """Each token of the tokenizer as a text of its own in ids of `source`, between its special tokens; (n_i,)
     int32 each."""
     first, *last = source("")["input_ids"]
@@ -97,15 +98,17 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
     Raises UserError where there is no such file, a line has another width, or no token is found.
     """
     wanted = {without_marker(token): number for number, token in enumerate(tokens_by_id(tokenizer))}
-    vectors: dict[int, np.ndarray] = {}
+    vectors: dict[int, ndarray] = {}
     if not path.is_file():
         raise UserError(f"student.embeddings.file: no file {path}; relative paths start from --data")
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             word, *values = line.rstrip("\n").split(" ")
             if word in wanted and len(values) != width:
-                fact = f"line {number} has {len(values)} dimensions, student.width is {width}"
-                raise UserError(f"{path}: {fact}; they must agree")
+                raise UserError(
+                    f"{path}: line {number} has {len(values)} dimensions, student.width is {width}; they "
+                    "must agree"
+                )
             if word in wanted:
                 vectors[wanted[word]] = np.array(values, np.float32)
     if not vectors:
@@ -171,8 +174,8 @@ def token_counts(texts: Corpus, tokenizer: PreTrainedTokenizerBase, vocabulary_s
 
 
 def associated_rows(
-    own: np.ndarray, rows: np.ndarray, teacher: csr_matrix, source: csr_matrix, target: csr_matrix
-) -> np.ndarray:
+    own: ndarray, rows: ndarray, teacher: csr_matrix, source: csr_matrix, target: csr_matrix
+) -> ndarray:
     """(V, w): for each token the mean of its ASSOCIATES best teacher rows, weighted by φ². own (V, w), rows
     (T, w).
 
@@ -203,7 +206,7 @@ def associated_rows(
     return out
 
 
-def fitted_rows(start: np.ndarray, rows: np.ndarray, texts: csr_matrix, teacher: csr_matrix) -> np.ndarray:
+def fitted_rows(start: ndarray, rows: ndarray, texts: csr_matrix, teacher: csr_matrix) -> ndarray:
     """The table X (V, w) that minimizes Σ_t n_t ‖mean_t X − mean_t rows‖² + RIDGE ‖X − start‖², after STEPS
     of conjugate gradients.
 
@@ -236,6 +239,6 @@ def fitted_rows(start: np.ndarray, rows: np.ndarray, texts: csr_matrix, teacher:
     return out
 
 
-def _pairs_with(counts: csr_matrix) -> np.ndarray:
+def _pairs_with(counts: csr_matrix) -> ndarray:
     """In how many pairs each token occurs, (vocabulary size,)."""
     return np.bincount(counts.indices, minlength=counts.shape[1]).astype(np.float64)

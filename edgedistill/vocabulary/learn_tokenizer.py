@@ -106,11 +106,10 @@ def learn_unigram(
         )
         tokenizer = _train_unigram(corpora, spec)
         if len(tokenizer) > size:
-            fact = (
-                f"the vocabulary needs {len(tokenizer):,} tokens, one per character of the texts, "
-                f"{size:,} are allowed"
+            raise UserError(
+                f"student.unigram.vocabulary_size: the vocabulary needs {len(tokenizer):,} tokens, one per "
+                f"character of the texts, {size:,} are allowed; raise it, or leave a script out"
             )
-            raise UserError(f"student.unigram.vocabulary_size: {fact}; raise it, or leave a script out")
         if len(tokenizer) < size:
             session.log(f"learned a vocabulary of {len(tokenizer):,} tokens: these texts support no more")
         tokenizer.save_pretrained(temporary)

@@ -11,7 +11,7 @@ import pytest
 
 from edgedistill import quantization
 from edgedistill.precisions import PRECISIONS
-from edgedistill.quantization import int8, mixed_precision, sample_texts
+from edgedistill.quantization import int8, sample_texts
 from edgedistill.quantization.conversion import convert_except, converted
 from edgedistill.students import graph
 from tests.students.test_graph import make_bert, make_recurrent
@@ -42,7 +42,7 @@ def test_the_products_that_lose_most_stay_in_w8(ids: list[list[int]], layers: li
     model = with_outliers(layers)
     expected = sample_texts.embeddings(model, ids)
     assert sample_texts.agreement(quantization.convert(model, "int8", ids), expected, ids)[1] < REQUIRED
-    made, kept = mixed_precision.converted(model, "int8", ids, ids)
+    made, kept = quantization.within_limit(model, "int8", ids, ids)
     assert sample_texts.agreement(made, expected, ids)[1] >= REQUIRED
     assert len(kept) == in_w8
     assert set(kept) <= {f"model.encoder.layer.{at}.output.dense.weight.T" for at in layers}
