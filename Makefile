@@ -60,7 +60,7 @@ reproduction: $(STAMP)  ## train and measure a paper's variants, write its page:
 LIBRARIES := optimum fastembed model2vec openvino tract
 INSTALLED := $(foreach library,$(LIBRARIES) transformers.js,$(ENVIRONMENTS)/$(library)/installed)
 
-ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner and library; writes the table of export/README.md
+ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner and library; writes the table of bench/ENGINES.md
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) OMP_NUM_THREADS=1 $(BIN)/python bench/ecosystems.py $(ECOSYSTEMS)
 
 processors: $(STAMP)  ## golden texts of every kind and precision on aarch64 and x86-64 without VNNI, under QEMU (Debian's qemu-user-static)
