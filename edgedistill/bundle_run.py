@@ -74,10 +74,10 @@ class BundleRun(run.Run):
         loaded.backend_tokenizer.no_truncation()
         loaded.backend_tokenizer.no_padding()
         if len(loaded) > self.vocabulary_size:
-            fact = (
-                f"its tokenizer has {len(loaded):,} tokens, its embedding table {self.vocabulary_size:,} rows"
+            raise UserError(
+                f"{self.folder}: its tokenizer has {len(loaded):,} tokens, its embedding table "
+                f"{self.vocabulary_size:,} rows; {GET_AGAIN}"
             )
-            raise UserError(f"{self.folder}: {fact}; {GET_AGAIN}")
         return loaded
 
     @property
@@ -102,11 +102,10 @@ class BundleRun(run.Run):
             finite_weights.checked(module, self.folder).eval(), model, self.max_tokens, self.vocabulary_size
         )
         if not agreement > LEAST_AGREEMENT:
-            fact = (
-                "its graph computes other embeddings than the student read back from it (cosine "
-                f"{agreement:.4f})"
+            raise CheckFailed(
+                f"{self.folder}: its graph computes other embeddings than the student read back from it "
+                f"(cosine {agreement:.4f}); give the run it was exported from"
             )
-            raise CheckFailed(f"{self.folder}: {fact}; give the run it was exported from")
         return module
 
 
@@ -127,8 +126,10 @@ def open_finished(name: str, place: str) -> run.Run:
         _check_student(f"{place}: {resolved.name}", about["kind"], about.get("labels", []))
         return _open_bundle(resolved, about)
     if isinstance(resolved, ModelFolder):
-        way_out = "a student with a `kind`, such as bert, can start from a model's layers"
-        raise UserError(f"{place}: the folder {name} is neither a bundle nor a run; {way_out}")
+        raise UserError(
+            f"{place}: the folder {name} is neither a bundle nor a run; a student with a `kind`, such "
+            "as bert, can start from a model's layers"
+        )
     known = unknown_name("finished student", name, files.shipped("bundle"))
     raise UserError(f"{place}: {known}; or give the folder of a bundle or a run")
 
@@ -146,7 +147,8 @@ def _check_student(at: str, kind: str, labels: list[str]) -> None:
 
 def _open_bundle(resolved: BundleFolder, about: dict[str, Any]) -> BundleRun:
     """Open a bundle in the named precision, else in its most exact one."""
-    folder, precision = resolved.folder, resolved.precision
+    folder = resolved.folder
+    precision = resolved.precision
     place = str(folder / "manifest.json")
     if precision is None:
         precision = next((name for name in PRECISIONS if name in about["precisions"]), None)

@@ -864,7 +864,9 @@ def verify(
     result = verification.verify(name, device)
     lines = verification.summary(name, result)
     if other is not None:
-        result["with"] = verification.beside(name, other)
+        from edgedistill.evaluation import teacher_agreement
+
+        result["with"] = teacher_agreement.beside(name, other)
         lines += f"\nwith {other}: {result['with']['space']} space; {result['with']['advice']}"
     print_result(result, as_json, lines)
 

@@ -36,7 +36,8 @@ from edgedistill.students.sentence_transformer import Affine
 
 M = TypeVar("M", bound=nn.Module)
 
-HEAD_SHAPE, HEAD_WEIGHTS = "task.json", "head.safetensors"  # what a classifier's run has beside a student's
+HEAD_SHAPE = "task.json"
+HEAD_WEIGHTS = "head.safetensors"  # what a classifier's run has beside a student's
 AGAIN = "copy the run again, or train it again"
 PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
@@ -132,7 +133,8 @@ class Run(Shaped):
         of unit length. Raises UserError for files that are not those of a student."""
         with opening(self.folder, "its student does not open", AGAIN):
             if self.kind in ("teacher", "reduced"):
-                source, pooling = model_folder.read(self.model_folder), self.shape.get("pooling")
+                source = model_folder.read(self.model_folder)
+                pooling = self.shape.get("pooling")
                 teacher = sentence_transformer.read(source, pooling, self.remote_code)
                 if (self.folder / "student.safetensors").exists():  # fine-tuned
                     _load(teacher, self.folder / "student.safetensors")
@@ -144,10 +146,12 @@ class Run(Shaped):
     def classifier(self) -> Classifier:
         """The student with its classifier head, in eval mode. Raises UserError for weights that cannot be
         computed with."""
-        student, weights = self.student(), self.folder / HEAD_WEIGHTS
+        student = self.student()
+        weights = self.folder / HEAD_WEIGHTS
         with opening(weights, "does not open", AGAIN):
             shape = self.head_shape
-            labels, dims = len(shape["labels"]), kinds.dims(student)
+            labels = len(shape["labels"])
+            dims = kinds.dims(student)
             module = Classifier(student, dims, labels, shape["pair"], shape["hidden"])
             module.load_state_dict(load_file(weights), strict=False)
         return finite_weights.checked(module, weights).eval()

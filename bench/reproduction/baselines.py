@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, log_softmax, normalize
 from edgedistill import recipe
 from edgedistill.objectives import Targets, composition
 from edgedistill.objectives.composition import LossTargets, of_both
-from edgedistill.objectives.queue import Queue
+from edgedistill.objectives.contrastive import Queue
 from edgedistill.objectives.ranking import cosines
 from edgedistill.objectives.regression import mse
 from edgedistill.students.sentence_transformer import Affine

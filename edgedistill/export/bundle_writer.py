@@ -25,7 +25,7 @@ from edgedistill.run import Run
 from edgedistill.runtime import bundle, golden_file
 from edgedistill.runtime.compact import measured
 from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
-from edgedistill.runtime.trust import operators
+from edgedistill.runtime.trust import graph_check
 from edgedistill.session import Log
 from edgedistill.students import graph, model_folder
 from edgedistill.students.classifier import write as write_classifier
@@ -122,7 +122,7 @@ class Writer:
 
     def card(self, final: dict[str, Any]) -> str:
         """The model card of the final manifest."""
-        names = [] if self.fixed else library_files.libraries(self.module, list(final["precisions"]))
+        names = [] if self.fixed else library_files.libraries(self.module)
         return model_card.filled("encoder", final, libraries=names)
 
     def write(self, precisions: list[str]) -> tuple[dict[str, Any], dict[str, CheckFailed]]:
@@ -258,7 +258,7 @@ class ClassifierWriter(Writer):
 
 def _check_operators(model: ModelProto, student: Any) -> None:
     """Raise UserError for a traced graph with operators that bundles may not use."""
-    allowed = {operators.full_name(*operator) for operator in operators.ALLOWED}
+    allowed = {graph_check.full_name(*operator) for operator in graph_check.ALLOWED}
     if unknown := [name for name in _operators(model) if name not in allowed]:
         raise UserError(
             f"{type(getattr(student, 'model', student)).__name__}: an architecture whose graph has operators "
@@ -280,7 +280,7 @@ def _log_similarity(run: Run, log: Log) -> None:
 def _operators(model: ModelProto) -> list[str]:
     """The operators that a runtime needs for a graph, sorted; those outside ONNX's own set with their
     domain."""
-    return sorted({operators.full_name(node.domain, node.op_type) for node in model.graph.node})
+    return sorted({graph_check.full_name(node.domain, node.op_type) for node in model.graph.node})
 
 
 def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:

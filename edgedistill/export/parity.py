@@ -14,9 +14,8 @@ from edgedistill.quantization.sample_texts import Reader
 from edgedistill.run import Run
 from edgedistill.runtime import golden_file
 from edgedistill.runtime.bundle import Bundle
-from edgedistill.runtime.classification import PROBABILITY
 from edgedistill.runtime.golden_file import Golden
-from edgedistill.runtime.similarity import COSINE, Measure, not_finite
+from edgedistill.runtime.similarity import COSINE, PROBABILITY, Measure, not_finite
 from edgedistill.students.classifier import Classifier
 from edgedistill.students.model_folder import opening
 
