@@ -243,9 +243,7 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("line", "expected"),
     [
         ("money", ("nano", ["."], "money")),
-        ("money|docs", ("nano", ["docs"], "money")),
         ("docs|money?", ("nano", ["docs"], "money?")),
-        ("micro|money", ("micro", ["."], "money")),
         (
             "money|docs/*.md|docs/lines.txt|micro:int8",
             ("micro:int8", ["docs/*.md", "docs/lines.txt"], "money"),
