@@ -78,6 +78,7 @@ HEAVY = {
     "sentence_transformers",
     "accelerate",
     "safetensors",
+    "scipy",
     "optimum",
 }
 HEAVY_AT_START = HEAVY | {"bm25s", "pyarrow", "pandas", "sklearn", "datasets"}
