@@ -553,7 +553,10 @@ def fit(
 @_command("edgedistill export runs/demo-bert2 --precision int8,w8")
 def export(
     source: str = _positional(
-        ..., "RUN|MODEL", "A run folder written by train; or a model: its folder, packaged:NAME or a hub id."
+        ...,
+        "RUN|MODEL|BUNDLE",
+        "A run folder written by train; a student's bundle, in its own weights; or a model: its folder, "
+        "packaged:NAME or a hub id.",
     ),
     documents: str | None = _value(
         None,
@@ -620,6 +623,8 @@ def export(
         )
     if documents is not None and shape:
         raise UserError(f"--shape {shape}: not of a pair; export each encoder alone")
+    if out is None and source.partition(":")[0] in files.shipped("bundle"):
+        raise UserError(f"{source}: ships, and its name is taken; add --out, the folder of the new bundle")
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
     _require_torch(
@@ -796,9 +801,8 @@ def search(
     question: str = _positional(..., "QUESTION", "What to look for, in quotes. It may also come last."),
     places: list[str] | None = _positional(
         None,
-        "[PATH]... [STUDENT]",
-        "Folders, files, or globs; by default this folder. And the student, a bundle's name or folder; by "
-        "default nano.",
+        "PATH|STUDENT",
+        "Folders, files or globs, by default this folder; and a bundle's name or folder, by default nano.",
         show_default=False,
     ),
     top: int = _value(5, "N", "How many texts to show.", min=1),
@@ -862,7 +866,9 @@ def verify(
     result = verification.verify(name, device)
     lines = verification.summary(name, result)
     if other is not None:
-        result["with"] = verification.beside(name, other)
+        from edgedistill.evaluation import teacher_agreement
+
+        result["with"] = teacher_agreement.beside(name, other)
         lines += f"\nwith {other}: {result['with']['space']} space; {result['with']['advice']}"
     print_result(result, as_json, lines)
 

@@ -139,11 +139,13 @@ def _checked_unknown(model: Model, ids: dict[str, int], special: set[str]) -> se
     if model["type"] == "Unigram":
         unknown = None if model.get("unk_id") is None else str(model["vocab"][model["unk_id"]][0])
     if unknown not in ids and (unknown is not None or model["type"] == "WordPiece"):
-        fact = f"its unknown token {unknown!r} is not in its vocabulary"
-        raise UserError(f"tokenizer: {fact}; correct tokenizer.json")
+        raise UserError(
+            f"tokenizer: its unknown token {unknown!r} is not in its vocabulary; correct tokenizer.json"
+        )
     for token in special - ids.keys():
-        fact = f"its special token {token!r} is not in its vocabulary"
-        raise UserError(f"tokenizer: {fact}; correct tokenizer_config.json")
+        raise UserError(
+            f"tokenizer: its special token {token!r} is not in its vocabulary; correct tokenizer_config.json"
+        )
     return set() if unknown is None else {unknown}
 
 
