@@ -125,8 +125,10 @@ class Fit:
     def source(self) -> Source:
         """What candidates start from."""
         self.session.log("layers and vocabularies that students can have")
-        found = shapes.find(self.teacher, self.corpus, self.folder / record.VOCABULARIES, self.session)
-        return replace(found, own_space=self.request.space == "own")
+        own_space, folder = self.request.space == "own", self.folder / record.VOCABULARIES
+        most = 1e6 * self.request.budget.max_mb if own_space else math.inf
+        found = shapes.find(self.teacher, self.corpus, folder, self.session, most)
+        return replace(found, own_space=own_space)
 
     def recipe(self, shape: Shape, **length: Any) -> dict[str, Any]:
         """The recipe of a candidate, as data; `length` has the steps or minutes of its training."""

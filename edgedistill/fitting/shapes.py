@@ -323,17 +323,22 @@ def in_own_space(described: dict[str, Any], own: int, dims: int) -> dict[str, An
 # ---- found
 
 
-def find(teacher: TeacherEncoder, corpus: Corpus, folder: Path, session: Session) -> Source:
-    """What this teacher allows: its own layers, else those of a packaged encoder that knows the texts'
-    words. The tokenizers are written to `folder`, for `tokenizer_folder`, and read from there the next
-    time."""
+def find(
+    teacher: TeacherEncoder, corpus: Corpus, folder: Path, session: Session, most_bytes: float = math.inf
+) -> Source:
+    """What this teacher allows: its own layers or, where all of them are more than `most_bytes`, those of a
+    packaged encoder that are fewer and whose tokenizer knows the texts' words. The tokenizers are written to
+    `folder`, for `tokenizer_folder`, and read from there the next time."""
     sample = texts.sample(corpus)
-    source = _source_of_layers(teacher, sample, session)
+    source = _source_of_layers(teacher, sample, session, most_bytes)
     vocabularies = _vocabularies(source, teacher, corpus, folder)
     return Source(source.dims, source.max_tokens, source.layers, finished_students(sample), vocabularies)
 
 
-def _source_of_layers(teacher: TeacherEncoder, sample: list[str], session: Session) -> Source:
+def _source_of_layers(
+    teacher: TeacherEncoder, sample: list[str], session: Session, most_bytes: float
+) -> Source:
+    sources = list[Source]()
     for weights in ("teacher", *(f"packaged:{name}" for name in PACKAGED)):
         try:
             layers, tokenizer = _open_layers(weights, teacher)
@@ -341,8 +346,11 @@ def _source_of_layers(teacher: TeacherEncoder, sample: list[str], session: Sessi
             session.log(f"students cannot start from {weights}: {error}")
             continue
         if weights == "teacher" or texts.whole_words(tokenizer, sample) >= texts.OTHER:
-            return Source(teacher.dims, layers.max_tokens, layers)
-    return Source(teacher.dims, min(MAX_TOKENS, teacher.max_tokens), None)
+            sources.append(Source(teacher.dims, layers.max_tokens, layers))
+            whole = Shape("bert", layers.depth, layers.width, layers.neurons)
+            if _layer_weights(whole) <= most_bytes:  # in int8: it knows something before it learns
+                return sources[-1]
+    return next(iter(sources), Source(teacher.dims, min(MAX_TOKENS, teacher.max_tokens), None))
 
 
 def _open_layers(weights: str, teacher: TeacherEncoder) -> tuple[Layers, PreTrainedTokenizerBase]:
