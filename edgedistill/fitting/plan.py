@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -388,7 +388,8 @@ def _largest(
             continue
         if excess <= 0:
             return [shape]
-        estimate = shapes.products if cost.p50_ms[precision] > budget.max_p50_ms else _least
+        of_time = cost.p50_ms[precision] > budget.max_p50_ms
+        estimate = shapes.products if of_time else partial(shapes.estimated_bytes, precision=precision)
         most = estimate(shape, source) / (1 + excess)
         left = [other for other in left if estimate(other, source) <= most]
     return in_fewer_bits
