@@ -99,7 +99,7 @@ def bench(
     _accuracy(measured, opened, session, search, progress)
     _compare_scores(measured, opened, plan)
     measured = [replace(target, runner=program) for target in measured for program in programs]
-    texts = opened[0].sample(plan.queries, plan.seed)
+    texts = opened[0].sample(plan.queries)
     timings = speed.measure(measured, texts, replace(session, log=progress), plan)
     for target, timing in zip(measured, timings, strict=True):
         target.speed = timing
@@ -412,7 +412,7 @@ def _compare_scores(
     expected = {}
     for target in sorted(measured, key=lambda target: target is not teacher):  # the teacher first
         for suite, quality in target.quality.items():
-            resampled = bootstrap.of_suite(quality["tasks"], plan.resamples, plan.seed)
+            resampled = bootstrap.of_suite(quality["tasks"], plan.resamples)
             for name, draws in resampled.items():
                 part = quality["tasks"][name] if name else quality
                 score = part[FAMILIES[quality["kind"]].averaged if name else "average"]
