@@ -122,7 +122,7 @@ class Writer:
 
     def card(self, final: dict[str, Any]) -> str:
         """The model card of the final manifest."""
-        names = [] if self.fixed else library_files.libraries(self.module, list(final["precisions"]))
+        names = [] if self.fixed else library_files.libraries(self.module)
         return model_card.filled("encoder", final, libraries=names)
 
     def write(self, precisions: list[str]) -> tuple[dict[str, Any], dict[str, CheckFailed]]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import AddedToken, Regex, Tokenizer, normalizers
 from torch import nn
 
 from edgedistill import files
@@ -16,16 +15,12 @@ from edgedistill.run import Run
 from edgedistill.runtime.prompts import ROLES
 from edgedistill.students import graph_writer, model_folder
 from edgedistill.students.model_folder import ModelFolder
-from edgedistill.students.static import StaticStudent
 
 # of config.json: they describe another copy of the model
 DROPPED_KEYS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
-STATIC = "0_StaticEmbedding"  # where model2vec and sentence-transformers look
-# the pictures of "start of text" and "end of text": normalizers keep them, texts do not have them
-MARK = "\u2402\u2403"
 
 
-def libraries(student: Any, precisions: list[str]) -> list[str]:
+def libraries(student: Any) -> list[str]:
     """The other libraries that open the bundle, by the names that the card explains.
 
     Any kind opens in fastembed, and in transformers.js as a model whose `sentence_embedding` is read. Its
@@ -37,15 +32,7 @@ def libraries(student: Any, precisions: list[str]) -> list[str]:
         names += ["sentence-transformers", "optimum"]
         if graph_writer.pools_to_embedding(student):
             names += ["transformers.js pipeline", "text-embeddings-inference"]
-    elif is_static(student, precisions):
-        names += ["model2vec"]
     return names
-
-
-def is_static(student: Any, precisions: list[str]) -> bool:
-    """Whether the student is also written as a table of rows: it is their mean, behind a linear head at most,
-    and the table is as exact as an fp32 graph beside it."""
-    return isinstance(student, StaticStudent) and not student.tanh and "fp32" in precisions
 
 
 def vocabulary_size(student: Any) -> int:
@@ -69,8 +56,6 @@ def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
         pad = run.shape.get("pad") or 0  # fastembed pads with it
         config = {"model_type": f"edgedistill-{run.kind}", **run.shape, "pad_token_id": pad}
     files.write_json(folder / "config.json", config)
-    if is_static(student, precisions):
-        _static(folder, run, student)
 
 
 def write_tokenizer(folder: Path, run: Run) -> None:
@@ -195,35 +180,3 @@ def _dense(student: Any) -> list[tuple[nn.Module, nn.Module]]:
     if student.head is None:
         return []
     return [(student.head, nn.Tanh() if student.tanh else nn.Identity())]
-
-
-def _static(folder: Path, run: Run, student: StaticStudent) -> None:
-    """Write a static student as model2vec and sentence-transformers (StaticEmbedding) open it: modules.json,
-    the table (V, d) float32 with the head applied to each row, and a tokenizer that stands for theirs.
-
-    Both tokenize without special tokens, while a student's mean holds the rows of [CLS] and [SEP]. So the
-    tokenizer written here puts one token of its own in front of every text, whose row is the sum of theirs;
-    at unit length a sum equals the mean. Three sorts of text still differ: without any token (both give
-    zeros), with a special token spelt out, and, in model2vec, with unknown tokens, which it leaves out.
-    """
-    tokenizer: Any = run.tokenizer()
-    inner: Any = Tokenizer.from_file(str(run.tokenizer_folder / "tokenizer.json"))
-    rows = student.weighted_table()
-    table = rows if student.head is None else student.head(rows).detach()
-    table = table[: len(tokenizer)]  # as many rows as tokens, or model2vec refuses
-    added = list(tokenizer("", truncation=True, max_length=run.max_tokens)["input_ids"])
-    limit = run.max_tokens - len(added)
-    if added:
-        table, limit = torch.cat([table, table[added].sum(0, keepdim=True)]), limit + 1
-        inner.add_tokens([AddedToken(MARK)])
-        # the token's own text goes through the normalizers too, hence "unless it is there"
-        front = normalizers.Replace(Regex(rf"\A(?!{MARK})"), MARK)
-        inner.normalizer = normalizers.Sequence([step for step in (inner.normalizer, front) if step])
-    inner.enable_truncation(limit)
-    inner.no_padding()
-    _chain(folder, [("StaticEmbedding", None), ("Normalize", {})])
-    (folder / STATIC).mkdir()
-    save_file({"embedding.weight": table.contiguous()}, folder / STATIC / "model.safetensors")
-    files.write_text(folder / STATIC / "tokenizer.json", inner.to_str())
-    settings = {"normalize": True, "max_length": limit}  # what model2vec reads
-    files.write_json(folder / "config_sentence_transformers.json", {**_sentence_settings(run), **settings})

@@ -63,10 +63,12 @@ class Source(NamedTuple):
 
 
 @contextmanager
-def opened(given: str | Path | Source) -> Iterator[run.Run]:
+def opened(source_of: str | Path | Source) -> Iterator[run.Run]:
     """The run of a source. Raises UserError: neither a run nor a model, the bundle of a classifier, a pair or
     a teacher, a decoder, no tokenizer, no weights, an unknown module or pooling."""
-    source, pooling, revision, remote_code = given if isinstance(given, Source) else Source(str(given))
+    source, pooling, revision, remote_code = (
+        source_of if isinstance(source_of, Source) else Source(str(source_of))
+    )
     if pooling is not None and pooling not in get_args(recipe.Pooling):
         raise UserError(f"--pooling: {unknown_name('pooling', pooling, get_args(recipe.Pooling))}")
     resolved = resolve.resolve(source)

@@ -18,15 +18,13 @@ from edgedistill.runtime.bundle import SIDES
 from edgedistill.session import Log
 
 TEXTS = 100  # English sentences, by which the two encoders are compared
-ROUTER = "sentence_transformers.models.Router"
 
 
 def export(
     query: Source, document: Source, precisions: list[str], out: Path, log: Log, mean: bool = False
 ) -> dict[str, Any]:
     """Write a pair bundle at `out`, atomically. Returns {name, dims, cosine, precisions: {query, document}}
-    with the sizes in bytes of their graphs. With `mean` documents are embedded by both encoders, and
-    sentence-transformers, which cannot, gets no Router.
+    with the sizes in bytes of their graphs. With `mean` documents are embedded by both encoders.
 
     Each source is a run or a model, which is exported in these precisions, or a bundle, which is copied
     whole. Raises as `bundle_writer.export`, and UserError for a classifier, a pair, and where the two
@@ -52,9 +50,8 @@ def export(
             "cosine": round(cosine, 4),
         }
         pair |= {"documents": manifests.MEAN} if mean else {}
-        graphs = None if mean else _write_router(folder, opened)
         sides = {side: encoder.manifest for side, encoder in zip(SIDES, opened, strict=True)}
-        card = model_card.filled("pair", pair, **sides, graphs=graphs)
+        card = model_card.filled("pair", pair, **sides)
         files.write_text(folder / "README.md", card)
         bundle_writer.seal(folder, pair)
         bundle.load(folder)
@@ -86,36 +83,3 @@ def _write_side(source: Source, precisions: list[str], folder: Path, log: Log) -
     for name in (*about["files"], "manifest.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(resolved.folder / name, folder / name)
-
-
-def _write_router(folder: Path, opened: list[bundle.Bundle]) -> list[str] | None:
-    """Write sentence-transformers' Router, where it can open both: their modules by the task, query or
-    document, without which it raises an error.
-
-    Returns the graphs of which one is named to open the transformers among them, none where there is no
-    transformer; None where it cannot open both.
-    """
-    types: dict[str, str] = {}
-    structure: dict[str, list[str]] = {}
-    prompts: dict[str, str] = {}
-    graphs: list[set[str]] = []
-    for side, encoder in zip(SIDES, opened, strict=True):
-        path = folder / side / "modules.json"
-        if not path.exists():
-            return None
-        modules = files.read_json(path)
-        named = {f"{side}/{module['path']}".rstrip("/"): module["type"] for module in modules}
-        types |= named
-        structure[side], prompts[side] = list(named), encoder.prompts.of(side)
-        if modules[0]["type"].endswith("Transformer"):
-            graphs.append({entry["file"] for entry in encoder.manifest["precisions"].values()})
-    common = sorted(set.intersection(*graphs)) if graphs else []
-    if graphs and not common:
-        return None
-    router = {"types": types, "structure": structure}
-    router |= {"parameters": {"default_route": None, "allow_empty_key": False}}
-    files.write_json(folder / "router_config.json", router)
-    files.write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": ROUTER}])
-    settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    files.write_json(folder / "config_sentence_transformers.json", settings)
-    return common

@@ -3,7 +3,6 @@
 from edgedistill.quantization.conversion import (
     convert,
     convert_except,
-    converted,
     converter,
     within_limit,
 )
@@ -15,7 +14,6 @@ __all__ = [
     "TokenIds",
     "convert",
     "convert_except",
-    "converted",
     "converter",
     "eight_bits",
     "fp16",

@@ -16,7 +16,6 @@ from edgedistill.quantization.sample_texts import TokenIds, agreement, embedding
 
 REST = {"int8": w8.convert, "qdq": lambda model: model}  # what is made of the products that lose most
 LARGEST_SHARE = 0.5  # of the products; a graph that needs more in w8 should be w8
-READERS = ("MatMul", "Gather", "LSTM", "Slice", "Reshape")  # of the weights that a precision may convert
 
 
 def convert(model: ModelProto, precision: str, samples: TokenIds = ()) -> ModelProto:
@@ -92,12 +91,3 @@ def convert_except(convert: Converter, model: ModelProto, skip: Iterable[str]) -
         quantized.graph.input.remove(value)
         quantized.graph.initializer.append(constants[value.name])
     return quantized
-
-
-def converted(model: ModelProto, quantized: ModelProto) -> list[str]:
-    """The weights that a conversion converted, in the order of the graph."""
-    matrices = {constant.name for constant in model.graph.initializer if len(constant.dims) > 1}
-    changed = matrices - {constant.name for constant in quantized.graph.initializer}
-    # the data of a lookup; the matrix of a product; W of an LSTM, whose R goes with it
-    read = [name for node in model.graph.node if node.op_type in READERS for name in node.input[:2]]
-    return [name for name in dict.fromkeys(read) if name in changed]

@@ -170,7 +170,8 @@ def quantize_with_feedback(weight: ndarray, moments: ndarray) -> tuple[ndarray, 
     factor = _factor(moments.astype(np.float64))
     for start in range(0, inputs, GROUP):
         end = min(start + GROUP, inputs)
-        scale = best_scale(in_groups(rest[start:end].T.astype(np.float32)))[:, 0, 0]
+        groups = np.ascontiguousarray(rest[start:end].T, np.float32)  # or sums are rounded in another order
+        scale = best_scale(in_groups(groups))[:, 0, 0]
         scales.append(scale.astype(np.float16))
         errors = np.zeros((end - start, outputs))
         for k in range(start, end):

@@ -250,14 +250,11 @@ def _encoded(writer: GraphWriter, layers: EncoderLayers, output: str) -> str:
         return writer.add("Identity", tokens, outputs=[output])
     read = _read_by_layers(writer, tokens, layers)
     rows = writer.add("Reshape", tokens, read.to_rows)
-    shifts = dict[tuple[int, bool], str]()  # by the layer, and whether it is the last that is applied
-    for number, ((layer, names), carried) in enumerate(zip(repeated, biases[1:], strict=True)):
-        key = (number % len(constants), number == len(repeated) - 1)
-        if key not in shifts:
-            shift = layer.output.LayerNorm.bias
-            ending = "[again]" if key == (len(constants) - 1, False) else ""
-            shifts[key] = writer.parameter(shift, _array(shift) + carried, ending)
-        rows = _layer_nodes(writer, names, read, rows, shifts[key])
+    for number, ((layer, names), carried) in enumerate(zip(repeated, biases[1:], strict=True), 1):
+        shift = layer.output.LayerNorm.bias
+        ending = "[again]" if number % len(constants) == 0 and number < len(repeated) else ""
+        shift = writer.parameter(shift, _array(shift) + carried, ending)
+        rows = _layer_nodes(writer, names, read, rows, shift)
     return writer.add("Reshape", rows, writer.add("Shape", tokens), outputs=[output])
 
 

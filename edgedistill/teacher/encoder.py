@@ -30,7 +30,7 @@ from edgedistill.students import graph, model_folder, sentence_transformer
 from edgedistill.teacher.tokenizer_files import encode_ids, load_tokenizer, max_input_tokens, prompts_of
 
 # part of an int8 graph's key: raise it when another graph is made of the same weights
-INT8_FORMAT = 2
+INT8_FORMAT = 3
 TOKENS_PER_BATCH = 2_048
 SAME_EMBEDDING = 0.999  # cosine, of bf16 too
 COMPARED = ["A cat.", "Zwölf Boxkämpfer, NAÏVE and LOUD!", "one text of many words " * 200]

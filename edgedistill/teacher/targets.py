@@ -88,15 +88,14 @@ def load_or_fit(spec: recipe.Targets, data: FittingData, folder: Path, log: Log 
 def _fit_on_sample(spec: recipe.Targets, data: FittingData) -> Affine:
     random = np.random.default_rng([data.seed, 0])
     rows = np.sort(random.choice(data.rows, min(spec.sample, data.rows), replace=False))
-    student = np.empty((len(rows), spec.dims))
-    if spec.fits_student:
-        student = data.student(rows).astype(np.float64)
+    # where nothing is fitted to the student, only the number of its dimensions is read
+    student = data.student(rows) if spec.fits_student else np.empty((len(rows), spec.dims))
     if student.shape[1] != spec.dims:
         raise UserError(
             f"targets.dims: {spec.dims} dimensions are fitted to the student's embeddings, which have "
             f"{student.shape[1]}; make them equal"
         )
-    return fit(spec, data.embeddings[rows].astype(np.float64), student)
+    return fit(spec, data.embeddings[rows].astype(np.float64), student.astype(np.float64))
 
 
 def pca(embeddings: ndarray, dims: int, centre: bool = True, variance_exponent: float = 0.0) -> Affine:
@@ -215,17 +214,24 @@ def check(spec: recipe.Targets, teacher_dims: int, training_texts: int) -> None:
     dims, reduction, texts = spec.dims, spec.reduce, min(spec.sample, training_texts)
     rank, problems = getattr(reduction, "rank", None), list[str]()
     if reduction.keeps_dims and dims != teacher_dims:
-        kept = f"the teacher's embeddings keep {teacher_dims} dimensions; set `reduce`"
-        problems.append(f"targets.dims: {dims}, and without `reduce` {kept}")
+        problems.append(
+            f"targets.dims: {dims}, and without `reduce` the teacher's embeddings keep {teacher_dims} "
+            "dimensions; set `reduce`"
+        )
     if rank and (dims != teacher_dims or rank > teacher_dims):
-        fact = f"rank {rank} reconstructs the teacher's {teacher_dims} dimensions, not {dims}"
-        way_out = f"set dims: {teacher_dims} and a rank of {teacher_dims} or less"
-        problems.append(f"targets.reduce: {fact}; {way_out}")
+        problems.append(
+            f"targets.reduce: rank {rank} reconstructs the teacher's {teacher_dims} dimensions, not {dims}; "
+            f"set dims: {teacher_dims} and a rank of {teacher_dims} or less"
+        )
     elif reduction.shrinks and dims > teacher_dims:
-        fact = f"{reduction.kind} cannot make {dims} dimensions of the teacher's {teacher_dims}"
-        problems.append(f"targets.dims: {fact}; lower it")
+        problems.append(
+            f"targets.dims: {reduction.kind} cannot make {dims} dimensions of the teacher's {teacher_dims}; "
+            "lower it"
+        )
     if texts <= dims and reduction.fitted:
-        fact = f"{dims} dimensions cannot be fitted on {texts:,} texts"
-        problems.append(f"targets.dims: {fact}; add texts, raise targets.sample, or lower it")
+        problems.append(
+            f"targets.dims: {dims} dimensions cannot be fitted on {texts:,} texts; add texts, raise "
+            "targets.sample, or lower it"
+        )
     if problems:
         raise UserError(*problems)

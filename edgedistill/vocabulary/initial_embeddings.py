@@ -127,15 +127,15 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
 
 
 def from_translations(
-    own: Tensor,
+    initial: Tensor,
     tokenizer: PreTrainedTokenizerBase,
     teacher_tokenizer: PreTrainedTokenizerBase,
     table: Tensor,
     pairs: Rows,
 ) -> Tensor:
     """Initial embeddings (V, w) float32 for tokens of other languages, from the teacher's tokens in their
-    translations. `own` (V, w) are embeddings from the texts of the tokens themselves, and `table` (T, w) is
-    the teacher's embedding table.
+    translations. `initial` (V, w) are embeddings from the texts of the tokens themselves, and `table` (T, w)
+    is the teacher's embedding table.
 
     First, a token s of the target side is associated with a teacher's token t of the source side as far as
     both occur in the same pairs: φ² = n(s, t)² / (n(s) n(t)) (Gale and Church 1991), n counting pairs; s
@@ -148,11 +148,11 @@ def from_translations(
     rows, index = table.float().numpy(), pairs.index[: pairs.training_count]
     teacher_counts = token_counts(pairs.sides[0], teacher_tokenizer, len(rows))
     source_counts, target_counts = (
-        token_counts(side, tokenizer, len(own)) for side in (pairs.sides[0], pairs.sides[1])
+        token_counts(side, tokenizer, len(initial)) for side in (pairs.sides[0], pairs.sides[1])
     )
     teacher_pairs, target_pairs = teacher_counts[index[:, 0]], target_counts[index[:, 1]]
     start = associated_rows(
-        own.float().numpy(), rows, teacher_pairs, source_counts[index[:, 0]], target_pairs
+        initial.float().numpy(), rows, teacher_pairs, source_counts[index[:, 0]], target_pairs
     )
     trained = pairs.sides[0].training_count
     texts = vstack([source_counts[:trained], target_pairs], format="csr")
@@ -174,10 +174,10 @@ def token_counts(texts: Corpus, tokenizer: PreTrainedTokenizerBase, vocabulary_s
 
 
 def associated_rows(
-    own: ndarray, rows: ndarray, teacher: csr_matrix, source: csr_matrix, target: csr_matrix
+    initial: ndarray, rows: ndarray, teacher: csr_matrix, source: csr_matrix, target: csr_matrix
 ) -> ndarray:
-    """(V, w): for each token the mean of its ASSOCIATES best teacher rows, weighted by φ². own (V, w), rows
-    (T, w).
+    """(V, w): for each token the mean of its ASSOCIATES best teacher rows, weighted by φ². initial (V, w),
+    rows (T, w).
 
     `teacher` (n, T), `source` and `target` (n, V) count each token in each pair's texts. A mean is scaled
     to the average length of the rows it is made of, because a layer norm over sums with position embeddings
@@ -187,8 +187,8 @@ def associated_rows(
     together, seen, teacher_seen = target.T.tocsr() @ teacher, _pairs_with(target), _pairs_with(teacher)
     share = seen / np.maximum(seen + _pairs_with(source), 1)
     share[seen < MIN_PAIRS] = 0
-    out, lengths = own.copy(), np.linalg.norm(rows, axis=1)
-    for begin in range(0, len(own), ROWS):
+    out, lengths = initial.copy(), np.linalg.norm(rows, axis=1)
+    for begin in range(0, len(initial), ROWS):
         chunk = slice(begin, begin + ROWS)
         part = together[chunk]
         sizes = np.diff(part.indptr)
@@ -202,7 +202,7 @@ def associated_rows(
             length = (weights @ lengths[ids]) / weights.sum()
             mean *= length / max(float(np.linalg.norm(mean)), 1e-12)
             token = begin + int(row)
-            out[token] = share[token] * mean + (1 - share[token]) * own[token]
+            out[token] = share[token] * mean + (1 - share[token]) * initial[token]
     return out
 
 

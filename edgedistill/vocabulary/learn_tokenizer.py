@@ -51,7 +51,7 @@ def learn_wordpiece(
         )
     names = {name: getattr(like, name) for name in SPECIAL}
     special = [token for token in names.values() if token]
-    letters = sorted(each for each in _train_wordpiece(like, corpora, 0, special) if each.startswith("##"))
+    letters = sorted(token for token in _train_wordpiece(like, corpora, 0, special) if token.startswith("##"))
     ids = _train_wordpiece(like, corpora, vocabulary_size, [*special, *letters])
     learned, backend = Tokenizer(models.WordPiece(ids, unk_token=like.unk_token)), like.backend_tokenizer
     learned.normalizer, learned.pre_tokenizer = backend.normalizer, backend.pre_tokenizer

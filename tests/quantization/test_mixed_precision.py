@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import layer_losses
 import numpy as np
 import onnx
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from edgedistill import quantization
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import int8, sample_texts
-from edgedistill.quantization.conversion import convert_except, converted
+from edgedistill.quantization.conversion import convert_except
 from edgedistill.students import graph
 from tests.students.test_graph import make_bert, make_recurrent
 
@@ -69,10 +70,10 @@ def test_what_is_measured_once_converts_as_what_is_measured_each_time(
         == quantization.convert(model, precision, ids)
         != quantization.convert(model, precision)
     )
-    weights = converted(model, quantization.convert(model, precision))
+    weights = layer_losses.converted(model, quantization.convert(model, precision))
     for skip in ([weights[2]], weights[1::2], weights[:-1], weights):
         made = convert_except(converter, model, skip)
-        assert converted(model, made) == [name for name in weights if name not in skip]
+        assert layer_losses.converted(model, made) == [name for name in weights if name not in skip]
 
 
 def test_a_products_own_error(ids: list[list[int]]) -> None:
