@@ -10,7 +10,9 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -77,7 +79,7 @@ def numbered_texts(
         case _:
             columns = _named_columns(path, column or "text")
             if column is None and len(names) > 1:
-                reading.columns[str(path)] = columns
+                _chosen(path, columns, names, reading)
             numbered = ((number, BETWEEN.join(texts)) for number, texts in _cells(path, columns, field))
     word = input_file.numbered(path)
     return ((number, checked(text, str(path), number, longest, word)) for number, text in numbered)
@@ -126,11 +128,21 @@ def _worded(path: Path, names: list[str], reading: Reading) -> Numbered:
         yield number, BETWEEN.join(text for column, text in row.items() if text and column in chosen)
     shown = {column[0] for column in chosen}
     if shown:
-        reading.columns[str(path)] = [name for name in dict.fromkeys([*names, *shown]) if name in shown]
+        _chosen(path, shown, dict.fromkeys([*names, *shown]), reading)
+
+
+def _chosen(path: Path, columns: Container[str], names: Iterable[str], reading: Reading) -> None:
+    """Note which of a table's columns are read, and which are not, as nobody named any."""
+    for name in names:
+        if name in columns:
+            reading.columns.setdefault(str(path), []).append(name)
+        else:
+            reading.leave_out(str(path), "columns", name)
 
 
 def _cells_of(value: Any, column: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
     """(its keys, text) of every text in a row, whose cells may hold lists and objects."""
+    value = _of_bytes(value)
     if isinstance(value, str):
         yield column, normalize(value)
     elif isinstance(value, dict | list | tuple):
@@ -150,16 +162,15 @@ def is_text_file(path: Path) -> bool:
 
 def is_wrapped(path: Path) -> bool:
     """Whether a .txt file is prose with wrapped lines: most that are followed by another one end inside a
-    sentence, and blank lines divide paragraphs.
+    sentence, and blank lines divide paragraphs. What cannot be read is not, as its reader says.
     """
-    followed = inside = blank = 0
-    numbered = lines(path, 4 * MAX_TEXT_CHARACTERS) if input_file.kind(path) == ".txt" else iter(())
-    for (_, line), (_, after) in pairwise(islice(numbered, LINES_JUDGED)):
-        blank += not line.strip()
-        if line.strip() and after.strip():
-            followed += 1
-            inside += line.rstrip()[-1].isalnum() or line.rstrip()[-1] in ",;-"
-    return blank > 0 and followed > 0 and inside >= WRAPPED * followed
+    judged = list[str]()
+    with suppress(UserError, OSError):
+        numbered = lines(path) if input_file.kind(path) == ".txt" else iter(())
+        judged += (line.rstrip() for _, line in islice(numbered, LINES_JUDGED))
+    followed = [line for line, after in pairwise(judged) if line and after]
+    inside = sum(line[-1].isalnum() or line[-1] in ",;-" for line in followed)
+    return "" in judged[:-1] and followed != [] and inside >= WRAPPED * len(followed)
 
 
 def texts_in_every_column(path: Path) -> Iterator[str]:
@@ -235,18 +246,18 @@ def _paragraphs(path: Path, longest: int) -> Numbered:
 
 def _passages(path: Path, kind: str, reading: Reading) -> Numbered:
     """The passages of a document with markup, or of a PDF, which is read whole."""
+    left_out = partial(reading.leave_out, str(path))
     most = MAX_DOCUMENT * 8 if kind == ".pdf" else MAX_DOCUMENT
     with input_file.opened(path) as file, damage_as_user_error(str(path), lambda: "its content"):
         data = file.read(most + 1)
     if len(data) > most:
         raise UserError(f"{path}: over {most:,} bytes, and a {kind} file is read whole; split it")
     if kind == ".pdf":
-        empty = partial(reading.empty_page, str(path))
-        yield from document_text.portable(io.BytesIO(data), str(path), MAX_DOCUMENT, empty)
+        yield from document_text.portable(io.BytesIO(data), str(path), MAX_DOCUMENT, left_out)
         return
     passages: dict[str, Callable[[str], document_text.Passages]] = {
-        ".md": partial(document_text.markdown, left_out=partial(reading.front_matter.__setitem__, str(path))),
-        ".rst": document_text.restructured,
+        ".md": partial(document_text.markdown, left_out=left_out),
+        ".rst": partial(document_text.restructured, left_out=left_out),
         ".html": document_text.hypertext,
     }
     text = input_file.decoded(data, str(path), declared=kind == ".html")
@@ -278,6 +289,7 @@ def _cells(
 
 def _text(column: str | int, value: Any, place: str, numeric: Sequence[str | int]) -> str:
     """The text of a cell. Raises UserError where it holds none."""
+    value = _of_bytes(value)
     if isinstance(value, str) or (column in numeric and isinstance(value, int | float)):
         return str(value)
     if value is None:
@@ -285,6 +297,15 @@ def _text(column: str | int, value: Any, place: str, numeric: Sequence[str | int
     raise UserError(
         f"{place}: column {column!r} holds {type(value).__name__}, not text; choose another column"
     )
+
+
+def _of_bytes(value: Any) -> Any:
+    """The text of a cell of bytes in UTF-8, as .parquet files hold it whose writer gave no type; any other
+    value unchanged."""
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
 
 
 def _no_column(name: object, fact: str, field: str | None) -> NoReturn:
@@ -295,10 +316,10 @@ def _check_columns(path: Path, columns: Sequence[str], known: Sequence[str], fie
     """Raise UserError for a column that is missing, or there twice."""
     for column in columns:
         if column not in known:
-            for sign in ";\t|,":
-                if len(known) == 1 and sign in known[0]:
-                    fact = f"its one column is {known[0][:60]!r}: the columns seem to be divided by {sign!r}"
-                    raise UserError(f"{path}: {fact}; save it with commas as .csv, or with tabs as .tsv")
+            divided = DIVIDED.search(known[0]) if len(known) == 1 else None
+            if divided:
+                fact = f"its one column is {known[0][:60]!r}: they seem to be divided by {divided[0]!r}"
+                raise UserError(f"{path}: {fact}; save it with commas as .csv, or with tabs as .tsv")
             _no_column(path, unknown_name("column", column, known), field)
         if known.count(column) > 1:
             raise UserError(f"{path}: {known.count(column)} columns are named {column!r}; rename all but one")
@@ -353,13 +374,11 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     object's `text`."""
     word = input_file.numbered(path)
     for number, item in _array(path) if word == "item" else _json_lines(path):
-        if isinstance(item, str) and word == "item":
-            yield number, {"text": item}
-        elif isinstance(item, dict):
-            yield number, item
-        else:
+        row = {"text": item} if isinstance(item, str) and word == "item" else item
+        if not isinstance(row, dict):
             fact = f"a JSON {type(item).__name__}; every {word} must be an object"
             raise UserError(f"{path}: {word} {number}: {fact}{' or a string' * (word == 'item')}")
+        yield number, row
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -390,8 +409,7 @@ def _object(items: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, in which a key that stands twice would hide the other."""
     found = dict(items)
     if len(found) < len(items):
-        keys = [key for key, _ in items]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        ((twice, _),) = Counter(key for key, _ in items).most_common(1)
         raise json.JSONDecodeError(f"an object with the key {twice!r} twice", "", 0)
     return found
 

@@ -19,7 +19,13 @@ SHOWN = {  # around or in place of: what browsers show all the same
     "a comment that ends in !": f"<!-- note --!><p>{REFUNDS}</p>",
     "a script's string": f'<script>var open = "<!--"; run(open);</script><p>{REFUNDS}</p>',
     "an old script": f"<script><!--\nrun();\n</script><p>{REFUNDS}</p>",
-    "a textarea": f"<textarea><!-- paste here</textarea><p>{REFUNDS}</p>",
+    "an image": '<p>Refunds <img alt="take nine"> days.</p>',
+    "fields": "<p><label>Refunds</label><input value=take>nine<input type=text placeholder=days.>",
+    "a field of lines": f"<textarea placeholder=no>{REFUNDS}</textarea>",
+    "a button": "<p>Refunds <button>take</button> nine<input type=hidden value=no> days.",
+    "a page in a page": f'<iframe srcdoc="<p>{REFUNDS}<p hidden>no">no</iframe>',
+    "an option": f"<select><option>{REFUNDS}</select>",
+    "what has no player": f"<object data=x>{REFUNDS}</object><video>no</video>",
     "an attribute": f'<a title="<!-- begins a comment"></a><p>{REFUNDS}</p>',
     "a sign in quotes": '<p>Refunds <a title="Home > Shop" href="/x">take</a> nine days.</p>',
     "CDATA": f"<![CDATA[ no text ]]><p>{REFUNDS}</p>",
@@ -76,6 +82,11 @@ def test_blocks_within_blocks_are_read(mark: str) -> None:
     assert list(document_text.markdown(f"{mark * 60}{REFUNDS}")) == [(1, REFUNDS)]
 
 
+def test_an_image_is_its_alternative_text() -> None:
+    document = f"Refunds ![take *nine*](a.png)\ndays.\n\n<img alt='{REFUNDS}'>"
+    assert list(document_text.markdown(document)) == [(1, REFUNDS), (4, REFUNDS)]
+
+
 @pytest.mark.parametrize(("name", "deep"), [("a.md", "> " * 20_000), ("a.html", "<div>" * 20_000)])
 def test_what_is_nested_too_deeply_is_refused(tmp_path: Path, name: str, deep: str) -> None:
     (tmp_path / name).write_text(deep + REFUNDS)
@@ -107,9 +118,18 @@ def test_options_captions_and_rows_of_restructured_text() -> None:
     ],
 )
 def test_front_matter_is_a_mapping(start: str, read: list[tuple[int, str]]) -> None:
-    keys = list[str]()
-    assert list(document_text.markdown(start + REFUNDS, keys.extend)) == read
-    assert keys == (["title", "tags"] if "tags" in start else [])
+    left_out = list[tuple[str, str]]()
+    assert list(document_text.markdown(start + REFUNDS, lambda *part: left_out.append(part))) == read
+    assert left_out == [("front matter", key) for key in ("title", "tags") if key in start]
+
+
+def test_directives_that_are_not_read_are_named() -> None:
+    directives = ["include:: a.rst", "csv-table:: Told", "raw:: html", "literalinclude:: a.py", "raw:: latex"]
+    options = ["", "   :file: a.csv", "   :url: b.html", "   :lines: 2-3", "\n   no"]
+    document = "\n\n".join(f".. {each}\n{of}\n" for each, of in zip(directives, options, strict=True))
+    left_out = list[str]()
+    read = document_text.restructured(f"{document}\n{REFUNDS}", lambda _, which: left_out.append(which))
+    assert [text for _, text in read] == [REFUNDS] and left_out == directives
 
 
 @pytest.mark.parametrize("sign", "\u2028\f\x85\v\x1c")

@@ -105,7 +105,7 @@ def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.M
     asked = request(world, texts=("a/*.txt",))
     with pytest.raises(UserError, match=r"^--texts: no file matches .*a/\*.txt"):
         section(asked)
-    with pytest.raises(UserError, match=r"^--texts: .* is a folder without texts"):
+    with pytest.raises(UserError, match=r"^--texts: .*: a folder without texts"):
         section(request(world, texts=(".",)))
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "some.txt").write_text("A line.\nAnother.\n", encoding="utf-8")
