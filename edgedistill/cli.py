@@ -796,9 +796,8 @@ def search(
     question: str = _positional(..., "QUESTION", "What to look for, in quotes. It may also come last."),
     places: list[str] | None = _positional(
         None,
-        "[PATH]... [STUDENT]",
-        "Folders, files, or globs; by default this folder. And the student, a bundle's name or folder; by "
-        "default nano.",
+        "PATH|STUDENT",
+        "Folders, files or globs, by default this folder; and a bundle's name or folder, by default nano.",
         show_default=False,
     ),
     top: int = _value(5, "N", "How many texts to show.", min=1),
