@@ -19,6 +19,7 @@ class Reading:
     skipped: dict[str, str] = field(default_factory=dict)  # file -> reason
     other_files: dict[str, dict[str, int]] = field(default_factory=dict)  # folder -> ending -> how many
     columns: dict[str, list[str]] = field(default_factory=dict)  # table -> its columns, where none was named
+    records: dict[str, list[str]] = field(default_factory=dict)  # .json -> the key of the list that is read
     not_read: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # file -> what -> which of it
     texts_cut: int = 0
     tokens_cut: int = 0
@@ -73,6 +74,7 @@ class Reading:
             f"skipped {len(self.skipped)}:": {name: [reason] for name, reason in self.skipped.items()},
             "not read in": others | parts,
             "columns of": self.columns,
+            "records of": self.records,
         }
         line = [f"read {counted(self.files, 'file')}"]
         for what, entries in noted.items():
