@@ -16,11 +16,12 @@ from rich.table import Table
 from edgedistill.errors import UserError
 from edgedistill.evaluation.tables import plain
 from edgedistill.export import model_source, parity
-from edgedistill.quantization import Converter, convert_except, converted, converter, sample_texts
+from edgedistill.quantization import Converter, convert_except, converter, sample_texts
 from edgedistill.run import Run
 from edgedistill.session import Session, progress_bar
 from edgedistill.students import graph
 
+READERS = ("MatMul", "Gather", "LSTM", "Slice", "Reshape")  # of the weights that a precision may convert
 Cost = dict[str, Any]  # {cosine_mean, cosine_min, saved_bytes}: of embeddings to fp32's, over all texts
 
 
@@ -58,6 +59,15 @@ def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
     ]
     about = {"name": run.recipe.name, "precision": precision, "texts": len(ids)}
     return about | whole | {"layers": layers}
+
+
+def converted(model: onnx.ModelProto, quantized: onnx.ModelProto) -> list[str]:
+    """The weights that a conversion converted, in the order of the graph."""
+    matrices = {constant.name for constant in model.graph.initializer if len(constant.dims) > 1}
+    changed = matrices - {constant.name for constant in quantized.graph.initializer}
+    # the data of a lookup; the matrix of a product; W of an LSTM, whose R goes with it
+    read = [name for node in model.graph.node if node.op_type in READERS for name in node.input[:2]]
+    return [name for name in dict.fromkeys(read) if name in changed]
 
 
 def costs(

@@ -553,7 +553,10 @@ def fit(
 @_command("edgedistill export runs/demo-bert2 --precision int8,w8")
 def export(
     source: str = _positional(
-        ..., "RUN|MODEL", "A run folder written by train; or a model: its folder, packaged:NAME or a hub id."
+        ...,
+        "RUN|MODEL|BUNDLE",
+        "A run folder written by train; a student's bundle, in its own weights; or a model: its folder, "
+        "packaged:NAME or a hub id.",
     ),
     documents: str | None = _value(
         None,
@@ -861,7 +864,9 @@ def verify(
     result = verification.verify(name, device)
     lines = verification.summary(name, result)
     if other is not None:
-        result["with"] = verification.beside(name, other)
+        from edgedistill.evaluation import teacher_agreement
+
+        result["with"] = teacher_agreement.beside(name, other)
         lines += f"\nwith {other}: {result['with']['space']} space; {result['with']['advice']}"
     print_result(result, as_json, lines)
 

@@ -36,7 +36,8 @@ from edgedistill.students.sentence_transformer import Affine
 
 M = TypeVar("M", bound=nn.Module)
 
-HEAD_SHAPE, HEAD_WEIGHTS = "task.json", "head.safetensors"  # what a classifier's run has beside a student's
+HEAD_SHAPE = "task.json"
+HEAD_WEIGHTS = "head.safetensors"  # what a classifier's run has beside a student's
 AGAIN = "copy the run again, or train it again"
 PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
@@ -66,7 +67,8 @@ class Shaped:
 class Run(Shaped):
     """An opened run: the student, its tokenizer, its recipe; `shape` is student.json and `info` is run.json.
 
-    With `remote_code` Python code that comes with a teacher's own model may run.
+    `space` is that of its embeddings, where a bundle said so. With `remote_code` Python code that comes with
+    a teacher's own model may run.
     """
 
     folder: Path
@@ -74,6 +76,7 @@ class Run(Shaped):
     shape: dict[str, Any]
     info: dict[str, Any]
     remote_code: bool = False
+    space: str | None = None
 
     def __post_init__(self) -> None:
         self.model_folder = self.folder / "model"  # where the student is a whole model
@@ -130,9 +133,9 @@ class Run(Shaped):
         of unit length. Raises UserError for files that are not those of a student."""
         with opening(self.folder, "its student does not open", AGAIN):
             if self.kind in ("teacher", "reduced"):
-                teacher = sentence_transformer.read(
-                    self.model_folder, self.shape.get("pooling"), self.remote_code
-                )
+                source = model_folder.read(self.model_folder)
+                pooling = self.shape.get("pooling")
+                teacher = sentence_transformer.read(source, pooling, self.remote_code)
                 if (self.folder / "student.safetensors").exists():  # fine-tuned
                     _load(teacher, self.folder / "student.safetensors")
                 if self.kind == "teacher":
@@ -143,10 +146,12 @@ class Run(Shaped):
     def classifier(self) -> Classifier:
         """The student with its classifier head, in eval mode. Raises UserError for weights that cannot be
         computed with."""
-        student, weights = self.student(), self.folder / HEAD_WEIGHTS
+        student = self.student()
+        weights = self.folder / HEAD_WEIGHTS
         with opening(weights, "does not open", AGAIN):
             shape = self.head_shape
-            labels, dims = len(shape["labels"]), kinds.dims(student)
+            labels = len(shape["labels"])
+            dims = kinds.dims(student)
             module = Classifier(student, dims, labels, shape["pair"], shape["hidden"])
             module.load_state_dict(load_file(weights), strict=False)
         return finite_weights.checked(module, weights).eval()

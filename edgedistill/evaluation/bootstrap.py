@@ -27,7 +27,8 @@ def quantiles(
     Returns ({p50_ms: value, …}, {p50_ms: [low, high], …}), rounded to 0.1 µs. Two-stage percentile bootstrap
     (Efron and Tibshirani 1993): rounds are resampled with replacement, then queries within each round.
     """
-    points, intervals = dict[str, float](), dict[str, list[float]]()
+    points = {}
+    intervals = {}
     resampled = _two_stage(rounds, list(LEVELS.values()), resamples, seed)
     for number, (name, level) in enumerate(LEVELS.items()):
         points[name] = round(float(np.quantile(np.concatenate(rounds), level)), 4)
@@ -42,7 +43,8 @@ def interval(draws: Floats, digits: int = 5) -> list[float]:
 
 def _two_stage(rounds: Rounds, levels: list[float], resamples: int, seed: int) -> Floats:
     """The quantiles of each resample: (resamples, levels)."""
-    random, draws = np.random.default_rng(seed), []
+    random = np.random.default_rng(seed)
+    draws = []
     for _ in range(resamples):
         chosen = [rounds[at] for at in random.integers(0, len(rounds), len(rounds))]
         times = np.concatenate([random.choice(times, len(times)) for times in chosen])

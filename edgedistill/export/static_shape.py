@@ -41,6 +41,9 @@ def fixed(model: onnx.ModelProto, tokens: int) -> onnx.ModelProto:
         del static.graph.value_info[:]
         static = shape_inference.infer_shapes(static, strict_mode=True, data_prop=True)
         _fold(static.graph, derived)
+    read = {name for node in static.graph.node for name in node.input}
+    for constant in [each for each in static.graph.initializer if each.name not in read]:
+        static.graph.initializer.remove(constant)
     if unknown := [value.name for value in static.graph.value_info if _sizes(value) is None]:
         raise CheckFailed(f"the shape of its {unknown[0]} depends on more than that of the inputs")
     return static

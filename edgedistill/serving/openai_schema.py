@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from starlette.responses import Response
 
 from edgedistill.errors import UserError, shown
 from edgedistill.runtime.bundle import Bundle
@@ -45,13 +46,17 @@ class Refusal(Exception):
     code: str | None = None
     headers: Mapping[str, str] | None = None
 
-    def body(self) -> bytes:
+    def response(self) -> Response:
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         if self.status == 429:
             kind = "rate_limit_error"
-        return orjson.dumps(
-            {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
-        )
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return json_response({"error": error}, self.status, self.headers)
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(content, status, headers, media_type="application/json")
 
 
 class EmbeddingRequest(BaseModel):
@@ -100,20 +105,17 @@ class RequestReader:
     def read(self, body: bytes | bytearray) -> EmbeddingRequest:
         """Raises Refusal for what is not JSON in UTF-8, and for keys and values that are not understood."""
         try:
-            value = orjson.loads(body)
+            request = self.kind.model_validate(orjson.loads(body))
         except orjson.JSONDecodeError as error:
             message = f"body: not JSON ({error}); send JSON in UTF-8"
             raise Refusal(400, message, None, "invalid_json") from None
-        try:
-            request = self.kind.model_validate(value)
         except ValidationError as error:
             raise _refusal(error.errors(include_url=False)[0]) from None
         self.check_model(request.model)
         if request.encoding_format == "base64" and request.dtype != "float":
             # which clients, as openai's, read as float32
             fact = f"base64 is of float alone, and output_dtype is {request.dtype}"
-            message = f"encoding_format: {fact}; send encoding_format float"
-            raise Refusal(400, message, "encoding_format")
+            raise Refusal(400, f"encoding_format: {fact}; send encoding_format float", "encoding_format")
         param = "dimensions"
         try:
             dim = self.bundle.embedding_dim(request.dimensions)
@@ -151,7 +153,7 @@ def _refused(param: str, error: UserError) -> Refusal:
     return Refusal(400, f"{param}: {fact}", param)
 
 
-def response(bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
+def response(bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> Response:
     """OpenAI's answer: (n, d) float32 embeddings, in the type asked for, as lists of numbers; float32 also
     as base64 of their little-endian bytes. Raises Refusal where int8 would clip them."""
     dim = bundle.embedding_dim(request.dimensions)
@@ -168,5 +170,4 @@ def response(bundle: Bundle, request: EmbeddingRequest, embeddings: np.ndarray, 
     data = [{"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(rows)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     answer = {"object": "list", "data": data, "model": request.model or bundle.manifest["name"]}
-    answer |= {"usage": usage, "space": bundle.space}
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    return json_response({**answer, "usage": usage, "space": bundle.space})

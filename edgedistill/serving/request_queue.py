@@ -163,11 +163,13 @@ class RequestQueue:
     def _take(self) -> list[Text]:
         """What waits, up to the bound, requests in turn; waits for something to come. Empty when the queue
         has stopped."""
-        batch, cost = list[Text](), 0
+        batch = []
+        cost = 0
         with self._changed:
             self._changed.wait_for(lambda: any(self._texts.values()) or self._stopping)
             while cost < self.batch_tokens and any(self._texts.values()):
-                short, long = self._texts[True], self._texts[False]
+                short = self._texts[True]
+                long = self._texts[False]
                 requests = short if short and (not long or self._is_short(cost)) else long
                 texts = requests.popleft()
                 while texts and cost < self.batch_tokens:
