@@ -31,7 +31,7 @@ from edgedistill.data import document_text, readers
 MOST_BYTES = 3_000_000
 NO_PROSE = (
     *(nodes.title, nodes.subtitle, nodes.rubric, nodes.FixedTextElement, nodes.field_name, nodes.table),
-    nodes.system_message,
+    *(nodes.system_message, nodes.label),
 )
 SKIPPED = {
     "site-packages",

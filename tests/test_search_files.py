@@ -225,7 +225,8 @@ def test_the_command(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "".join(lines[2:4]).replace(" ", "") == page.replace(" ", "")
     assert lines[4].split()[::4] == ["2", "docs/rows.csv:2"] and len(lines) == 6
     assert all(len(line) <= 100 for line in lines)
-    assert told.stderr.startswith("read 2 files; columns of docs/rows.csv (text)\ntexts: 2; to embed: 2\n")
+    parts = "not read in docs/rows.csv (columns: id); columns of docs/rows.csv (text)"
+    assert told.stderr.startswith(f"read 2 files; {parts}\ntexts: 2; to embed: 2\n")
     assert told.stderr.endswith(
         "ranked by cosine above the mean + 2 × BM25\ntoo few texts to tell whether one is close\n"
     )

@@ -283,7 +283,7 @@ def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1)
     """The passages below a node of docutils' tree."""
     from docutils import nodes
 
-    invisible = (nodes.comment, nodes.substitution_definition, nodes.label, nodes.target, nodes.meta)
+    invisible = (nodes.comment, nodes.substitution_definition, nodes.target, nodes.meta)
     line = node.line or line
     if isinstance(node, (*invisible, *but)):
         return
@@ -314,13 +314,11 @@ def _blocks(node: nodes.Node, left_out: LeftOut, but: Kinds = (), line: int = 1)
 
 
 def _plain(node: nodes.Node, left_out: LeftOut) -> str:
-    """The text of a node without the numbers of footnotes."""
+    """The text of a node."""
     from docutils import nodes
 
     if isinstance(node, nodes.Text):
         return node.astext()
-    if isinstance(node, nodes.footnote_reference | nodes.citation_reference):
-        return ""
     if isinstance(node, nodes.raw):
         return " ".join(text for _, text in _blocks(node, left_out))
     if isinstance(node, nodes.image):

@@ -68,13 +68,13 @@ def named(patterns: list[str], data: Path | None) -> set[str]:
     }
 
 
-def expanded(path: Path, reading: Reading) -> list[Path]:
+def expanded(path: Path, reading: Reading | None = None) -> list[Path]:
     """The files that a path or a glob stands for, whatever their type, sorted. Raises UserError for a pipe
     that is named: the texts of a file are read more than once."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise UserError(f"{path}: a pipe, which can be read only once; write what it gives to a file")
     parts = path.parts[bool(path.anchor) :]
-    return sorted(set(_files(Path(path.anchor), parts, reading)))
+    return sorted(set(_files(Path(path.anchor), parts, reading or Reading())))
 
 
 def in_data(name: str, data: Path | None, place: str) -> Path:

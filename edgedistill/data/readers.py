@@ -179,8 +179,7 @@ def texts_in_every_column(path: Path) -> Iterator[str]:
     if is_text_file(path):
         yield from texts_in(path)
         return
-    table = numbered_rows(path)
-    for _, row in _rows(path, [], None) if table is None else table:
+    for _, row in numbered_rows(path) or _rows(path, [], None):
         yield from (text for _, text in _cells_of(row))
     with suppress(UserError):  # no column has words
         yield from (text for _, text in _worded(path, column_names(path), Reading()))
@@ -202,10 +201,8 @@ def column_names(path: Path) -> list[str]:
     if is_text_file(path):
         return []
     with damage_as_user_error(str(path), lambda: "at its start"):
-        table = numbered_rows(path)
-        if table is not None:
-            return next(table, (0, list[str]()))[1]
-        return list(next(_rows(path, [], None), (0, dict[str, Any]()))[1])
+        rows: Iterator[tuple[int, Any]] = numbered_rows(path) or _rows(path, [], None)
+        return list(next(rows, (0, ()))[1])
 
 
 def checked(text: str, name: str, number: int, longest: int, word: str = "line") -> str:
@@ -273,14 +270,14 @@ def _cells(
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(number, the cells of those columns) of every row of a table. Numbers are those of a table without a
     header, as TED2020, WikiMatrix and Europarl are distributed. Raises UserError for a cell without text."""
-    table, rows = numbered_rows(path), iter(list[tuple[int, dict[Any, Any]]]())
+    table = numbered_rows(path)
     if not isinstance(columns[0], int):
         rows = _rows(path, [str(column) for column in columns], field, reading)
-    elif table is not None:
-        rows = ((number, dict(enumerate(cells))) for number, cells in table)
-    else:
+    elif table is None:
         fact = f"column numbers are for .tsv and .csv files, {path} names its columns"
         raise UserError(f"{field}: {fact}; give names")
+    else:
+        rows = ((number, dict(enumerate(cells))) for number, cells in table)
     for number, row in rows:
         place = f"{path}: {input_file.numbered(path)} {number}"
         for column in columns:

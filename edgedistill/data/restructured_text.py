@@ -21,6 +21,7 @@ SETTINGS = {
     "report_level": 1,  # its messages stay in the tree, with the source of what could not be parsed
     "warning_stream": False,
     "doctitle_xform": False,
+    "docinfo_xform": False,
     "smart_quotes": False,
     "syntax_highlight": "none",
     "line_length_limit": 10_000_000,

@@ -456,31 +456,22 @@ def test_the_prose_of_a_web_page(tmp_path: Path) -> None:
 
 def pdf(*pages: list[str]) -> bytes:
     """A document with these lines on its pages."""
-    kids = [4 + 2 * number for number in range(len(pages))]
-    parts = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [%s] /Count %d >>" % (b" ".join(b"%d 0 R" % kid for kid in kids), len(pages)),
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]
-    for kid, page in zip(kids, pages, strict=True):
-        shown = b"".join(b"(%s) Tj T*\n" % line.encode("latin-1") for line in page)
-        stream = b"BT /F1 12 Tf 14 TL 72 720 Td\n%sET" % shown
-        resources = b"<< /Font << /F1 3 0 R >> >>"
-        sizes = b"/MediaBox [0 0 612 792] /Contents %d 0 R" % (kid + 1)
-        parts.append(b"<< /Type /Page /Parent 2 0 R /Resources %s %s >>" % (resources, sizes))
-        parts.append(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream))
-    data, offsets = b"%PDF-1.4\n", []
-    for number, part in enumerate(parts, 1):
-        offsets.append(len(data))
-        data += b"%d 0 obj\n%s\nendobj\n" % (number, part)
-    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
-    end = b"xref\n0 %d\n0000000000 65535 f \n%strailer\n" % (len(parts) + 1, table)
-    size = b"<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % (len(parts) + 1, len(data))
-    return data + end + size
+    pypdf = pytest.importorskip("pypdf")
+    from pypdf.generic import DictionaryObject, NameObject, StreamObject
+
+    writer, file = pypdf.PdfWriter(), io.BytesIO()
+    font = b"<< /Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >>"
+    for lines in pages:
+        page, content = writer.add_blank_page(612, 792), StreamObject()
+        shown = "".join(f"({line}) Tj T*\n" for line in lines)
+        content.set_data(f"BT /F1 12 Tf 14 TL 72 720 Td\n{shown}ET".encode("latin-1"))
+        page[NameObject("/Contents")] = content
+        page[NameObject("/Resources")] = DictionaryObject.read_from_stream(io.BytesIO(font), None)
+    writer.write(file)
+    return file.getvalue()
 
 
 def test_the_paragraphs_of_a_pdf(tmp_path: Path) -> None:
-    pytest.importorskip("pypdf")
     first = ["The pump is reset by holding the green button", "for three seconds.", "Then it starts again by"]
     document = pdf([*first, "itself."], ["A second page."])
     for name, data in (("a.pdf", document), ("b.PDF", document), ("c.pdf.gz", gzip.compress(document))):
