@@ -23,6 +23,8 @@ class Reading:
     not_read: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # file -> what -> which of it
     texts_cut: int = 0
     tokens_cut: int = 0
+    unknown_tokens: int = 0  # for which the vocabulary has no other than the unknown token
+    unknown_texts: int = 0  # without any other
     added: set[str] = field(default_factory=set, repr=False)  # the keys of what was added
 
     def add(self, key: str, other: dict[str, Any]) -> None:
@@ -55,6 +57,11 @@ class Reading:
         self.texts_cut += len(lost)
         self.tokens_cut += sum(lost)
 
+    def unknown(self, found: list[tuple[int, bool]]) -> None:
+        """Note the unknown tokens of texts, as `Bundle.unknown_tokens` counts them."""
+        self.unknown_tokens += sum(count for count, _ in found)
+        self.unknown_texts += sum(alone for _, alone in found)
+
     @property
     def report(self) -> dict[str, Any]:
         """As the JSON of a command has it."""
@@ -83,6 +90,9 @@ class Reading:
         if self.texts_cut:
             texts = counted(self.texts_cut, "text")
             line.append(f"{texts} cut at the encoder's limit, {counted(self.tokens_cut, 'token')} not read")
+        if self.unknown_tokens:
+            texts = f" ({counted(self.unknown_texts, 'text')} without any other)" * (self.unknown_texts > 0)
+            line.append(f"{counted(self.unknown_tokens, 'token')} unknown to the vocabulary{texts}")
         return escaped("; ".join(line))
 
 
