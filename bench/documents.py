@@ -177,7 +177,7 @@ def generated() -> dict[str, tuple[Path, str]]:
         "faults": (SECURITY, measured_tables.faults(files.read_json(FAULTS))),
         "scale": (RECIPES / "SCALE.md", scaled(files.read_json(REPORTS / "scale.json"), teacher_rates())),
         "embedding-bytes": (
-            ROOT / "export" / "README.md",
+            ROOT / "export" / "PRECISIONS.md",
             measured_tables.embedding_bytes(files.read_json(REPORTS / "embedding-bytes.json")),
         ),
     }

@@ -14,7 +14,7 @@ python bench/ecosystems.py [--python NAME=PATH …] [--transformers-js DIR] [--b
 or fastembed. --transformers-js: a folder whose node_modules has @huggingface/transformers. Default
 of both: the folders optimum, fastembed and transformers.js below $EDGEDISTILL_ENVIRONMENTS,
 otherwise below .environments in the checkout, where `make ecosystems` installs them. --out: a report that is
-there keeps its rows of other runners and students. --readme: write the table into export/README.md, too.
+there keeps its rows of other runners and students. --readme: write the table into bench/ENGINES.md, too.
 --readme alone writes it from the report that is there.
 """
 
@@ -50,7 +50,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS, REPORT, DOCUMENT = (
     ROOT / "bench" / "ecosystem_runners",
     ROOT / "bench" / "reports" / "ecosystems.json",
-    ROOT / "export" / "README.md",
+    ROOT / "bench" / "ENGINES.md",
 )
 TEACHER = "packaged:all-MiniLM-L6-v2"
 STUDENTS: dict[
@@ -429,7 +429,7 @@ def _cell(row: dict[str, Any]) -> str:
 
 
 def write_readme(report: dict[str, Any]) -> None:
-    """Write the table between its markers in export/README.md."""
+    """Write the table between its markers in bench/ENGINES.md."""
     readme_tables.update(DOCUMENT, table(report), "ecosystems")
 
 

@@ -6,10 +6,8 @@ import hashlib
 import os
 import re
 import shutil
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ FORMAT = 3  # part of every cache key: raise it when what is kept changes
 SHORTEST = 100  # characters of a passage of a document with markup that stands alone
 BEGUN = 6  # words by which a part of a paragraph is found in its file, and what may stand between two
 BETWEEN = r"(?:<[^<>]*>|[^\w<])+"
+MOST_LINES = 10_000  # of a paragraph
 PLACES = 3  # of equal texts, that are printed
 INDENT, LINES = 5, 3  # of a text that is printed
 KEPT = 64  # folders in the cache: of so many sets of paths, or bundles, the last
@@ -153,15 +152,17 @@ def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) ->
     """The texts of a file, each of no more tokens than the encoder reads: a longer one is divided; a heading
     or a cell of a document stands in a line of its own before what follows it."""
     least = SHORTEST if readers.is_text_file(path) and input_file.kind(path) != ".txt" else 1
-    run, first, lines = "", 0, _Lines(path)
+    run, first, lines = "", 0, list[str]()
     numbered = readers.numbered_texts(path, request.column, "--column", "auto", LONGEST_TEXT, reading)
     for number, text in numbered:
         first = first if run else number
-        parts = encoder.passages(f"{run}\n{readers.normalize(text)}".strip())
-        run = parts[-1]
-        for passage, after in pairwise(parts):
+        before = -len(run) - 1
+        *whole, run = encoder.passages(f"{run}\n{readers.normalize(text)}".strip())
+        lines = lines or (_source_lines(path) if whole else [])
+        for passage, after in pairwise([*whole, run]):
             yield first, passage
-            first = lines.of(after, number)
+            before += len(passage)
+            first = _line_of(after, lines, number, max(0, before))
         if len(run) >= least:
             yield first, run
             run = ""
@@ -169,35 +170,21 @@ def _passages(path: Path, request: Search, encoder: Bundle, reading: Reading) ->
         yield first, run
 
 
-class _Lines:
-    """Finds the lines of a document in which parts of its paragraphs begin; of a .pdf its pages are known
-    alone, of a table its rows."""
+def _source_lines(path: Path) -> list[str]:
+    """The lines of a document as it is written; none of a .pdf, whose pages alone are known, or a table."""
+    if not readers.is_text_file(path) or input_file.numbered(path) != "line":
+        return []
+    with input_file.opened(path) as file:
+        declared = input_file.kind(path) == ".html"
+        return input_file.decoded(file.read(), str(path), declared).split("\n")
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.at = path, 0
-        self.has_lines = readers.is_text_file(path) and input_file.numbered(path) == "line"
 
-    @cached_property
-    def source(self) -> str:
-        with input_file.opened(self.path) as file:
-            declared = input_file.kind(self.path) == ".html"
-            return input_file.decoded(file.read(), str(self.path), declared)
-
-    @cached_property
-    def starts(self) -> list[int]:
-        return [0, *(line.end() for line in re.finditer("\n", self.source))]
-
-    def of(self, part: str, number: int) -> int:
-        """The line of a part of the paragraph that begins in line `number`: where its first words stand, or
-        `number` if they are written otherwise. Parts come in their order."""
-        if not self.has_lines:
-            return number
-        self.at = max(self.at, self.starts[number - 1])
-        begun = re.compile(BETWEEN.join(re.findall(r"\w+", part)[:BEGUN])).search(self.source, self.at)
-        if begun is None:
-            return number
-        self.at = begun.start()
-        return bisect_right(self.starts, self.at)
+def _line_of(part: str, lines: list[str], number: int, before: int) -> int:
+    """The line of a part of the paragraph that begins in line `number`, behind `before` characters of it:
+    where its first words stand, or `number` if they are written otherwise."""
+    paragraph = "\n".join(lines[number - 1 : number + MOST_LINES])
+    begun = re.compile(BETWEEN.join(re.findall(r"\w+", part)[:BEGUN])).search(paragraph, before)
+    return number + paragraph.count("\n", 0, begun.start()) if begun else number
 
 
 def _kept_embeddings(
