@@ -286,7 +286,7 @@ def _write(rows: _Made, spool: Spool, kept: np.ndarray, seed: int, folder: Path)
         kept, digests, keys, held = (each[clean] for each in (kept, digests, keys, held))
         leaked += int((~clean).sum())
         if held.all():
-            raise UserError(f"{rows.place}: nothing to train on: all its rows are measured; add others")
+            raise UserError(f"{rows.place}: nothing to train on: all its rows are held out; add others")
     sides = _split(digests, keys, held)
     sources = [{"name": table.name} for table in rows.tables]
     for number, side in enumerate(sides):
