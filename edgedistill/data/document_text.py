@@ -46,6 +46,7 @@ _WITHIN = frozenset(
     "a abbr acronym area b bdi bdo big button cite code data del dfn em embed font i img input ins kbd label "
     "map mark nobr object output picture q ruby rt s samp slot small source span strike strong sub sup td th "
     "time tt u var wbr "
+    "svg circle clippath ellipse g image line lineargradient mask path polygon polyline rect stop symbol use "
     "math semantics mrow mi mo mn ms mtext mspace mstyle mfrac msqrt mroot msub msup msubsup munder mover "
     "munderover".split()
 )

@@ -23,6 +23,7 @@ SHOWN = {  # around or in place of: what browsers show all the same
     "an image": '<p>Refunds <img alt="take nine"> days.</p>',
     "fields": "<p><label>Refunds</label><input value=take>nine<input type=text placeholder=days.>",
     "a field of lines": f"<textarea placeholder=no>{REFUNDS}</textarea>",
+    "an icon": "<p>Refunds <svg><title>no</title><path d=M0></svg> take <video src=x>no</video>nine days.",
     "a button": "<p>Refunds <button>take</button> nine<input type=hidden value=no> days.",
     "a page in a page": f'<iframe srcdoc="<p>{REFUNDS}<p hidden>no">no</iframe>',
     "an option": f"<select><option>{REFUNDS}</select>",
