@@ -413,6 +413,8 @@ def _table(rows: list[dict[str, Any]], runners: list[str]) -> str:
 
 
 def _cell(row: dict[str, Any]) -> str:
+    if str(row.get("error")).startswith("no answer"):
+        return "too slow"
     if row.get("error"):
         return "refuses" if row["runner"] in ENGINES else "fails"
     if row.get("layout"):
