@@ -314,7 +314,8 @@ def _message(stderr: str) -> str:
     lines = stderr.strip().splitlines()
     frames = [at for at, line in enumerate(lines) if line.startswith("  File ")]
     message = [line.strip() for line in lines[frames[-1] + 1 if frames else -1 :] if not line.startswith(" ")]
-    return " ".join(line for line in message if "Exception from src" not in line and line)[:200]
+    kept = " ".join(line for line in message if "Exception from src" not in line and line)
+    return kept.replace(f"{ROOT}/", "")[:200]
 
 
 def compared(vectors: list[list[float]], golden: dict[str, Any], precision: str) -> dict[str, Any]:
