@@ -84,8 +84,9 @@ def test_blocks_within_blocks_are_read(mark: str) -> None:
 
 
 def test_an_image_is_its_alternative_text() -> None:
-    document = f"Refunds ![take *nine*](a.png)\ndays.\n\n<img alt='{REFUNDS}'>"
+    document = f"![Refunds](a.png)![take *nine*](b.png)\n![days](c.png).\n\n<img alt='{REFUNDS}'>"
     assert list(document_text.markdown(document)) == [(1, REFUNDS), (4, REFUNDS)]
+    assert list(document_text.hypertext("<p>(<img alt=a>)b<img alt=c>d")) == [(1, "(a)b c d")]
 
 
 @pytest.mark.parametrize(("name", "deep"), [("a.md", "> " * 20_000), ("a.html", "<div>" * 20_000)])
