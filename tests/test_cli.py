@@ -349,7 +349,7 @@ def test_recipes_lists_and_prints(tmp_path: Path) -> None:
     ("command", "module", "extra"),
     [
         ("train teacher-minilm", "torch", "demo"),  # with its teacher, packaged:all-MiniLM-L6-v2
-        ("export nano", "torch", "train"),
+        ("export nano --out x", "torch", "train"),
         ("serve nano", "uvicorn", "server"),
     ],
 )
