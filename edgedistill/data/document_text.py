@@ -28,9 +28,8 @@ Kinds = tuple[type["nodes.Node"], ...]
 FRONT = re.compile(r"---[^\S\n]*\n(.*?\n)---[^\S\n]*(?:\n|\Z)", re.DOTALL)  # matter, at the top of a page
 LINE = "data-edgedistill-line"  # the attribute that carries the line of a Markdown block into its HTML
 CELL = "; "  # between the cells of a table's row
-BESIDE = (
-    "\x1f"  # on both sides of what an attribute shows: a space, but not before a full stop or in brackets
-)
+# On both sides of what an attribute shows: a space where a word follows, but for brackets, else nothing.
+BESIDE = "\x1f"
 _SPACED = re.compile(rf"(?<=[^\s({{\[\"']){BESIDE}+(?=\w)")
 # Elements whose content a browser does not show, or shows in place of what it cannot play.
 _HIDDEN = frozenset(
