@@ -13,6 +13,7 @@ import numpy as np
 from edgedistill import recipe
 from edgedistill.data import file_patterns, readers
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.reading import Reading
 
 Item = tuple[str, ...]  # a text, or the two texts of a pair
 
@@ -44,16 +45,23 @@ class LabelledTask(NamedTuple):
         return np.array([ids[label] for label in rows.labels], np.int64)
 
 
-def read_task(spec: recipe.Rows, data: Path | None, seed: int, fraction: float, place: str) -> LabelledTask:
+def read_task(
+    spec: recipe.Rows,
+    data: Path | None,
+    seed: int,
+    fraction: float,
+    place: str,
+    reading: Reading | None = None,
+) -> LabelledTask:
     """Read a task's splits, set dev rows aside where it has no dev split, and sample a fraction of its
-    training rows.
+    training rows. `reading` is told of their files.
 
     Raises UserError, which names the recipe key `place`, where there is no such file or column, where a label
     is blank, where there is one label only, where the splits' labels differ, and where rows are too few.
     """
-    train = read_split(spec, "train", data, place)
-    dev = read_split(spec, "dev", data, place) if spec.dev is not None else None
-    test = read_split(spec, "test", data, place) if spec.test is not None else None
+    train = read_split(spec, "train", data, place, reading)
+    dev = read_split(spec, "dev", data, place, reading) if spec.dev is not None else None
+    test = read_split(spec, "test", data, place, reading) if spec.test is not None else None
     labels = ordered_labels(train.labels, f"{place}.files")
     if dev is None:
         count = spec.dev_rows or 0
@@ -70,7 +78,9 @@ def read_task(spec: recipe.Rows, data: Path | None, seed: int, fraction: float, 
     return LabelledTask(sample, dev, test, labels)
 
 
-def read_split(spec: recipe.Rows, name: str, data: Path | None, place: str) -> LabelledRows:
+def read_split(
+    spec: recipe.Rows, name: str, data: Path | None, place: str, reading: Reading | None = None
+) -> LabelledRows:
     """All rows of one split, texts normalized. Raises UserError: no row, a blank label, no such file or
     column."""
     columns, label = list(map(str, spec.columns)), str(spec.label)
@@ -79,7 +89,9 @@ def read_split(spec: recipe.Rows, name: str, data: Path | None, place: str) -> L
         split = spec.split if name == "train" else str(getattr(spec, name))
         return _labelled(_hub_rows(spec, columns, label, split, at), label, at)
     patterns = spec.files if name == "train" else [str(getattr(spec, name))]
-    paths = file_patterns.matching_files(patterns, data, at)
+    reading = reading or Reading()
+    paths = file_patterns.matching_files(patterns, data, at, reading)
+    reading.files += len(paths)
     rows = (row for path in paths for row in _table_rows(path, columns, label, place))
     return _labelled(rows, label, at)
 

@@ -86,7 +86,9 @@ def open_stage(spec: recipe.Recipe, section: recipe.Finetune, session: Session) 
     stage = NumberedStage(section, number, stage_seed(spec.seed, number))
     place = stage.place
     start = _open_start(spec, Path(section.start), f"{place}.start") if section.start is not None else None
-    task = labelled_tasks.read_task(section.rows, session.data, spec.seed, section.fraction, f"{place}.rows")
+    task = labelled_tasks.read_task(
+        section.rows, session.data, spec.seed, section.fraction, f"{place}.rows", session.reading
+    )
     teacher, tagger, rows = None, None, len(task.train.items)
     if section.teacher is not None:
         teacher = _open_teacher(section.teacher, task, f"{place}.teacher")

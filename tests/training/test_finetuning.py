@@ -24,6 +24,7 @@ from edgedistill.export import bundle_writer
 from edgedistill.objectives import classification
 from edgedistill.objectives.classification import pair_features
 from edgedistill.planning import cost
+from edgedistill.reading import Reading
 from edgedistill.runtime import verify
 from edgedistill.runtime.manifest import digest
 from edgedistill.session import Session
@@ -201,7 +202,10 @@ FILE: dict[str, Any] = {"files": ["t.tsv"], "columns": ["sentence"], "label": "l
 def test_labels_in_order_and_dev_rows_set_aside(tmp_path: Path) -> None:
     rows = [f"{(7, 10, 9)[at % 3]}\ttext {at}" for at in range(60)]
     (tmp_path / "t.tsv").write_text("\n".join(["label\tsentence", *rows]), encoding="utf-8")
-    task = labelled_tasks.read_task(recipe.Rows(**FILE, dev_rows=12), tmp_path, 0, 0.5, "x")
+    (tmp_path / "other.xlsx").write_bytes(b"PK")
+    spec, reading = recipe.Rows(**{**FILE, "files": ["."]}, dev_rows=12), Reading()
+    task = labelled_tasks.read_task(spec, tmp_path, 0, 0.5, "x", reading)
+    assert reading.files == 1 and reading.other_files == {str(tmp_path): {".xlsx": 1}}
     assert task.labels == ["7", "9", "10"]
     assert (len(task.dev.labels), len(task.train.labels)) == (12, 24)
     assert not set(task.dev.items) & set(task.train.items)
