@@ -232,17 +232,15 @@ def _tables(spec: recipe.Rows, number: int, session: Session, place: str) -> Ite
     part = spec.parts[number]
     at = f"{place}.tables[{number}]" if spec.tables else place
     quality = [] if part.score_column is None else [part.score_column]
-    numeric = [*spec.scores, *quality]
-    columns = [*part.columns, *numeric]
+    columns = [*part.columns, *spec.scores, *quality]
     if part.dataset is not None:
         names = [str(column) for column in columns]
-        numbers = [str(column) for column in numeric]
-        rows = readers.hub_columns(part, names, f"{at}.dataset", f"{at}.columns", numbers, "")
+        rows = readers.hub_columns(part, names, f"{at}.dataset", f"{at}.columns", "")
         content_id = [part.dataset, part.config, part.split, part.revision]
         name = f"{part.dataset}@{part.revision}"
         yield Table(name, content_id, _well_scored(rows, part, name, at), part)
     for path in file_patterns.matching_files(part.files, session.data, f"{at}.files", session.reading):
-        rows = readers.columns_in(path, columns, f"{at}.columns", numeric)
+        rows = readers.columns_in(path, columns, f"{at}.columns")
         yield Table(path.name, input_file.content_id(path), _well_scored(rows, part, path.name, at), part)
 
 
