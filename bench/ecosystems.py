@@ -383,8 +383,9 @@ def table(report: dict[str, Any]) -> str:
     """The report as Markdown: a row for each kind and precision, a column for each engine, and the same for
     the libraries."""
     libraries = [name for name in RUNNERS if name not in ENGINES]
-    parts = (list(ENGINES), [*libraries, "text-embeddings-inference"])
-    return "\n".join(_table(report["rows"], names) for names in parts)
+    plain = [row for row in report["rows"] if row["kind"] in ("teacher", *STUDENTS)]
+    parts = ((report["rows"], list(ENGINES)), (plain, [*libraries, "text-embeddings-inference"]))
+    return "\n".join(_table(rows, names) for rows, names in parts)
 
 
 def _table(rows: list[dict[str, Any]], runners: list[str]) -> str:

@@ -623,6 +623,8 @@ def export(
         )
     if documents is not None and shape:
         raise UserError(f"--shape {shape}: not of a pair; export each encoder alone")
+    if out is None and source.partition(":")[0] in files.shipped("bundle"):
+        raise UserError(f"{source}: ships, and its name is taken; add --out, the folder of the new bundle")
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     files.check_free(out, "--out", overwrite, "manifest.json", "a bundle")
     _require_torch(

@@ -1,7 +1,7 @@
 """A bundle's graphs of one fixed shape, compiled for Qualcomm's NPU by onnxruntime-qnn, and not run: python
 qnn_compile.py BUNDLE < request.json. See bench/ecosystems.py.
 
-The target is a Snapdragon 8 Elite's Hexagon (v73 instructions); what its compiler refuses stays on the CPU.
+The target is a Snapdragon X Elite (SC8380XP); what its compiler refuses stays on the CPU.
 """
 
 import json
@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 import onnxruntime_qnn
 
-TARGET = {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), "htp_arch": "73"}
+TARGET = {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), "soc_model": "60", "htp_arch": "73"}
 
 
 def left_on_the_cpu(graph, folder):

@@ -47,8 +47,7 @@ def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
     Weights beside the graphs are as exact as the best of `precisions`.
     """
     write_tokenizer(folder, run)
-    encoder = graph_writer.is_encoder(student)
-    if encoder:
+    if graph_writer.is_encoder(student):
         config = student.model.config.to_diff_dict() | {"architectures": [type(student.model).__name__]}
         config = {key: value for key, value in config.items() if key not in DROPPED_KEYS}
         _modules(folder, run, student, half="fp32" not in precisions)
@@ -85,64 +84,46 @@ def tokenizer_json(folder: Path, max_tokens: int, side: str = "right") -> dict[s
 
 def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     """Write sentence-transformers' chain: Transformer (the graph's `last_hidden_state`), Pooling, a Dense per
-    layer (a Normalize where a layer scales to unit length), Normalize.
+    layer (a Normalize where a layer scales to unit length), Normalize. Each has its config.json in a folder;
+    a Transformer, which has none of its own, lies beside them.
 
     A head that the graph applies to every token has no Dense.
     """
-    poolings, source = student.poolings, run.source
-    width, dense = int(student.model.config.hidden_size), _dense(student)
+    poolings, source, layers = student.poolings, run.source, student.layers_after_pooling
+    width = int(student.model.config.hidden_size)
     if graph_writer.pools_to_embedding(student):
-        width, dense = int(student.dims), []
+        width, layers = int(student.dims), []
     if poolings == ["cls_pooler"]:  # the pooler is a dense layer on the first token
-        poolings, dense = ["cls"], [(student.model.pooler.dense, nn.Tanh()), *dense]
-    files.write_json(
-        folder / "sentence_bert_config.json", {"max_seq_length": run.max_tokens, "do_lower_case": False}
-    )
+        poolings, layers = ["cls"], [student.model.pooler.dense, nn.Tanh(), *layers]
+    settings = {"max_seq_length": run.max_tokens, "do_lower_case": False}
+    files.write_json(folder / "sentence_bert_config.json", settings)
     files.write_json(folder / "config_sentence_transformers.json", _sentence_settings(run, source))
-    pooling = {
-        "word_embedding_dimension": width,
-        **_pooling(poolings),
-        "include_prompt": source is None or source.pools_prompt,
-    }
-    modules = [("Transformer", None), ("Pooling", pooling)]
-    for linear, activation in dense:
-        config = (
-            {
-                "in_features": linear.in_features,
-                "out_features": linear.out_features,
-                "bias": linear.bias is not None,
-                "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
-            }
-            if isinstance(linear, nn.Linear)
-            else {}
-        )
-        modules.append(("Dense" if config else "Normalize", config))
-    _chain(folder, [*modules, ("Normalize", {})])
+    prompted = source is None or source.pools_prompt
+    pooling = {"word_embedding_dimension": width, **_pooling(poolings), "include_prompt": prompted}
+    chain = [("Transformer", {}), ("Pooling", pooling)]
     kind = torch.float16 if half else torch.float32
-    for at, (linear, _) in enumerate(dense, start=2):
-        if not isinstance(linear, nn.Linear):
-            continue
-        weights = linear.state_dict(prefix="linear.")
-        save_file(
-            {name: value.to(kind).contiguous() for name, value in weights.items()},
-            folder / f"{at}_Dense" / "model.safetensors",
-        )
-
-
-def _chain(folder: Path, modules: list[tuple[str, dict[str, Any] | None]]) -> None:
-    """Write modules.json, and each module's config.json in its folder. A Transformer, which has none of its
-    own, lies beside it."""
-    listed = []
-    for at, (name, config) in enumerate(modules):
-        path = "" if name == "Transformer" else f"{at}_{name}"
-        kind = f"sentence_transformers.models.{name}"
-        listed.append({"idx": at, "name": str(at), "path": path, "type": kind})
-        if config is not None:
+    for layer, activation in zip(layers, [*layers, nn.Identity()][1:], strict=True):
+        if isinstance(layer, nn.Linear):
+            named = f"{type(activation).__module__}.{type(activation).__name__}"
+            sizes = {"in_features": layer.in_features, "out_features": layer.out_features}
+            weights = layer.state_dict(prefix="linear.").items()
+            file = folder / f"{len(chain)}_Dense" / "model.safetensors"
+            file.parent.mkdir()
+            save_file({name: value.to(kind).contiguous() for name, value in weights}, file)
+            config = {**sizes, "bias": layer.bias is not None, "activation_function": named}
+            chain.append(("Dense", config))
+        elif isinstance(layer, graph_writer.UnitLength):
+            chain.append(("Normalize", {}))
+    modules = []
+    for at, (name, config) in enumerate([*chain, ("Normalize", {})]):
+        path, named = f"{at}_{name}" if at else "", f"sentence_transformers.models.{name}"
+        modules.append({"idx": at, "name": str(at), "path": path, "type": named})
+        if at:
             files.write_json(folder / path / "config.json", config)
-    files.write_json(folder / "modules.json", listed)
+    files.write_json(folder / "modules.json", modules)
 
 
-def _sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str, Any]:
+def _sentence_settings(run: Run, source: ModelFolder | None) -> dict[str, Any]:
     """config_sentence_transformers.json: the prompts, which of them comes before every text, and how
     embeddings are compared.
 
@@ -171,12 +152,3 @@ def _pooling(poolings: list[str]) -> dict[str, Any]:
     if poolings == [ours for ours in names if ours in poolings]:
         return {flag: ours in poolings for flag, (_, ours) in model_folder.POOLINGS.items()}
     return {"pooling_mode": [names[ours] for ours in poolings]}
-
-
-def _dense(student: Any) -> list[tuple[nn.Module, nn.Module]]:
-    """(linear or UnitLength, activation) of each layer after pooling."""
-    if hasattr(student, "dense"):
-        return [(block[0], block[1]) for block in student.dense]
-    if student.head is None:
-        return []
-    return [(student.head, nn.Tanh() if student.tanh else nn.Identity())]

@@ -2,7 +2,6 @@
 
 from edgedistill.quantization.conversion import (
     convert,
-    convert_except,
     converter,
     within_limit,
 )
@@ -13,7 +12,6 @@ __all__ = [
     "Converter",
     "TokenIds",
     "convert",
-    "convert_except",
     "converter",
     "eight_bits",
     "fp16",

@@ -1,20 +1,22 @@
-"""fp32 graph -> the same graph, with the same inputs and outputs, in another precision, whole or except for
-some of its weights. Where int8 alone loses too much, the products that lose most stay in w8 (qdq: float32),
-as few as it takes."""
+"""fp32 graph -> the same graph, with the same inputs and outputs, in another precision. Where int8 alone
+loses too much, the products that lose most stay in w8 (qdq: float32), as few as it takes."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
 
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 from edgedistill.precisions import PRECISIONS, known_precisions
-from edgedistill.quantization import int8, w8
+from edgedistill.quantization import int8, qdq, w8
 from edgedistill.quantization.graph_editor import Converter
 from edgedistill.quantization.sample_texts import TokenIds, agreement, embeddings
 
-REST = {"int8": w8.convert, "qdq": lambda model: model}  # what is made of the products that lose most
+# how products are replaced, and what is made of those that lose most
+MIXED: dict[str, tuple[type[int8.Products], Converter]] = {
+    "int8": (int8.Products, w8.convert),
+    "qdq": (qdq.Products, lambda model: model),
+}
 LARGEST_SHARE = 0.5  # of the products; a graph that needs more in w8 should be w8
 
 
@@ -28,8 +30,7 @@ def convert(model: ModelProto, precision: str, samples: TokenIds = ()) -> ModelP
 
 
 def converter(model: ModelProto, precision: str, samples: TokenIds = ()) -> Converter:
-    """`convert` for this graph and for the same graph with some constants skipped, with activations measured
-    only once."""
+    """`convert` for this graph and for others of its products, with activations measured only once."""
     known_precisions([precision])
     if precision == "fp32":
         return lambda graph: graph
@@ -48,46 +49,20 @@ def within_limit(
     texts `ids`, and none where too many would have to stay. Activations are measured on the token ids
     `samples`.
     """
-    convert = converter(model, precision, samples)
-    quantized = convert(model)
-    if precision not in REST:
-        return quantized, []
+    if precision not in MIXED:
+        return convert(model, precision, samples), []
+    products, rest = MIXED[precision]
+    largest = int8.measure(model, samples)
+    quantized = products(model, largest).converted()
     required, expected = PRECISIONS[precision].single_cosine, embeddings(model, ids)
     if agreement(quantized, expected, ids)[1] >= required:
         return quantized, []
-    lost = int8.product_errors(model, int8.measure(model, samples), ids)
+    lost = int8.product_errors(model, largest, ids)
     ranked, count = sorted(lost, key=lambda name: -lost[name]), 1
     while count <= LARGEST_SHARE * len(ranked):
         kept = ranked[:count]
-        mixed = REST[precision](convert_except(convert, model, kept))
+        mixed = rest(products(model, largest, kept).converted())
         if agreement(mixed, expected, ids)[1] >= required:
             return mixed, kept
         count *= 2
     return quantized, []
-
-
-def convert_except(convert: Converter, model: ModelProto, skip: Iterable[str]) -> ModelProto:
-    """`convert(model)`, with the constants named in `skip` and the nodes that read them left as they are.
-
-    Converters look for constants, so these are inputs of the graph while a converter runs. An LSTM has two
-    matrices and is converted whole or not at all: naming one is enough. Raises KeyError for a name that is no
-    constant of the graph.
-    """
-    names = set(skip)
-    constants = {constant.name: constant for constant in model.graph.initializer}
-    if unknown := names - constants.keys():
-        raise KeyError(f"no constants of this graph: {', '.join(sorted(unknown))}")
-    for node in model.graph.node:
-        if node.op_type == "LSTM" and names & set(node.input[1:3]):
-            names |= set(node.input[1:3])
-    hidden = ModelProto()
-    hidden.CopyFrom(model)
-    for name in sorted(names):
-        constant = constants[name]
-        hidden.graph.initializer.remove(constant)
-        hidden.graph.input.append(helper.make_tensor_value_info(name, constant.data_type, constant.dims))
-    quantized = convert(hidden)
-    for value in [value for value in quantized.graph.input if value.name in names]:
-        quantized.graph.input.remove(value)
-        quantized.graph.initializer.append(constants[value.name])
-    return quantized

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,12 +37,13 @@ class Bias(NamedTuple):
 
 
 class GraphFacts:
-    """An fp32 graph, looked at before it is rewritten."""
+    """An fp32 graph, looked at before it is rewritten; its products but for those with weights to `skip`."""
 
-    def __init__(self, model: ModelProto) -> None:
+    def __init__(self, model: ModelProto, skip: Collection[str] = ()) -> None:
         self.constants = {constant.name: constant for constant in model.graph.initializer}
         self.outputs = {output.name for output in model.graph.output}
-        self.products = [node for node in model.graph.node if is_product(node, self.constants)]
+        products = [node for node in model.graph.node if is_product(node, self.constants)]
+        self.products = [node for node in products if node.input[1] not in skip]
         self._writers = {name: node for node in model.graph.node for name in node.output}
         self._readers = defaultdict[str, list[NodeProto]](list)
         for node in model.graph.node:

@@ -16,7 +16,7 @@ file gives the same everywhere, and has 8 bits where others take 7.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,10 +175,11 @@ def _is_fixed(facts: GraphFacts, x: str) -> bool:
 
 
 class Products:
-    """Replaces products one by one. An input that several products read is quantized once."""
+    """Replaces products one by one, but for those with weights to `skip`. An input that several products read
+    is quantized once."""
 
-    def __init__(self, model: ModelProto, largest: Largest) -> None:
-        self.editor, self.facts = GraphEditor(model), GraphFacts(model)
+    def __init__(self, model: ModelProto, largest: Largest, skip: Collection[str] = ()) -> None:
+        self.editor, self.facts, self.skip = GraphEditor(model), GraphFacts(model, skip), skip
         self.channels = _channels(self.editor, self.facts, largest)
         self.inputs: dict[str, Input] = {}
         self.absorbed: set[str] = set()  # by products: the outputs of the sums with their biases
@@ -199,7 +200,7 @@ class Products:
         if node.output[0] in self.absorbed:
             return []
         weight = editor.weight(node)
-        if weight is None:
+        if weight is None or node.input[1] in self.skip:
             return None
         self.nodes = []
         x, name = node.input

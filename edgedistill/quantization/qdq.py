@@ -17,10 +17,10 @@ from edgedistill.quantization.sample_texts import TokenIds
 def converter(model: ModelProto, samples: TokenIds) -> Converter:
     """The graph -> the graph in operators of ai.onnx alone, with channels measured on token ids of texts."""
     largest = int8.measure(model, samples)
-    return lambda graph: _Products(graph, largest).converted()
+    return lambda graph: Products(graph, largest).converted()
 
 
-class _Products(int8.Products):
+class Products(int8.Products):
     def product(self, source: Input, weight: str, scale: str, bias: str, output: str) -> None:
         """A product of what was rounded to 8 bits, in float32.
 

@@ -150,8 +150,8 @@ def build_to_train(
     memory = machine.memory_bytes()
     if memory is not None and count * TRAINED_BYTES > memory:
         raise UserError(
-            f"student: {count:,} parameters take {count * TRAINED_BYTES / 1000000000.0:,.0f} GB to train, "
-            f"and this machine has {memory / 1000000000.0:,.0f}; give it fewer layers, or a smaller width or "
+            f"student: {count:,} parameters take {count * TRAINED_BYTES / 1e9:,.0f} GB to train, "
+            f"and this machine has {memory / 1e9:,.0f}; give it fewer layers, or a smaller width or "
             "vocabulary"
         )
     return unweighted if shape_only and count > MOST_DRAWN else build(shape)

@@ -45,10 +45,6 @@ class StaticStudent(Headed):
         rows = self.embedding(input_ids) * weights
         return self.through_head(pool(rows, attention_mask, "mean"), input_ids, attention_mask)
 
-    def weighted_table(self) -> Tensor:
-        """The rows of all tokens, each times its token's weight (V, width): one lookup on the device."""
-        return self.embedding.weight.detach() * self.weights.detach().unsqueeze(-1)
-
     def counts(self) -> dict[str, int]:
         """The embedding table with the token weights; no encoder; the head."""
         return heads.counts(self, heads.count(self.embedding) + self.weights.numel(), self.head)
@@ -65,7 +61,7 @@ class StaticStudent(Headed):
             weights = writer.of_tokens(self.weights)
             pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, table, ids), weights), "mean")
             return finish(writer, pooled, self)
-        rows = writer.parameter(table.weight, self.weighted_table())
+        rows = writer.parameter(table.weight, table.weight * self.weights.unsqueeze(-1))
         if self.head is not None or self.tanh:
             return finish(writer, mean_nodes(writer, writer.add("Gather", rows, ids), "mean"), self)
         pad = table.padding_idx or 0

@@ -13,7 +13,6 @@ import pytest
 from edgedistill import quantization
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import int8, sample_texts
-from edgedistill.quantization.conversion import convert_except
 from edgedistill.students import graph
 from tests.students.test_graph import make_bert, make_recurrent
 
@@ -53,7 +52,7 @@ def test_the_products_that_lose_most_stay_in_w8(ids: list[list[int]], layers: li
 
 def _with_w8(model: onnx.ModelProto, kept: list[str], ids: list[list[int]]) -> onnx.ModelProto:
     converter = quantization.converter(model, "int8", ids)
-    return quantization.convert(convert_except(converter, model, kept), "w8")
+    return quantization.convert(layer_losses.convert_except(converter, model, kept), "w8")
 
 
 @pytest.mark.parametrize("precision", ["int8", "w4"])
@@ -72,7 +71,7 @@ def test_what_is_measured_once_converts_as_what_is_measured_each_time(
     )
     weights = layer_losses.converted(model, quantization.convert(model, precision))
     for skip in ([weights[2]], weights[1::2], weights[:-1], weights):
-        made = convert_except(converter, model, skip)
+        made = layer_losses.convert_except(converter, model, skip)
         assert layer_losses.converted(model, made) == [name for name in weights if name not in skip]
 
 
