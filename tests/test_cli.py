@@ -274,7 +274,7 @@ def test_a_number_outside_its_range_is_named(tmp_path: Path) -> None:
             "check nano",
             "nano: reads 'unlabeled/tatoeba_en.txt.gz' and 13 more in a data folder; give --data ",
         ),
-        ("search question .", "search: '.' is a folder without texts; give some "),
+        ("search question .", "search: no file matches '.': a folder without texts ("),
         ("embed", "edgedistill embed: Missing argument 'BUNDLE[:PRECISION]'; edgedistill embed --help"),
         ("embed nano x.csv -o y", "edgedistill embed: No such option: -o; edgedistill embed --help"),
         ("verify nano micro", "edgedistill verify: Got unexpected extra argument"),

@@ -341,9 +341,9 @@ def build(
         spool.path.unlink()
         files.write_json(temporary / "corpus.json", meta | {"reading": reading.report})
         held_out = meta["texts"] - meta["trained"]
-        fact = f"{meta['texts']:,} kept or made of them without duplicates, {held_out:,} held out"
+        fact = f"{meta['texts']:,} left without duplicates, {held_out:,} of them held out"
         if meta["measured"]:
-            fact += f", {meta['measured']:,} left out as held-out texts are in other letters or sources"
+            fact += f"; {meta['measured']:,} dropped, since other rows hold them out"
         session.log(f"{meta['read']:,} texts read; {fact}")
 
     built = Corpus(cached_folder(folder, write, session.log))

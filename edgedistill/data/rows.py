@@ -316,7 +316,7 @@ def _write(making: Making, spool: Spool, kept: ndarray, folder: Path) -> Json:
         kept, digests, keys, held = (array[clean] for array in (kept, digests, keys, held))
         leaked += int((~clean).sum())
         if held.all():
-            raise UserError(f"{making.place}: nothing to train on: all its rows are measured; add others")
+            raise UserError(f"{making.place}: nothing to train on: all its rows are held out; add others")
     sides = _split(digests, keys, held)
     sources = [{"name": table.name} for table in making.tables]
     for number, side in enumerate(sides):

@@ -345,7 +345,7 @@ def _log_conditions(measured: list[Measured], log: Log) -> None:
     for target in measured:
         if target.documents is not None:
             encoder = "{name}:{precision}, {size_bytes:,} bytes".format(**target.documents)
-            log(f"{target.title}: a pair; what is timed embeds queries, documents are embedded by {encoder}")
+            log(f"{target.title}: a pair: its encoder of queries is timed; {encoder} embeds documents")
     manifest = measured[0].manifest
     if reference(measured) is not None or manifest.get("labels"):
         return

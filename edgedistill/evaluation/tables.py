@@ -217,6 +217,6 @@ def tie_note(reports: list[Report]) -> str:
     tested = [report for report in reports if "resolution" in report.get("noise", {})]
     if not tested:
         return ""
-    note = f"Bundles took turns, which tells their p50 apart from {max(map(resolution, tested)):.1%} on"
+    note = f"This run cannot resolve differences of p50 below {max(map(resolution, tested)):.1%}"
     tied = ", ".join(f"{shorten(title(a), 30)} = {shorten(title(b), 30)}" for a, b in ties(reports))
     return f"{note}; ties: {tied}." if tied else f"{note}."
