@@ -74,8 +74,8 @@ def table(report: dict[str, Any]) -> str:
 
 def _cell(row: dict[str, Any]) -> str:
     if row["packages"]:
-        return f"all {len(row['packages'])} packages"
-    return f"none of {', '.join(each.split('>')[0] for each in row['missing'])}"
+        return f"all; onnxruntime {row['packages']['onnxruntime']}"
+    return f"lacks {', '.join(each.split('>')[0] for each in row['missing'])}"
 
 
 def main() -> None:

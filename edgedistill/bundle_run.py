@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill import files, recipe, run
 from edgedistill.errors import CheckFailed, UserError, raise_failed, unknown_name
+from edgedistill.files import Json
 from edgedistill.precisions import PRECISIONS  # the most exact first
 from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
 from edgedistill.runtime import bundle, manifest
@@ -34,7 +35,7 @@ class BundleRun(run.Run):
     """A bundle's student as a finished run; `folder` is the bundle's, and its weights are read from the
     graph in `precision`."""
 
-    def __init__(self, opened: bundle.Bundle, spec: recipe.Recipe, shape: dict[str, Any]) -> None:
+    def __init__(self, opened: bundle.Bundle, spec: recipe.Recipe, shape: Json) -> None:
         manifest = opened.manifest
         info = {
             **manifest.get("run", {}),
@@ -43,11 +44,11 @@ class BundleRun(run.Run):
         }
         super().__init__(opened.folder, spec, shape, info)
         self.precision = opened.precision
-        self._entry: dict[str, Any] = manifest["precisions"][opened.precision]
+        self._entry: Json = manifest["precisions"][opened.precision]
         self.space = opened.space
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Json:
         """{bundle, precision, sha256 of the graph}."""
         return {"bundle": self.folder.name, "precision": self.precision, "sha256": self._entry["sha256"]}
 
@@ -145,7 +146,7 @@ def _check_student(at: str, kind: str, labels: list[str]) -> None:
         raise UserError(f"{at} is a teacher, not a student; give a student's run or bundle")
 
 
-def _open_bundle(resolved: BundleFolder, about: dict[str, Any]) -> BundleRun:
+def _open_bundle(resolved: BundleFolder, about: Json) -> BundleRun:
     """Open a bundle in the named precision, else in its most exact one."""
     folder = resolved.folder
     precision = resolved.precision

@@ -43,6 +43,8 @@ class Reading:
         fact = str(problem).removeprefix(f"{path}: ").partition("; ")[0]
         of_system = problem.strerror if isinstance(problem, OSError) else None
         self.skipped[name or path] = of_system.lower() if of_system else fact
+        for noted in (self.columns, self.not_read):
+            noted.pop(path, None)
 
     def closed(self, error: OSError) -> None:
         """Note a folder that cannot be opened."""

@@ -17,7 +17,7 @@ import platform
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -26,6 +26,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, machine, object_store, recipe
 from edgedistill.errors import UserError
+from edgedistill.files import Json
 from edgedistill.resolve import unfinished_run
 from edgedistill.runtime import prompts
 from edgedistill.runtime.prompts import Prompts
@@ -46,7 +47,7 @@ PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors",
 class Shaped:
     """What a student's shape, the content of student.json, says about its texts."""
 
-    shape: dict[str, Any]
+    shape: Json
 
     @property
     def max_tokens(self) -> int:
@@ -74,8 +75,8 @@ class Run(Shaped):
 
     folder: Path
     recipe: recipe.Recipe
-    shape: dict[str, Any]
-    info: dict[str, Any]
+    shape: Json
+    info: Json
     remote_code: bool = False
     space: str | None = None
 
@@ -103,7 +104,7 @@ class Run(Shaped):
         return list(self.head_shape["labels"]) if (self.folder / HEAD_SHAPE).exists() else []
 
     @property
-    def head_shape(self) -> dict[str, Any]:
+    def head_shape(self) -> Json:
         """{labels, pair, hidden} of a classifier's run."""
         return dict(files.read_json(self.folder / HEAD_SHAPE))
 
@@ -112,7 +113,7 @@ class Run(Shaped):
         return dict(self.info["parameters"])
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Json:
         """What a run that starts from this student records of it: {run, sha256 of the weights}."""
         return {"run": self.folder.name, "sha256": files.sha256_file(self.folder / "student.safetensors")}
 
@@ -191,7 +192,7 @@ def open_run(folder: Path | str, place: str = "", remote_code: bool = False) -> 
     return opened
 
 
-def write_student(folder: Path, shape: dict[str, Any], weights: Weights | None) -> None:
+def write_student(folder: Path, shape: Json, weights: Weights | None) -> None:
     """Write student.json and student.safetensors; their bytes depend on shape and weights alone. Without
     weights only the shape is written."""
     (folder / "student.json").write_text(
@@ -206,7 +207,7 @@ def save_weights(weights: Weights, file: Path) -> None:
     save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, file)
 
 
-def provenance() -> dict[str, Any]:
+def provenance() -> Json:
     """{made_at, versions, platform, threads}, recorded in run.json."""
     return {
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -28,6 +28,10 @@ Kinds = tuple[type["nodes.Node"], ...]
 FRONT = re.compile(r"---[^\S\n]*\n(.*?\n)---[^\S\n]*(?:\n|\Z)", re.DOTALL)  # matter, at the top of a page
 LINE = "data-edgedistill-line"  # the attribute that carries the line of a Markdown block into its HTML
 CELL = "; "  # between the cells of a table's row
+BESIDE = (
+    "\x1f"  # on both sides of what an attribute shows: a space, but not before a full stop or in brackets
+)
+_SPACED = re.compile(rf"(?<=[^\s({{\[\"']){BESIDE}+(?=\w)")
 # Elements whose content a browser does not show, or shows in place of what it cannot play.
 _HIDDEN = frozenset(
     "head title script style template noscript noframes noembed video audio canvas meter progress datalist "
@@ -46,6 +50,7 @@ _WITHIN = frozenset(
     "a abbr acronym area b bdi bdo big button cite code data del dfn em embed font i img input ins kbd label "
     "map mark nobr object output picture q ruby rt s samp slot small source span strike strong sub sup td th "
     "time tt u var wbr "
+    "svg circle clippath ellipse g image line lineargradient mask path polygon polyline rect stop symbol use "
     "math semantics mrow mi mo mn ms mtext mspace mstyle mfrac msqrt mroot msub msup msubsup munder mover "
     "munderover".split()
 )
@@ -86,7 +91,8 @@ def hypertext(document: str) -> Passages:
         if node.tag in ("td", "th") and not leaving and _trimmed(gathered):
             gathered.append(CELL)
         if node.is_element_node and node.tag not in _WITHIN and _trimmed(gathered):
-            yield first, " ".join("".join(gathered).split())
+            text = _SPACED.sub(" ", "".join(gathered)).replace(BESIDE, "")
+            yield first, " ".join(text.split())
             gathered = []
         text = "" if leaving else _text(node)
         if text.strip() or place.in_html:
@@ -150,7 +156,7 @@ def _text(node: LexborNode) -> str:
     if (attributes.get("type") or "").lower() in _NO_TEXT:
         return ""
     names = _SHOWN.get(node.tag or "", ())
-    return next((f" {attributes[name]} " for name in names if attributes.get(name)), "")
+    return next((f"{BESIDE}{attributes[name]}{BESIDE}" for name in names if attributes.get(name)), "")
 
 
 def _is_shown(node: LexborNode) -> bool:

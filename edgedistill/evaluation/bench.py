@@ -3,12 +3,12 @@ the recipes' requirements."""
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import count, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,7 +99,7 @@ def bench(
     _accuracy(measured, opened, session, search, progress)
     _compare_scores(measured, opened, plan)
     measured = [replace(target, runner=program) for target in measured for program in programs]
-    texts = opened[0].sample(plan.queries, plan.seed)
+    texts = opened[0].sample(plan.queries)
     timings = speed.measure(measured, texts, replace(session, log=progress), plan)
     for target, timing in zip(measured, timings, strict=True):
         target.speed = timing
@@ -247,11 +247,12 @@ def _check_embeddings(target: Measured, texts: list[Any], session: Session) -> N
 def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> Measures:
     """Count what the vocabulary lacks of a suite. Returns {texts: with unknown tokens, tokens: their share of
     all, first: text or None}."""
-    ids = opened.tokenize(suite.texts, "query" if suite.kind == "retrieval" else "text")
-    counts = [int((row == opened.unknown_id).sum()) for row in ids]
-    affected = [text for text, lacking in zip(suite.texts, counts, strict=True) if lacking]
-    share = round(sum(counts) / max(1, sum(map(len, ids))), 6)
-    return {"texts": len(affected), "tokens": share, "first": next(iter(affected), None)}
+    role = "query" if suite.kind == "retrieval" else "text"
+    ids = opened.tokenize(suite.texts, role)
+    counts = np.array([(row == opened.unknown_id).sum() for row in ids])
+    first = next(itertools.compress(suite.texts, counts), None)
+    share = round(float(counts.sum()) / max(1, sum(map(len, ids))), 6)
+    return {"texts": int((counts > 0).sum()), "tokens": share, "first": first}
 
 
 def _suites(names: list[str], measured: list[Measured], data: Path | None) -> list[scoring.Suite]:
@@ -315,7 +316,7 @@ def _check_search(
             raise UserError(
                 f"{option}: none of the suites ({names}) is of kind retrieval; add --suite retrieval"
             )
-    for precision, target in product(search.precisions, measured):
+    for precision, target in itertools.product(search.precisions, measured):
         layout(precision, target.manifest["dims"][0], "--embeddings")
     if search.weight is not None:
         bm25.checked_weight(search.weight)
@@ -412,7 +413,7 @@ def _compare_scores(
     expected = {}
     for target in sorted(measured, key=lambda target: target is not teacher):  # the teacher first
         for suite, quality in target.quality.items():
-            resampled = bootstrap.of_suite(quality["tasks"], plan.resamples, plan.seed)
+            resampled = bootstrap.of_suite(quality["tasks"], plan.resamples)
             for name, draws in resampled.items():
                 part = quality["tasks"][name] if name else quality
                 score = part[FAMILIES[quality["kind"]].averaged if name else "average"]
@@ -432,7 +433,7 @@ def _compare_scores(
 
 def _progress(steps: int, log: Log) -> Log:
     """Return a log of the steps, with the share that is done. Nothing is drawn while one is measured."""
-    numbers = count()
+    numbers = itertools.count()
     throttled = at_intervals(log)
 
     def advance(line: str) -> None:

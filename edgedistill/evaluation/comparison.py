@@ -49,10 +49,11 @@ class Change(NamedTuple):
     @property
     def cells(self) -> list[str]:
         """The row of a table."""
-        values = [tables.significant(value, 4) for value in (self.before, self.after)]
+        name = tables.shorten(self.bundle, 22)
+        measure = tables.shorten(self.measure, 16)
+        before, after = (tables.significant(value, 4) for value in (self.before, self.after))
         interval = ", ".join(f"{end:+.1%}" for end in self.interval95 or ())
-        names = [tables.shorten(self.bundle, 22), tables.shorten(self.measure, 16)]
-        return [*names, *values, f"{self.change:+.1%}", interval, self.verdict]
+        return [name, measure, before, after, f"{self.change:+.1%}", interval, self.verdict]
 
 
 def compare(before: Path, after: Path, show: Log, html: Path | None = None) -> Measures:

@@ -1,5 +1,5 @@
 """Reports as one self-contained HTML file with plots and tables, light and dark: html/page.js draws it in the
-browser from the reports; and as a picture of that page."""
+browser from the reports."""
 
 from __future__ import annotations
 

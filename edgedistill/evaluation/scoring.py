@@ -63,14 +63,14 @@ class Suite:
         """Every distinct text once; of retrieval: the queries."""
         return list(dict.fromkeys(text for task in self.tasks.values() for text in task.texts))
 
-    def sample(self, count: int, seed: int = 0) -> list[Any]:
+    def sample(self, count: int) -> list[Any]:
         """Draw `count` texts (of a labelled task: texts or pairs), repeated only where the suite has fewer.
 
         Those of a retrieval suite are drawn from the queries and the corpus' first chunk.
         """
         texts = [text for task in self.tasks.values() for text in task.timed if text]
         distinct = texts if self.kind == "task" else list(dict.fromkeys(texts))
-        random = np.random.default_rng(seed)
+        random = np.random.default_rng(0)
         order = list[int]()
         while len(order) < count:
             order += random.permutation(len(distinct)).tolist()

@@ -155,7 +155,6 @@ class MeasurementPlan:
     rounds: int = 3
     seconds: float = 1.0  # minimum time per batch size and round
     resamples: int = 1000  # of the bootstrap
-    seed: int = 0
     query_seconds: float = 0.0  # minimum time of single texts per round
 
 
@@ -185,7 +184,7 @@ def measure(
     """
     timed: list[list[Round]] = [[] for _ in range(len(targets) + 1)]  # the last is the first bundle again
     for number in range(1, plan.rounds + 1):
-        order = np.random.default_rng(plan.seed + number - 1).permutation(plan.queries)
+        order = np.random.default_rng(number - 1).permutation(plan.queries)
         for target, rounds in zip([*targets, targets[0]], timed, strict=True):
             session.log(f"timing {target.title}, round {number} of {plan.rounds}")
             request = {
@@ -225,7 +224,7 @@ def compare(
     bundle's latency to each other's: a tie where the interval holds 1, or the ratio is below what can be
     resolved."""
     latencies = [[one.single_ms for one in rounds] for rounds in [*timed, again]]
-    sampling = plan.queries, plan.resamples, plan.seed
+    sampling = plan.queries, plan.resamples
     same = bootstrap.ratio(latencies[-1], latencies[0], *sampling)
     resolved = bootstrap.resolution(same)
     for summarized in summaries:
@@ -292,7 +291,7 @@ def summary(rounds: list[Round], plan: MeasurementPlan) -> Measures:
     answers = [one.answer for one in rounds]
     single = [one.single_ms for one in rounds]
     first = answers[0]
-    points, intervals = bootstrap.quantiles(single, plan.resamples, plan.seed)
+    points, intervals = bootstrap.quantiles(single, plan.resamples)
     batches = {size: [answer.texts_s[size] for answer in answers] for size in first.texts_s}
     by_batch = {size: float(np.median(rates)) for size, rates in batches.items()}
     best = max(by_batch, key=lambda size: by_batch[size])

@@ -96,7 +96,8 @@ def _by_length(opened: Any, request: Request) -> dict[str, dict[str, float]]:
     from edgedistill.runtime.batching import pad
 
     session = onnx_session.open_session(opened.graph_file, opened.threads, request["device"])
-    outputs = sorted((output.name for output in session.get_outputs()), reverse=True)  # the embedding first
+    present = {output.name for output in session.get_outputs()}
+    outputs = [name for name in ("sentence_embedding", "last_hidden_state") if name in present]
     words = _words(request["texts"], LENGTHS[-1])
     medians = {}
     for length in (length for length in LENGTHS if length <= opened.max_tokens):

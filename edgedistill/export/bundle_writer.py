@@ -292,8 +292,8 @@ def space(shape: dict[str, Any], module: nn.Module, tokenizer: Tokenizer) -> str
     """The identifier of a student's embeddings: the hash of its weights, and of what else decides what a text
     becomes: its shape, prompts among it, and its tokenizer. Where long texts are cut is left out."""
     reading = json.loads(tokenizer.to_str()) | {"padding": None, "truncation": None}
-    rows = {name: each.detach().cpu().double().numpy() for name, each in module.state_dict().items()}
-    weights = {name: hashlib.sha256(each.tobytes()).hexdigest() for name, each in rows.items()}
+    rows = {name: value.detach().cpu().double().numpy() for name, value in module.state_dict().items()}
+    weights = {name: hashlib.sha256(row.tobytes()).hexdigest() for name, row in rows.items()}
     return files.cache_key(shape=shape | {"max_tokens": 0}, tokenizer=reading, weights=weights)[:16]
 
 

@@ -183,7 +183,7 @@ def table(costs: Cost) -> str:
     parts = ", ".join(f"{who} {duration(share)}" for who, share in seconds.items())
     without = ", without the fine-tuning" if "labelled" in costs else ""
     return (
-        f"{plain(sheet)}\nestimated training time on this machine: about "
+        f"{plain(sheet)}\nestimated training time here: about "
         f"{duration(sum(seconds.values()))} ({parts}){without}"
     )
 

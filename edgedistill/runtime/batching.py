@@ -32,8 +32,11 @@ def longest_first(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndar
 def one_by_one(inputs: Mapping[str, np.ndarray], tokens: int) -> Iterator[dict[str, np.ndarray]]:
     """Each row of arrays (n, T) by itself, (1, tokens): padded with zeros, which the mask hides."""
     for at in range(len(inputs["input_ids"])):
-        rows = {name: array[at : at + 1] for name, array in inputs.items()}
-        yield {name: np.pad(row, ((0, 0), (0, tokens - row.shape[1]))) for name, row in rows.items()}
+        padded = {}
+        for name, array in inputs.items():
+            padded[name] = np.zeros((1, tokens), array.dtype)
+            padded[name][0, : array.shape[1]] = array[at]
+        yield padded
 
 
 def pad(rows: Sequence[np.ndarray], pad_id: int) -> tuple[np.ndarray, np.ndarray]:

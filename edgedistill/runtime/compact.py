@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.files import Json
 
 # A component of a unit row has mean square 1/d; the largest of 20,000 texts were 5.6/√d, 6.3/√d and 7.1/√d
 # for three students, 1.5 times those of the sentences that an export measures. A scale for each dimension has
@@ -39,7 +40,7 @@ class Calibration(NamedTuple):
     mean: np.ndarray | None = None
 
     @classmethod
-    def of(cls, manifest: dict[str, Any]) -> Calibration:
+    def of(cls, manifest: Json) -> Calibration:
         """A bundle's, from its manifest's `calibration`."""
         kept = manifest.get("calibration", {})
         mean = kept.get("mean")
@@ -54,7 +55,7 @@ class Calibration(NamedTuple):
         return np.asarray(rows - mean * np.float32(longer))
 
 
-def measured(rows: np.ndarray) -> dict[str, Any]:
+def measured(rows: np.ndarray) -> Json:
     """The `calibration` of an encoder's manifest, from its embeddings (n, d) of ordinary sentences; without
     what the default serves as well."""
     mean = rows.mean(axis=0)

@@ -88,19 +88,16 @@ def initialize(
     copy_tables(student, source, normed_space)
     norm, summed = student.model.embeddings.LayerNorm, _summed(student.model, student.pad, None, ids)
     state, before = _fit_norm(norm, summed, embedded @ space, mask), embedded
+    contexts = [context[mask] for context, *_ in steps]
     count = student.model.config.num_attention_heads
-    powers = [
-        _head_power(layer.attention, space, context[mask])
-        for layer, (context, *_) in zip(wide, steps, strict=True)
-    ]
-    if source.relative is not None:  # a column of it is a head's in all layers
-        powers = [torch.stack([power / power.sum() for power in powers]).sum(0)] * len(powers)
-        student.relative.weight.copy_(source.relative[:, _largest(powers[0], count)])
+    kept = _heads([layer.attention for layer in wide], space, contexts, count, source.relative is not None)
+    if source.relative is not None:
+        student.relative.weight.copy_(source.relative[:, kept[0]])
     fit = _Fit(space, mask, scores_mask(student.relative and student.relative.weight, mask))
-    for layer, theirs, power, step in zip(student.model.encoder.layer, wide, powers, steps, strict=True):
+    for layer, theirs, heads, step in zip(student.model.encoder.layer, wide, kept, steps, strict=True):
         context, between, after = step
-        kept, wide_states = _largest(power, count), (before, context, between)
-        state = _set_attention(layer.attention, theirs.attention, kept, fit, (state, *wide_states))
+        around = state, before, context, between
+        state = _set_attention(layer.attention, theirs.attention, heads, fit, around)
         state = _set_feed_forward(layer, theirs, fit, (state, between, after))
         before = after
     if student.head is not None and student.head.out_features == len(space) and not student.tanh:
@@ -184,13 +181,21 @@ def _context(part: Any, state: Tensor, scores: Tensor) -> Tensor:
     return heads.transpose(1, 2).flatten(2)
 
 
-def _head_power(attention: Any, space: Tensor, contexts: Tensor) -> Tensor:
-    """How much of each head's output (n, heads·s) over n tokens is in the projection's space, (heads,)."""
-    heads = attention.self.num_attention_heads
-    outputs = contexts.unflatten(-1, (heads, -1))  # (n, heads, s)
-    parts = attention.output.dense.weight.T.unflatten(0, (heads, -1)) @ space  # (heads, s, w)
-    centred = (outputs - outputs.mean(0)).unbind(1)
-    return torch.stack([rows.matmul(part).square().sum() for rows, part in zip(centred, parts, strict=True)])
+def _heads(
+    attentions: list[Any], space: Tensor, contexts: list[Tensor], count: int, same: bool
+) -> list[list[int]]:
+    """Of each layer the heads whose outputs (n, heads·s) over n tokens have most in the projection's space;
+    with `same` those of all layers together, since a column of relative positions is a head's in all."""
+    powers = []
+    for attention, context in zip(attentions, contexts, strict=True):
+        heads = attention.self.num_attention_heads
+        outputs = context.unflatten(-1, (heads, -1))  # (n, heads, s)
+        parts = attention.output.dense.weight.T.unflatten(0, (heads, -1)) @ space  # (heads, s, w)
+        centred = zip((outputs - outputs.mean(0)).unbind(1), parts, strict=True)
+        powers.append(torch.stack([rows.matmul(part).square().sum() for rows, part in centred]))
+    if same:
+        powers = [torch.stack([power / power.sum() for power in powers]).sum(0)] * len(powers)
+    return [_largest(power, count) for power in powers]
 
 
 def _largest(power: Tensor, count: int) -> list[int]:

@@ -22,6 +22,7 @@ SHOWN = {  # around or in place of: what browsers show all the same
     "an image": '<p>Refunds <img alt="take nine"> days.</p>',
     "fields": "<p><label>Refunds</label><input value=take>nine<input type=text placeholder=days.>",
     "a field of lines": f"<textarea placeholder=no>{REFUNDS}</textarea>",
+    "an icon": "<p>Refunds <svg><title>no</title><path d=M0></svg> take <video src=x>no</video>nine days.",
     "a button": "<p>Refunds <button>take</button> nine<input type=hidden value=no> days.",
     "a page in a page": f'<iframe srcdoc="<p>{REFUNDS}<p hidden>no">no</iframe>',
     "an option": f"<select><option>{REFUNDS}</select>",
@@ -83,8 +84,9 @@ def test_blocks_within_blocks_are_read(mark: str) -> None:
 
 
 def test_an_image_is_its_alternative_text() -> None:
-    document = f"Refunds ![take *nine*](a.png)\ndays.\n\n<img alt='{REFUNDS}'>"
+    document = f"![Refunds](a.png)![take *nine*](b.png)\n![days](c.png).\n\n<img alt='{REFUNDS}'>"
     assert list(document_text.markdown(document)) == [(1, REFUNDS), (4, REFUNDS)]
+    assert list(document_text.hypertext("<p>(<img alt=a>)b<img alt=c>d")) == [(1, "(a)b c d")]
 
 
 @pytest.mark.parametrize(("name", "deep"), [("a.md", "> " * 20_000), ("a.html", "<div>" * 20_000)])

@@ -353,6 +353,8 @@ def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(
     (folder / "gone.txt").unlink()
     (folder / "gone.txt").symlink_to("nowhere.txt")
     os.mkfifo(folder / "pipe.txt")
+    matched = file_patterns.matching_files(["texts"], tmp_path, "--texts")
+    assert not any(map(readers.is_wrapped, matched)), "adapt asks for it first"
     session = Session(data=tmp_path)
     built = corpus.build(recipe.Rows(files=["texts"]), session, 0)
     assert sorted(built) == ["A cat sleeps.", "Refunds · They take nine days."]
@@ -371,6 +373,13 @@ def test_what_cannot_be_read_of_a_folder_is_skipped_by_name(
     assert again.reading.report == session.reading.report, "a cached corpus tells it too"
     with pytest.raises(UserError, match=r"latin.txt: line 2"):
         corpus.build(recipe.Rows(files=["texts/latin.txt"]), session, 0)
+
+
+def test_what_is_skipped_has_no_other_note() -> None:
+    reading = Reading()
+    reading.leave_out("a.csv", "columns", "id")
+    reading.skip("a.csv", UserError("a.csv: line 9: damaged; fetch it again"))
+    assert reading.line == "read 0 files; skipped 1: a.csv (line 9: damaged)"
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def test_the_training_time_is_estimated_and_nothing_is_kept(
     assert not list((tmp_path / "cache/teachers").glob("*")), "nothing is embedded for good"
     shown = cost.table(found)
     assert "teacher texts to embed" in shown and "training samples" in shown
-    assert shown.splitlines()[-1].startswith("estimated training time on this machine: ")
+    assert shown.splitlines()[-1].startswith("estimated training time here: ")
     assert "passes" not in shown
     assert before.shape == torch.get_rng_state().shape
 
