@@ -88,7 +88,7 @@ def read_test(spec: recipe.Rows, data: Path | None, place: str) -> LabelledRows:
 
 def read_table(path: Path, texts: list[str], label: str, place: str) -> LabelledRows:
     """The rows of one table file by the names of its columns. Raises UserError as `read_test`."""
-    cells = readers.columns_in(path, (*texts, label), f"{place}.columns and .label", (label,))
+    cells = readers.columns_in(path, (*texts, label), f"{place}.columns and .label")
     checked = rows.checked(cells, label, recipe.Table(), path.name, place)
     return _in_memory(checked, f"{place}: {path.name}")
 

@@ -217,8 +217,8 @@ def tables_of(
     for number, part in enumerate(spec.parts):
         at = f"{place}.tables[{number}]" if spec.tables else place
         key = at if whole else f"{at}.files"
-        numeric = [*behind, *([] if part.score_column is None else [part.score_column])]
-        columns = [*part.columns, *numeric]
+        quality = [] if part.score_column is None else [part.score_column]
+        columns = [*part.columns, *behind, *quality]
         if part.dataset is not None:
             content_id = [part.dataset, part.config, part.split, part.revision]
             name = f"{part.dataset}@{part.revision}"
@@ -226,7 +226,7 @@ def tables_of(
             yield Table(name, content_id, checked(rows, spec.label, part, name, key), part)
             continue
         for path in file_patterns.matching_files(part.files, data, key, reading):
-            rows = readers.columns_in(path, columns, f"{at}.columns", numeric)
+            rows = readers.columns_in(path, columns, f"{at}.columns")
             yield Table(
                 path.name, input_file.content_id(path), checked(rows, spec.label, part, path.name, key), part
             )
@@ -236,8 +236,7 @@ def _of_hub(spec: recipe.Rows, part: recipe.Table, columns: Sequence[str | int],
     """The rows of a data set of the hub."""
     names = [str(column) for column in columns]
     if spec.label is None:
-        numeric = names[len(part.columns) :]
-        yield from readers.hub_columns(part, names, f"{place}.dataset", f"{place}.columns", numeric, "")
+        yield from readers.hub_columns(part, names, f"{place}.dataset", f"{place}.columns", "")
         return
     table = readers.hub_table(part, part.split, place)
     for name in names:

@@ -93,11 +93,7 @@ def token_passes(rows: Rows, tokenizer: StudentTokenizer, session: Session) -> l
 
 def of_rows(rows: Rows, tokenizer: StudentTokenizer, session: Session) -> Batches:
     """The batches of all rows, without what they are compared with."""
-    passes = token_passes(rows, tokenizer, session)
-    sides = [tokens.open() for tokens in passes]
-    for tokens, side in zip(passes, sides, strict=True):
-        texts, lost = side.cut
-        session.reading.add(str(tokens.whole), {"texts_cut": texts, "tokens_cut": lost})
+    sides = [tokens.open() for tokens in token_passes(rows, tokenizer, session)]
     return Batches(rows.index, sides, tokenizer.max_tokens, ranked=rows.ranked)
 
 
