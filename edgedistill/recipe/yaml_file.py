@@ -59,6 +59,9 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key that is not text", key.start_mark)
+            if key.value == "<<" and key.style is None:
+                fact = "the merge key <<, which YAML 1.2 does not have; write its keys out"
+                raise yaml.constructor.ConstructorError(None, None, fact, key.start_mark)
             if key.value in keys:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {shown(key.value)} a second time", key.start_mark

@@ -199,9 +199,14 @@ def test_a_fraction_is_drawn_label_by_label_and_lies_in_a_larger() -> None:
     )  # one of each at least
 
 
-def opened(spec: recipe.Rows, folder: Path, fraction: float = 1.0) -> labelled_tasks.LabelledTask:
-    session = Session(data=folder, cache_folder=folder / "cache", log=quiet)
-    return labelled_tasks.open_task(spec, session, 0, fraction, "stages[0].rows")
+def quiet_session(folder: Path) -> Session:
+    return Session(data=folder, cache_folder=folder / ".cache", log=quiet)
+
+
+def opened(
+    spec: recipe.Rows, folder: Path, fraction: float = 1.0, session: Session | None = None
+) -> labelled_tasks.LabelledTask:
+    return labelled_tasks.open_task(spec, session or quiet_session(folder), 0, fraction, "stages[0].rows")
 
 
 FILE: dict[str, Any] = {"files": ["t.tsv"], "columns": ["sentence"], "label": "label"}
@@ -210,7 +215,11 @@ FILE: dict[str, Any] = {"files": ["t.tsv"], "columns": ["sentence"], "label": "l
 def test_labels_in_order_and_dev_rows_set_aside(tmp_path: Path) -> None:
     rows = [f"{(7, 10, 9)[at % 3]}\ttext {at}" for at in range(60)]
     (tmp_path / "t.tsv").write_text("\n".join(["label\tsentence", *rows]), encoding="utf-8")
-    task = opened(recipe.Rows(**FILE, dev_rows=12), tmp_path, fraction=0.5)
+    (tmp_path / "other.xlsx").write_bytes(b"PK")
+    session = quiet_session(tmp_path)
+    task = opened(recipe.Rows(**{**FILE, "files": ["."]}, dev_rows=12), tmp_path, 0.5, session)
+    reading = session.reading
+    assert reading.files == 1 and reading.other_files == {str(tmp_path): {".xlsx": 1}}
     assert task.labels == ["7", "9", "10"]
     assert (len(task.dev.labels), len(task.train.labels)) == (12, 24)
     assert not set(task.dev.items) & set(task.train.items)
