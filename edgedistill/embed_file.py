@@ -132,8 +132,9 @@ def embed_file(
         def embedded() -> Embedded:
             nonlocal count
             for texts in _chunks(source.texts(reading)):
-                long = [text for text in texts if len(text.encode()) >= encoder.max_tokens]
-                reading.cut(encoder.token_counts(long, source.role), encoder.max_tokens)
+                ids = encoder.whole_ids(texts, source.role)
+                reading.cut([len(row) for row in ids], encoder.max_tokens)
+                reading.unknown(encoder.unknown_tokens(ids, source.role))
                 rows = encoder.encode(texts, dim, batch_tokens, role=source.role, precision=out.precision)
                 count += len(texts)
                 yield texts, rows

@@ -19,9 +19,12 @@ class Reading:
     skipped: dict[str, str] = field(default_factory=dict)  # file -> reason
     other_files: dict[str, dict[str, int]] = field(default_factory=dict)  # folder -> ending -> how many
     columns: dict[str, list[str]] = field(default_factory=dict)  # table -> its columns, where none was named
+    records: dict[str, list[str]] = field(default_factory=dict)  # .json -> the key of the list that is read
     not_read: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # file -> what -> which of it
     texts_cut: int = 0
     tokens_cut: int = 0
+    unknown_tokens: int = 0  # for which the vocabulary has no other than the unknown token
+    unknown_texts: int = 0  # without any other
     added: set[str] = field(default_factory=set, repr=False)  # the keys of what was added
 
     def add(self, key: str, other: dict[str, Any]) -> None:
@@ -56,6 +59,11 @@ class Reading:
         self.texts_cut += len(lost)
         self.tokens_cut += sum(lost)
 
+    def unknown(self, found: list[tuple[int, bool]]) -> None:
+        """Note the unknown tokens of texts, as `Bundle.unknown_tokens` counts them."""
+        self.unknown_tokens += sum(count for count, _ in found)
+        self.unknown_texts += sum(alone for _, alone in found)
+
     @property
     def report(self) -> dict[str, Any]:
         """As the JSON of a command has it."""
@@ -75,6 +83,7 @@ class Reading:
             f"skipped {len(self.skipped)}:": {name: [reason] for name, reason in self.skipped.items()},
             "not read in": others | parts,
             "columns of": self.columns,
+            "records of": self.records,
         }
         line = [f"read {counted(self.files, 'file')}"]
         for what, entries in noted.items():
@@ -83,6 +92,9 @@ class Reading:
         if self.texts_cut:
             texts = counted(self.texts_cut, "text")
             line.append(f"{texts} cut at the encoder's limit, {counted(self.tokens_cut, 'token')} not read")
+        if self.unknown_tokens:
+            texts = f" ({counted(self.unknown_texts, 'text')} without any other)" * (self.unknown_texts > 0)
+            line.append(f"{counted(self.unknown_tokens, 'token')} unknown to the vocabulary{texts}")
         return escaped("; ".join(line))
 
 

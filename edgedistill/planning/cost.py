@@ -33,7 +33,8 @@ TOKENS = 16  # of the timed query: about the median of a search query or a short
 def costs(specs: list[recipe.Recipe], session: Session) -> list[Cost]:
     """The costs of several recipes. Warnings go to the log.
 
-    The corpora are built and cached; nothing is embedded or trained. `size_bytes` and `p50_ms` are of the
+    The corpora are built, tokenized and cached, and the session's reading is told what the student would not
+    read; nothing is embedded or trained. `size_bytes` and `p50_ms` are of the
     graph of the initial student in every precision, for a text of TOKENS tokens. Those of a large or deep
     student are not measured: the sizes are computed from its parameters, and neither a latency nor a training
     time is given. Raises one UserError with the problems of all recipes before anything is measured; see
@@ -70,9 +71,11 @@ def _cost(opened: Opened, session: Session) -> Cost:
         task = labelled.task
         samples += labelled.samples
         cost["parameters"] = classifier.parameters(cost["parameters"], head)
-        cost["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
+        cost["labelled"] = {"train": len(task.train), "dev": len(task.dev)}
         if labelled.tagger is not None:  # the most that the transfer set can hold
             cost["labelled"]["transfer"] = labelled.rows
+    for tokens in teacher_cache.token_passes(opened, session):
+        tokens.open()
     if corpus is not None:
         cost["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
         cost["teacher_texts"] = sum(texts.missing for texts in missing)

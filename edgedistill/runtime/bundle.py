@@ -245,10 +245,21 @@ class Bundle:
 
     def token_counts(self, texts: Sequence[str], role: str = "text") -> list[int]:
         """How many tokens each text has, its prompt and special tokens included, however many are read."""
+        return [len(row) for row in self.whole_ids(texts, role)]
+
+    def whole_ids(self, texts: Sequence[str], role: str = "text") -> list[list[int]]:
+        """The token ids of each text as `tokenize` returns them, but for the limit."""
         encoder = self.of(role)
         prompt = encoder.prompts.of(role)
         encodings = encoder._whole_tokenizer.encode_batch_fast([prompt + text for text in texts])
-        return [len(encoding.ids) for encoding in encodings]
+        return [encoding.ids for encoding in encodings]
+
+    def unknown_tokens(self, ids: Sequence[list[int]], role: str = "text") -> list[tuple[int, bool]]:
+        """How many unknown tokens each text has, and whether it has no others but those around it."""
+        encoder = self.of(role)
+        unknown, around = encoder.unknown_id, encoder._tokens_around[role]
+        counts = [0 if unknown is None else row.count(unknown) for row in ids]
+        return [(count, 0 < count >= len(row) - around) for count, row in zip(counts, ids, strict=True)]
 
     def passages(self, text: str, role: str = "document") -> list[str]:
         """The parts of a text of which each is read whole: one, where it has no more than `max_tokens`
@@ -316,7 +327,7 @@ class Bundle:
         products = [name for name in operators if "MatMulInteger" in name]
         return f"{', '.join(products)} has no CUDA kernel and runs on the processor" if products else ""
 
-    @property
+    @cached_property
     def unknown_id(self) -> int | None:
         """The id of the tokenizer's unknown token; None where it has a token for every byte."""
         model = json.loads(self._tokenizer.to_str())["model"]
@@ -457,7 +468,7 @@ class PairBundle(Bundle):
     def encoders(self) -> list[Bundle]:
         return [self.query, self.document]
 
-    @property
+    @cached_property
     def unknown_id(self) -> int | None:
         return self.query.unknown_id
 

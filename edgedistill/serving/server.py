@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -233,7 +234,7 @@ class EmbeddingServer:
         finally:
             self.held_bytes -= held
 
-    async def _embed(self, request: Request, wanted: EmbeddingRequest) -> tuple[np.ndarray, int]:
+    async def _embed(self, request: Request, wanted: EmbeddingRequest) -> tuple[np.ndarray, Counter[str]]:
         """(n, d) embeddings and the tokens of a request's texts, which leave the queue when the client does
         or the time is up."""
         job = self.queue.submit(wanted.input, wanted.role)

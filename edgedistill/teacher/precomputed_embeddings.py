@@ -18,6 +18,7 @@ from edgedistill.data import readers
 from edgedistill.data.file_patterns import expanded, in_data
 from edgedistill.data.input_file import damage_as_user_error
 from edgedistill.errors import CheckFailed, UserError, first_line, quote, unknown_name
+from edgedistill.reading import Reading
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher.assistant import open_assistant
 from edgedistill.teacher.embedding_cache import HashIndex, text_hashes
@@ -231,6 +232,6 @@ def _float32(values: ndarray) -> ndarray:
 
 def _existing(name: str, data: Path | None, place: str) -> list[Path]:
     path = in_data(name, data, place)
-    if not (paths := expanded(path)):
+    if not (paths := expanded(path, Reading())):
         raise UserError(f"{place}: no file {path}; check the name and --data")
     return paths

@@ -10,6 +10,7 @@ import pytest
 
 from edgedistill.data import document_text, readers
 from edgedistill.errors import UserError
+from edgedistill.reading import Reading
 
 REFUNDS = "Refunds take nine days."
 SHOWN = {  # around or in place of: what browsers show all the same
@@ -94,6 +95,19 @@ def test_what_is_nested_too_deeply_is_refused(tmp_path: Path, name: str, deep: s
     (tmp_path / name).write_text(deep + REFUNDS)
     with pytest.raises(UserError, match=f"{name}: its markup: nested too deeply"):
         list(readers.texts_in(tmp_path / name))
+
+
+def test_placeholders_and_comments_without_an_end_are_text() -> None:
+    document = "Put <your-name> in `x`, a List<String>.\n\nLine<br>break <p>and\n\n"
+    document += '<Card title="Install" icon="x">in</Card>\n\n<Tab label="Two"/>\n\n<!-- open\n\nB.'
+    read = " | ".join(text for _, text in document_text.markdown(document))
+    assert (
+        read
+        == "Put <your-name> in x, a List<String>. | Line | break | and | Install | in | Two | <!-- open B."
+    )
+    assert [text for _, text in document_text.markdown("End.\n\n<Mangle text with no close")][-1].startswith(
+        "<Mang"
+    )
 
 
 def test_lines_and_notes_of_markdown() -> None:
@@ -188,9 +202,40 @@ def test_quotes_of_a_tsv_file(tmp_path: Path) -> None:
 def test_tables_of_other_writers(tmp_path: Path) -> None:
     (tmp_path / "excel.csv").write_bytes(b"sep=;\r\nid;text\r\n1;A cat sleeps.\r\n")
     assert list(readers.numbered_texts(tmp_path / "excel.csv")) == [(3, "A cat sleeps.")]
-    (tmp_path / "whole.json").write_text('{\n "data": [{"text": "A cat sleeps."}]\n}')
-    with pytest.raises(UserError, match="whole.json: one JSON object over several lines"):
-        list(readers.texts_in(tmp_path / "whole.json"))
+    path, items = (
+        tmp_path / "whole.json",
+        [{"name": "A cat", "note": "sleeps."}, {"name": "A dog", "note": 7}],
+    )
+    for indent in (None, 0, 2):
+        path.write_text(json.dumps({"version": "two", "data": items, "ids": [1]}, indent=indent))
+        read = Reading()
+        assert list(readers.texts_in(path, None, reading=read)) == ["A cat · sleeps.", "A dog · 7"]
+        assert read.records == {str(path): ["data"]}
+        assert set(read.not_read[str(path)]["keys"]) == {"version", "ids"}
+
+
+def test_numbers_in_a_column_of_texts(tmp_path: Path) -> None:
+    """They are read as they are written, in every kind of table."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [("Galaxy phone", "S22", "0.10", "true"), ("Nokia phone", "3310", "1e-3", "false")]
+    header = ["product", "model", "price", "sold"]
+    with (tmp_path / "a.csv").open("w") as file:
+        csv.writer(file).writerows([header, *rows])
+    as_json = '{"product": "%s", "model": %s, "price": %s, "sold": %s}\n'
+    lines = as_json % ("Galaxy phone", '"S22"', "0.10", "true") + as_json % rows[1]
+    (tmp_path / "a.jsonl").write_text(lines)
+    for name in ("a.csv", "a.jsonl"):
+        path, read = tmp_path / name, Reading()
+        assert list(readers.texts_in(path, None, reading=read)) == [
+            "Galaxy phone · S22",
+            "Nokia phone · 3310",
+        ]
+        assert read.not_read == {str(path): {"columns": ["price", "sold"]}}
+        assert "Nokia phone · 3310" in readers.texts_in_every_column(path)
+        assert list(readers.columns_in(path, header, "--column")) == rows
+    table = {"model": [3310, 7], "price": pyarrow.array([0.1, 2], pyarrow.float32()), "sold": [True, None]}
+    parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
+    assert next(readers.columns_in(tmp_path / "a.parquet", header[1:], "--column")) == ("3310", "0.1", "true")
 
 
 def test_every_word_of_a_table_is_read(tmp_path: Path) -> None:

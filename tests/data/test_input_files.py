@@ -129,10 +129,6 @@ def test_an_unknown_type_is_never_text(tmp_path: Path, name: str) -> None:
         TextFile(tmp_path / name).check()
 
 
-def digits(count: int) -> bytes:
-    return b'{"text": ' + b"1" * count + b"}\n"
-
-
 DAMAGED: list[tuple[str, Callable[[], bytes], str]] = [
     ("a.csv", lambda: b'id,text\n1,good\n2,"not\nclosed\n3,c\n', "line 3: a quote .* is not closed"),
     ("a.csv", lambda: b'id,text\n1,"a\nb"\n2,x,y\n', "line 4 has 3 columns, the header 2"),
@@ -155,14 +151,13 @@ DAMAGED: list[tuple[str, Callable[[], bytes], str]] = [
         "item 2: column 'text' is null",
     ),
     ("a.parquet", lambda: parquet({"text": ["good", None]}), "row 2: column 'text' is null"),
-    ("a.parquet", lambda: parquet({"text": [1, 2]}), "row 1: column 'text' holds int, not text"),
+    ("a.parquet", lambda: parquet({"text": [[1], [2]]}), "row 1: column 'text' holds list, not text"),
     ("a.jsonl", lambda: objects(["good", "half \ud83d emoji"]), r"line 2: half a surrogate pair \(\\ud83d\)"),
     ("a.json", lambda: json.dumps(["good", "\udc00"]).encode(), "item 2: half a surrogate pair"),
     ("a.jsonl", lambda: objects(["good"]) + b"[" * 100_000, "line 2: nested too deeply"),
-    ("a.json", lambda: b"[" * 100_000, "the array: nested too deeply"),
-    ("a.jsonl", lambda: objects(["good"]) + digits(5_000), "line 2: a number of too many digits"),
-    ("a.jsonl", lambda: b'{"text": "x"}\n{"text": 3}\n', "line 2: column 'text' holds int, not text"),
-    ("a.json", lambda: b'["good", 3]', "item 2: a JSON int"),
+    ("a.json", lambda: b"[" * 100_000, "its content: nested too deeply"),
+    ("a.jsonl", lambda: b'{"text": "x"}\n{"text": {}}\n', "line 2: column 'text' holds dict, not text"),
+    ("a.json", lambda: b'["good", [3]]', "item 2: a JSON list"),
     ("a.txt", lambda: b"good\n" + b"x" * 20_000_000, "line 2 is over"),
     ("a.txt.gz", lambda: gzip.compress(b"\0x" * 10_000_000, 1), "line 1 is over|binary"),
     ("a.jsonl.gz", lambda: gzip.compress(b" " * 20_000_000, 1), "line 1 is over"),

@@ -38,7 +38,7 @@ class StsFile(Task):
         names = [self.sentence1, self.sentence2, self.score]
         if self.subset is not None:
             names.append("subset")
-        table = list(columns(path, names, (self.score,)))
+        table = list(columns(path, names))
         seconds = [row[1] for row in table]
         if self.translation is not None:
             seconds = _translations(path, [row[2] for row in table], find(self.translation), self)
@@ -90,7 +90,7 @@ class ScoredPairs(TaskData):
 def _translations(path: Path, scores: list[str], other: Path, part: StsFile) -> list[str]:
     """Return sentence2 of `other`, row by row. Raises UserError where the two tables are not aligned, because
     rows and scores must match."""
-    theirs = list(columns(other, [part.sentence2, part.score], (part.score,)))
+    theirs = list(columns(other, [part.sentence2, part.score]))
     way_out = "take both from the same release"
     if len(theirs) != len(scores):
         longer, shorter = (path, other) if len(scores) > len(theirs) else (other, path)

@@ -123,9 +123,9 @@ def either(folder: Path, *names: str) -> Path:
     raise UserError(f"{folder}: no {' or '.join(names)}; give --data DIR or set EDGEDISTILL_DATA")
 
 
-def columns(path: Path, names: list[str], numeric: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def columns(path: Path, names: list[str]) -> Iterator[tuple[str, ...]]:
     """Yield those columns of the rows of a table. Raises UserError as `readers.columns_in`."""
-    return readers.columns_in(path, tuple(names), "the columns in suite.yaml", numeric)
+    return readers.columns_in(path, tuple(names), "the columns in suite.yaml")
 
 
 def tabbed(path: Path, count: int) -> Iterator[list[str]]:
